@@ -1,0 +1,72 @@
+"""Problems and the rollouts sampled for them. Tokens in, tokens and log-probabilities out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One verifiable problem.
+
+    Attributes:
+      id: unique within its problem set; keys the random numbers of its rollouts.
+      prompt: the text the model continues.
+      answer: what the task's verifier compares a completion with.
+      task: name of the task that grades it.
+      measured: rates measured by curation, e.g. `{"avg@16": 0.31}`.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    task: str
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Completion:
+    """One sampled completion of T tokens (T >= 1), as the sampler drew it; text is never re-tokenised.
+
+    Attributes:
+      tokens: [T] int32 token ids, the end-of-sequence token included when it was drawn.
+      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from.
+      mask: [T] bool, True on tokens the policy chose (inserted context tokens are False).
+      policy_versions: [T] int32 version of the weights behind each token.
+      finish_reason: `stop` when a stop token ended it, `length` when it was cut.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    mask: np.ndarray
+    policy_versions: np.ndarray
+    finish_reason: FinishReason
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RolloutGroup:
+    """The G completions of one problem in one step, with their rewards once graded.
+
+    Attributes:
+      problem: the problem.
+      step: the step whose random numbers drew it.
+      prompt_tokens: [S] int32.
+      completions: G completions, in rollout-index order.
+      rewards: [G] float32, or None before grading.
+    """
+
+    problem: Problem
+    step: int
+    prompt_tokens: np.ndarray
+    completions: tuple[Completion, ...]
+    rewards: np.ndarray | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were sampled for the group (prompt excluded)."""
+        return sum(len(completion.tokens) for completion in self.completions)

@@ -1,0 +1,169 @@
+"""The run directory: its files, their schema, and how they are read, written and cut back.
+
+    config.json     resolved config, seed, versions, commit, devices, and the facts a fitter needs (see `RunFacts`)
+    metrics.jsonl   one line per step          (reward, entropy, KL, ratios, phase times, ...)
+    eval.jsonl      one line per evaluation and `eval_set` (avg@k, best@k, worst@k, epochs, histogram, ...)
+    checkpoints/    orbax
+    DONE            written last
+
+Every line of the logs has `step`, `compute` (rollouts), `tokens`, `wall_s` and `device_hours`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+from isocompute_jax.records.errors import InputError
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+EVAL = "eval.jsonl"
+CHECKPOINTS = "checkpoints"
+DONE = "DONE"
+
+LINE_KEYS = ("step", "compute", "tokens", "wall_s", "device_hours")
+WALL_CLOCK_KEYS = frozenset({"wall_s", "device_hours", "phase_s"})
+"""Keys that may differ between a run and its exact repetition; everything else is reproducible."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """The facts of config.json that curves are grouped by (top-level keys of the file).
+
+    Attributes:
+      group_size: n, rollouts per problem and step.
+      problems_per_batch: B_problem, unique problems per step.
+      num_steps: M, planned steps.
+      problem_set_size: D, unique training problems.
+      model_params: number of parameters.
+      seed: random seed.
+    """
+
+    group_size: int
+    problems_per_batch: int
+    num_steps: int
+    problem_set_size: int
+    model_params: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run directory as read: `config` (all of config.json), `facts`, log lines as dicts, and whether it is done."""
+
+    path: pathlib.Path
+    config: dict[str, Any]
+    facts: RunFacts
+    metrics: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    done: bool
+
+
+def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
+    """Writes `data` to a temporary name beside `path`, syncs it, and renames it over `path`."""
+    path = pathlib.Path(path)
+    data = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: str | os.PathLike[str], line: dict[str, Any]) -> None:
+    """Appends one JSON line. Lines carry `LINE_KEYS`; NaN and infinity are refused because JSON has neither."""
+    missing = [key for key in LINE_KEYS if key not in line]
+    if missing:
+        raise ValueError(f"log line lacks {missing}")
+    text = json.dumps(line, allow_nan=False) + "\n"
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_lines(path: str | os.PathLike[str], *, partial_last_line: bool = False) -> list[dict[str, Any]]:
+    """Reads a JSONL log; a missing file is an empty log.
+
+    Args:
+      path: the file.
+      partial_last_line: drop an unfinished last line (a writer was killed) in place of raising.
+
+    Raises:
+      InputError: a line is not a JSON object; names file and line.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                raise ValueError("not a JSON object")
+        except ValueError as error:
+            if partial_last_line and number == len(lines):  # no newline after it: the write was cut off
+                break
+            raise InputError(f"{path}:{number}: not a JSON object ({error}); mend or delete the line") from error
+        rows.append(row)
+    return rows
+
+
+def cut_back(path: str | os.PathLike[str], *, step: int) -> None:
+    """Keeps the lines of a log up to and including `step`, as they are, and drops the rest (a crash's surplus)."""
+    path = pathlib.Path(path)
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+            break
+        kept.append(line)
+    write_atomic(path, b"".join(kept))
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Reads a run directory, finished or not.
+
+    Raises:
+      InputError: config.json is missing, is not JSON, or lacks a fact; or a log line is broken.
+    """
+    path = pathlib.Path(path)
+    config_path = path / CONFIG
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is not a run directory: it has no {CONFIG}") from None
+    except ValueError as error:
+        raise InputError(f"{config_path}: not JSON ({error})") from error
+    names = [field.name for field in dataclasses.fields(RunFacts)]
+    missing = [name for name in names if name not in config]
+    if missing:
+        raise InputError(f"{config_path}: lacks {', '.join(missing)}; was it written by another program?")
+    done = (path / DONE).exists()
+    return Run(
+        path=path,
+        config=config,
+        facts=RunFacts(**{name: int(config[name]) for name in names}),
+        metrics=read_lines(path / METRICS, partial_last_line=not done),
+        evaluations=read_lines(path / EVAL, partial_last_line=not done),
+        done=done,
+    )
+
+
+def find_runs(root: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """Run directories at or below `root`, sorted by path."""
+    root = pathlib.Path(root)
+    return sorted(path.parent for path in root.rglob(CONFIG) if (path.parent / EVAL).exists())
