@@ -1,0 +1,28 @@
+"""The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
+
+from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
+from isocompute_jax.model.params import Params, abstract_params, count_params, init_params, param_shardings, param_specs
+from isocompute_jax.model.token_logprobs import token_logprobs
+from isocompute_jax.model.transformer import Cache, Prefix, decode, extend, init_cache, logits, prefill
+
+__all__ = [
+    "Cache",
+    "ModelConfig",
+    "Params",
+    "Prefix",
+    "abstract_params",
+    "count_params",
+    "decode",
+    "extend",
+    "init_cache",
+    "init_params",
+    "load_config",
+    "load_params",
+    "logits",
+    "param_shardings",
+    "param_specs",
+    "prefill",
+    "save_checkpoint",
+    "token_logprobs",
+]

@@ -1,0 +1,85 @@
+"""The layers of Qwen2, as functions on arrays.
+
+Dimensions: P problems, G rollouts of a problem, T query tokens, S prompt tokens, D embed, N/K query/kv heads,
+R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain batch has G = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax.model.config import ModelConfig
+
+
+class Keys(NamedTuple):
+    """Keys and values to attend to: k, v [P, G, S, K, H], or [P, S, K, H] when the G rollouts share them.
+
+    `mask` is boolean and broadcasts to [P, G, T, S]; False is never attended to.
+    """
+
+    k: Array
+    v: Array
+    mask: Array
+
+
+def rms_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], *, eps: float) -> Float[Array, "... D"]:
+    """x / sqrt(mean(x^2) + eps) x scale, with the mean in float32 (arXiv 1910.07467)."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    normed = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return normed.astype(x.dtype) * scale
+
+
+def rope_angles(config: ModelConfig, positions: Int[Array, "..."]) -> tuple[Array, Array]:
+    """cos and sin [..., H/2] of the rotary embedding, position / theta^(2i/H) (arXiv 2104.09864)."""
+    i = jnp.arange(config.head_dim // 2, dtype=config.float_dtype)
+    angles = positions[..., None].astype(config.float_dtype) * config.rope_theta ** (-2.0 * i / config.head_dim)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def apply_rope(x: Float[Array, "P G T N H"], cos: Array, sin: Array) -> Float[Array, "P G T N H"]:
+    """Rotates the pairs (x_i, x_{i + H/2}), the split-halves convention of Qwen2. cos, sin: [P, G, T, H/2]."""
+    cos, sin = cos[..., None, :], sin[..., None, :]
+    low, high = jnp.split(x.astype(cos.dtype), 2, axis=-1)
+    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
+
+
+def attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Array, "P G T N H"]:
+    """Grouped-query attention over several sets of keys under one softmax (float32).
+
+    The prompt's keys come as a set of their own without the G axis, so that they are neither copied nor
+    recomputed for each rollout. A query that sees no key at all (padding) gets a uniform average, never NaN.
+    """
+    p, g, t, n, h = q.shape
+    kv_heads = sources[0].k.shape[-2]
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    q = q.reshape(p, g, t, kv_heads, n // kv_heads, h) * h**-0.5
+    scores = []
+    for source in sources:
+        keys = "pskh" if source.k.ndim == 4 else "pgskh"
+        score = jnp.einsum(f"pgtkrh,{keys}->pgktrs", q, source.k, preferred_element_type=wide)
+        mask = source.mask[:, :, None, :, None, :]
+        scores.append(jnp.where(mask, score, jnp.finfo(wide).min))
+    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(q.dtype)
+    out, start = 0.0, 0
+    for source in sources:
+        length = source.k.shape[-3]
+        keys = "pskh" if source.v.ndim == 4 else "pgskh"
+        out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", weights[..., start : start + length], source.v)
+        start += length
+    return out.reshape(p, g, t, n, h)
+
+
+def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
+    """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
+    return (jax.nn.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+
+def causal_mask(valid: Bool[Array, "P G T"]) -> Bool[Array, "P G T T"]:
+    """Query t sees key s when s <= t and key s is not padding."""
+    t = valid.shape[-1]
+    return jnp.tril(jnp.ones((t, t), bool)) & valid[..., None, :]

@@ -1,0 +1,143 @@
+"""The forward pass in three forms that share every line but the keys they attend to.
+
+`prefill` reads prompts once; `extend` scores G completions per prompt against its keys (the learner);
+`decode` adds one token to each of them (the sampler). Sharing the prompt's keys over its group is exact:
+gradients flow through them, and prefill + extend equals one pass over the joined tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.layers import Keys, apply_rope, attention, causal_mask, rms_norm, rope_angles, swiglu
+from isocompute_jax.model.params import Params
+
+UNROLLED_LAYERS = 4
+"""Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
+
+
+class Prefix(NamedTuple):
+    """A prompt's keys and values, shared by its rollouts.
+
+    k, v: [L, P, S, K, H]; mask: [P, S], False on padding; lengths: [P] number of prompt tokens.
+    """
+
+    k: Array
+    v: Array
+    mask: Array
+    lengths: Array
+
+
+class Cache(NamedTuple):
+    """Keys and values of the tokens decoded so far. k, v: [L, P, G, T, K, H]."""
+
+    k: Array
+    v: Array
+
+
+def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
+    """An empty cache for `problems` x `rollouts` completions of up to `length` tokens."""
+    shape = (config.num_layers, problems, rollouts, length, config.num_kv_heads, config.head_dim)
+    return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
+
+
+def prefill(
+    config: ModelConfig, params: Params, tokens: Int[Array, "P S"], mask: Bool[Array, "P S"]
+) -> tuple[Float[Array, "P S D"], Prefix]:
+    """Hidden states of whole sequences, padded on either side, and their keys for `extend` and `decode`.
+
+    Args:
+      config: model shape.
+      params: parameters.
+      tokens: [P, S] token ids.
+      mask: [P, S], False on padding. Positions count unpadded tokens from 0.
+
+    Returns:
+      [P, S, D] hidden states after the final norm (undefined on padding), and the prefix.
+    """
+    positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)[:, None]
+    visible = causal_mask(mask[:, None])
+
+    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        return attention(q, [Keys(k, v, visible)]), (k[:, 0], v[:, 0])
+
+    hidden, (k, v) = _run_layers(config, params, tokens[:, None], positions, attend, None)
+    return hidden[:, 0], Prefix(k, v, mask, jnp.sum(mask, axis=1))
+
+
+def extend(
+    config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], prefix: Prefix
+) -> Float[Array, "P G T D"]:
+    """Hidden states [P, G, T, D] of right-padded continuations of `prefix`, G of them per prompt."""
+    p, g, t = tokens.shape
+    positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))
+    own = causal_mask(jnp.ones((1, 1, t), bool))
+    shared = prefix.mask[:, None, None]
+
+    def attend(q: Array, k: Array, v: Array, layer: tuple[Array, Array]) -> tuple[Array, None]:
+        return attention(q, [Keys(*layer, shared), Keys(k, v, own)]), None
+
+    hidden, _ = _run_layers(config, params, tokens, positions, attend, (prefix.k, prefix.v))
+    return hidden
+
+
+def decode(
+    config: ModelConfig, params: Params, tokens: Int[Array, "P G"], index: Array, prefix: Prefix, cache: Cache
+) -> tuple[Float[Array, "P G D"], Cache]:
+    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache."""
+    positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
+    own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
+    shared = prefix.mask[:, None, None]
+
+    def attend(q: Array, k: Array, v: Array, layer: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        prefix_k, prefix_v, cache_k, cache_v = layer
+        k = jax.lax.dynamic_update_slice_in_dim(cache_k, k, index, axis=2)
+        v = jax.lax.dynamic_update_slice_in_dim(cache_v, v, index, axis=2)
+        return attention(q, [Keys(prefix_k, prefix_v, shared), Keys(k, v, own)]), (k, v)
+
+    keys = (prefix.k, prefix.v, cache.k, cache.v)
+    hidden, (k, v) = _run_layers(config, params, tokens[..., None], positions, attend, keys)
+    return hidden[:, :, 0], Cache(k, v)
+
+
+def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+    """Float32 output head: hidden states to logits, at full matmul precision on every backend.
+
+    A head in lower precision is the best-known cause of sampler and learner disagreeing (ScaleRL, arXiv 2510.13786).
+    """
+    head = params["embed"].T if config.tied_embeddings else params["head"]
+    wide = config.float_dtype
+    return jnp.matmul(hidden.astype(wide), head.astype(wide), precision=jax.lax.Precision.HIGHEST)
+
+
+def _run_layers(
+    config: ModelConfig, params: Params, tokens: Array, positions: Array, attend: Callable, keys: object
+) -> tuple[Array, object]:
+    """Embeds, runs the layers, applies the final norm.
+
+    `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer.
+    """
+    x = params["embed"][tokens]
+    cos, sin = rope_angles(config, positions)
+
+    def body(x: Array, scanned: tuple[Params, object]) -> tuple[Array, object]:
+        layer, layer_keys = scanned
+        normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
+        q = apply_rope(jnp.einsum("pgtd,dnh->pgtnh", normed, layer["wq"]) + layer["bq"], cos, sin)
+        k = apply_rope(jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wk"]) + layer["bk"], cos, sin)
+        v = jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wv"]) + layer["bv"]
+        attended, collected = attend(q, k, v, layer_keys)
+        x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
+        normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
+        return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected
+
+    body = jax.checkpoint(body) if config.remat else body
+    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    x, collected = jax.lax.scan(body, x, (params["layers"], keys), unroll=unroll)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected

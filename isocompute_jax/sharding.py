@@ -1,0 +1,89 @@
+"""Mesh and logical-axis rules: where each dimension of each array lives (pure, no effects).
+
+Arrays name their dimensions logically (`vocab`, `embed`, `heads`, `batch`, ...); `RULES` maps each name to mesh axes.
+The mesh is always (`data`, `fsdp`, `tensor`), so one program serves a laptop (1, 1, 1) and a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+RULES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": ("fsdp",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+}
+"""Logical axis -> mesh axes; names that are absent are replicated."""
+
+
+def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A (`data`, `fsdp`, `tensor`) mesh over the first data x fsdp x tensor devices.
+
+    Raises:
+      ValueError: fewer devices are present than the mesh needs.
+    """
+    devices = jax.devices() if devices is None else devices
+    size = data * fsdp * tensor
+    if size > len(devices):
+        raise ValueError(f"a {data} x {fsdp} x {tensor} mesh needs {size} devices, {len(devices)} are present")
+    return jax.make_mesh(
+        (data, fsdp, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=list(devices[:size])
+    )
+
+
+def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> PartitionSpec:
+    """The spec of an array of `shape` whose dimensions are named `axes`.
+
+    A dimension that its mesh axes do not divide (two kv heads over four devices, say) is replicated.
+    """
+    if len(shape) != len(axes):
+        raise ValueError(f"shape {tuple(shape)} has another rank than axes {tuple(axes)}")
+    entries = []
+    for size, axis in zip(shape, axes, strict=True):
+        names = RULES.get(axis or "", ())
+        parts = 1
+        for name in names:
+            parts *= mesh.shape[name]
+        entries.append(names if parts > 1 and size % parts == 0 else None)
+    return PartitionSpec(*entries)
+
+
+def named_sharding(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> NamedSharding:
+    """`NamedSharding` of an array of `shape` whose dimensions are named `axes`."""
+    return NamedSharding(mesh, partition_spec(mesh, shape, axes))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding that keeps a whole copy on every device of `mesh`."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Number of parts that the `batch` axis is cut into."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def like_params(mesh: Mesh, tree: Any, params: Any, param_shardings: Any) -> Any:
+    """Shardings of an optimizer state: every sub-tree shaped like `params` is sharded like it, the rest replicated.
+
+    Without this an Auto mesh leaves the optimizer's moments on one device. `tree` and `params` may be abstract.
+    """
+    structure = jax.tree.structure(params)
+
+    def shaped_like_params(node: Any) -> bool:
+        return jax.tree.structure(node) == structure
+
+    return jax.tree.map(
+        lambda node: param_shardings if shaped_like_params(node) else replicated(mesh),
+        tree,
+        is_leaf=shaped_like_params,
+    )

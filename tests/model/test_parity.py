@@ -1,0 +1,131 @@
+"""The model against transformers' Qwen2ForCausalLM, an independent implementation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+
+torch = pytest.importorskip("torch")
+
+SHAPES = {
+    "tied": dict(embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True),
+    "untied": dict(
+        embed_dim=48, num_layers=3, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
+    ),
+    "deep": dict(
+        embed_dim=32, num_layers=6, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True
+    ),
+    "wide_heads": dict(
+        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
+    ),
+}
+
+
+def make_config(shape: str, **changes) -> model.ModelConfig:
+    fields = dict(vocab_size=61, rope_theta=1e4, norm_eps=1e-6, max_positions=128) | SHAPES[shape] | changes
+    return model.ModelConfig(**fields)
+
+
+def random_params(config: model.ModelConfig) -> model.Params:
+    """Every parameter random, biases and norms included, and large enough to matter."""
+    params = model.init_params(config, jax.random.key(0))
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noise = [0.2 * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(tree, [leaf + n for leaf, n in zip(leaves, noise, strict=True)])
+
+
+def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+def test_logits_equal_transformers(shape, padding, tmp_path):
+    from transformers import Qwen2ForCausalLM
+
+    config = make_config(shape)
+    params = random_params(config)
+    model.save_checkpoint(tmp_path / "checkpoint", config, params, tokenizer_from=None)
+    reference = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
+
+    tokens = np.random.default_rng(2).integers(0, config.vocab_size, (3, 11))
+    mask = np.ones_like(tokens, bool)
+    if padding == "left":
+        mask[1, :4] = mask[2, :7] = False
+    if padding == "right":
+        mask[1, -4:] = mask[2, -7:] = False
+    with torch.no_grad():
+        positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+        theirs = reference(
+            torch.tensor(tokens), attention_mask=torch.tensor(mask).long(), position_ids=torch.tensor(positions)
+        ).logits.numpy()
+    hidden, _ = jax.jit(model.prefill, static_argnums=0)(config, params, jnp.asarray(tokens), jnp.asarray(mask))
+    ours = np.asarray(model.logits(config, params, hidden))
+    assert relative_error(ours[mask], theirs[mask]) < 1e-4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_prefix_sharing_equals_one_pass(shape):
+    """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
+    config = make_config(shape)
+    params = random_params(config)
+    rng = np.random.default_rng(3)
+    problems, rollouts, prompt, length = 3, 4, 7, 5
+    tokens = rng.integers(0, config.vocab_size, (problems, prompt))
+    mask = np.arange(prompt)[None] >= np.array([[0], [2], [5]])  # left padding
+    completions = rng.integers(0, config.vocab_size, (problems, rollouts, length))
+
+    hidden, prefix = model.prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
+    extended = model.extend(config, params, jnp.asarray(completions), prefix)
+    cache = model.init_cache(config, problems, rollouts, length)
+    steps = []
+    for t in range(length):
+        step, cache = model.decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
+        steps.append(step)
+    decoded = jnp.stack(steps, axis=2)
+
+    joined = np.concatenate([np.repeat(tokens[:, None], rollouts, 1), completions], -1).reshape(-1, prompt + length)
+    joined_mask = np.pad(np.repeat(mask, rollouts, 0), ((0, 0), (0, length)), constant_values=True)
+    whole, _ = model.prefill(config, params, jnp.asarray(joined), jnp.asarray(joined_mask))
+    expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
+    np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(decoded, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_remat_changes_nothing():
+    config, tokens = make_config("deep"), jnp.arange(12).reshape(2, 6)
+
+    def loss(params, config):
+        hidden, _ = model.prefill(config, params, tokens, jnp.ones_like(tokens, bool))
+        return jnp.sum(hidden**2)
+
+    params = random_params(config)
+    plain = jax.grad(loss)(params, config)
+    remat = jax.grad(loss)(params, make_config("deep", remat=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), plain, remat)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 6, 10, 1000])
+def test_token_logprobs_equal_a_plain_log_softmax(chunk_tokens):
+    config = make_config("untied")
+    params = random_params(config)
+    rng = np.random.default_rng(4)
+    hidden = jnp.asarray(rng.normal(size=(3, 7, config.embed_dim)), jnp.float32)
+    targets = jnp.asarray(rng.integers(0, config.vocab_size, (3, 7)))
+
+    def chunked(hidden):
+        return model.token_logprobs(config, params, hidden, targets, temperature=0.7, chunk_tokens=chunk_tokens)
+
+    def plain(hidden):
+        p = jax.nn.log_softmax(hidden @ params["head"] / 0.7)
+        return jnp.take_along_axis(p, targets[..., None], -1)[..., 0], -jnp.sum(jnp.exp(p) * p, -1)
+
+    for ours, theirs in zip(chunked(hidden), plain(hidden), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    for part in (0, 1):
+        ours = jax.grad(lambda x, part=part: chunked(x)[part].sum())(hidden)
+        theirs = jax.grad(lambda x, part=part: plain(x)[part].sum())(hidden)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
