@@ -1,0 +1,22 @@
+"""From learning curves to the compute-optimal frontier and n*(C); works without the training rooms.
+
+As a library: `fit_curves`, `frontier`, `fit_allocation` on arrays, and `analyse` on run directories, which writes tables,
+figures, summary.json and report.html. From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
+"""
+
+from isocompute_jax.fit.allocation import fit_allocation
+from isocompute_jax.fit.curves import fit_curves, record_breaking
+from isocompute_jax.fit.frontier import epochs, frontier
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
+
+__all__ = [
+    "AllocationFit",
+    "Configuration",
+    "CurveFit",
+    "Frontier",
+    "epochs",
+    "fit_allocation",
+    "fit_curves",
+    "frontier",
+    "record_breaking",
+]

@@ -1,0 +1,106 @@
+"""n*(C): the frontier's group size as a function of compute, smoothed, and its sigmoid law."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isocompute_jax.fit.results import AllocationFit, Status
+from isocompute_jax.fit.solver import fit_rising
+
+SLOPE_RANGE = (0.1, 100.0)
+"""Bounds of the slope k, per decade of compute."""
+
+MIDPOINT_MARGIN = 1.0
+"""The midpoint is searched from one decade before the data to one decade after."""
+
+NUM_PARAMETERS = 4
+
+
+def running_average(values: np.ndarray, *, window: int) -> np.ndarray:
+    """[P] centred mean over `window` (odd) neighbours; near the ends the window shrinks on both sides alike.
+
+    A one-sided window would pull the ends towards the middle and move the saturation value.
+    """
+    if window < 1 or window % 2 == 0:
+        raise ValueError(f"window = {window} must be odd and at least 1")
+    values = np.asarray(values, dtype=np.float64)
+    count = len(values)
+    reach = [min(window // 2, i, count - 1 - i) for i in range(count)]
+    return np.array([values[i - r : i + r + 1].mean() for i, r in enumerate(reach)])
+
+
+def logistic_share(theta: jax.Array, log_compute: jax.Array) -> jax.Array:
+    """1 / (1 + exp(-k (log10 C - log10 C0))) with theta = (log10 C0, ln k) and log_compute [P] = log10 C."""
+    return jax.nn.sigmoid(jnp.exp(theta[1]) * (log_compute - theta[0]))
+
+
+def fit_allocation(compute: np.ndarray, group_size: np.ndarray, *, window: int) -> AllocationFit:
+    """Fits log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b (REFERENCE section 4, stage 5).
+
+    Args:
+      compute: [P] rollouts, > 0, increasing.
+      group_size: [P] n* at those computes, before smoothing.
+      window: length of the running average of log2 n* that is fitted; 1 for none. Odd.
+
+    Returns:
+      The law with n* saturating at 2^(L + b). Its status is `warning`, with the reason, when the data cannot carry four
+      parameters: one level, a single step between two levels, few points, a bound hit, or a saturation never reached.
+    """
+    compute = np.asarray(compute, dtype=np.float64)
+    group_size = np.asarray(group_size, dtype=np.float64)
+    smoothed = 2.0 ** running_average(np.log2(group_size), window=window)
+    levels = np.unique(group_size)
+    if len(levels) < 2:
+        return _constant(compute, group_size, smoothed)
+    x, y = np.log10(compute)[None], np.log2(smoothed)[None]
+    lower = np.array([[x.min() - MIDPOINT_MARGIN, np.log(SLOPE_RANGE[0])]])
+    upper = np.array([[x.max() + MIDPOINT_MARGIN, np.log(SLOPE_RANGE[1])]])
+    midpoints, slopes = np.meshgrid(np.linspace(x.min(), x.max(), 7), np.log([1.0, 3.0, 10.0]))
+    starts = np.stack([midpoints.ravel(), slopes.ravel()], axis=-1)[None]
+    found = fit_rising(
+        x, y, np.ones_like(x), share=logistic_share, starts=starts, lower=lower, upper=upper, limits=None
+    )
+    floor, top = float(found.low[0]), float(found.high[0])
+    midpoint, slope = float(found.theta[0, 0]), float(np.exp(found.theta[0, 1]))
+    hit = dict(zip(("midpoint", "slope"), (found.theta <= lower)[0] | (found.theta >= upper)[0], strict=True))
+    reasons = _doubts(compute, group_size, span=top - floor, midpoint=midpoint, at_bound=hit)
+    status: Status = "warning" if reasons else "ok"
+    saturation = float(2.0 ** min(top, 1000.0))
+    return AllocationFit(
+        top - floor, slope, midpoint, floor, saturation, compute, group_size, smoothed, status, "; ".join(reasons)
+    )
+
+
+def _constant(compute: np.ndarray, group_size: np.ndarray, smoothed: np.ndarray) -> AllocationFit:
+    nan = float("nan")
+    if len(group_size) == 0:
+        message = "no compute at which a configuration is on the frontier"
+        return AllocationFit(nan, nan, nan, nan, nan, compute, group_size, smoothed, "failed", message)
+    level = float(group_size[0])
+    message = f"n* is {level:g} at every budget: one level, to which no sigmoid can be fitted"
+    return AllocationFit(0.0, nan, nan, float(np.log2(level)), level, compute, group_size, smoothed, "warning", message)
+
+
+def _doubts(
+    compute: np.ndarray, group_size: np.ndarray, *, span: float, midpoint: float, at_bound: dict[str, bool]
+) -> list[str]:
+    """Why the law should not be believed; empty when nothing speaks against it."""
+    levels = np.unique(group_size)
+    changes = int(np.count_nonzero(np.diff(group_size)))
+    reasons = []
+    if len(levels) == 2:
+        shape = "a single step" if changes == 1 else f"{changes} changes"
+        reasons.append(
+            f"n* takes two levels only ({levels[0]:g} and {levels[1]:g}, {shape}): "
+            "the slope is set by the smoothing, and the saturation value by the larger level"
+        )
+    if len(compute) <= NUM_PARAMETERS:
+        reasons.append(f"{len(compute)} budgets for {NUM_PARAMETERS} parameters")
+    reasons += [f"the {name} is at its bound" for name, hit in at_bound.items() if hit]
+    if span <= 0:
+        reasons.append("n* does not rise with compute")
+    elif midpoint > np.log10(compute[-1]):
+        reasons.append("the data end before the midpoint of the rise: the saturation value is an extrapolation")
+    return reasons

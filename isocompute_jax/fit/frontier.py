@@ -1,0 +1,96 @@
+"""The compute-optimal frontier: the upper envelope over configurations, with exact switch points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.optimize
+
+from isocompute_jax.fit.results import Configuration, CurveFit, Frontier, Segment, Switch
+
+SCAN_POINTS = 512
+"""Points per pair of curves that are scanned for a change of sign before the root is polished."""
+
+CROSSING_TOLERANCE = 1e-9
+"""Two curves cross at a switch when their rewards there differ by less than this; otherwise a range ends there."""
+
+
+def epochs(compute: float, *, group_size: int, problem_set_size: int) -> float:
+    """Passes over the training problems: C / (n D) = M B_problem / D. NaN when D is unknown (0)."""
+    return compute / (group_size * problem_set_size) if problem_set_size else float("nan")
+
+
+def frontier(fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> Frontier:
+    """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
+
+    Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so one
+    comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
+    """
+    order = sorted(range(len(fits)), key=lambda i: (configurations[i].group_size, configurations[i].problems_per_batch))
+    candidates = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
+    cuts = sorted({end for i in candidates for end in fits[i].window} | _all_crossings([fits[i] for i in candidates]))
+    segments: list[Segment] = []
+    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+        best = _best_at(np.sqrt(start * end), candidates, fits)
+        if best is None:
+            continue
+        if segments and segments[-1].index == best and segments[-1].end == start:
+            start = segments.pop().start
+        segments.append(Segment(best, float(start), float(end)))
+    switches = tuple(
+        _switch(before, after, fits, configurations)
+        for before, after in zip(segments[:-1], segments[1:], strict=True)
+        if before.index != after.index
+    )
+    return Frontier(tuple(segments), switches)
+
+
+def _best_at(compute: float, candidates: Sequence[int], fits: Sequence[CurveFit]) -> int | None:
+    """The candidate with the highest curve at `compute`, the first of equals; None when no window holds it."""
+    inside = [i for i in candidates if fits[i].window[0] <= compute <= fits[i].window[1]]
+    return max(inside, key=lambda i: float(fits[i].reward(compute)), default=None)
+
+
+def _all_crossings(fits: Sequence[CurveFit]) -> set[float]:
+    """Computes at which any two curves meet inside both windows."""
+    return {root for i, one in enumerate(fits) for other in fits[i + 1 :] for root in _crossings(one, other)}
+
+
+def _crossings(one: CurveFit, other: CurveFit) -> list[float]:
+    """Roots of the difference of two curves in ln C, bracketed by a scan and polished to rounding by Brent's method."""
+    low, high = max(one.window[0], other.window[0]), min(one.window[1], other.window[1])
+    if not low < high:
+        return []
+
+    def gap(log_compute: np.ndarray | float) -> np.ndarray:
+        compute = np.exp(log_compute)
+        return one.reward(compute) - other.reward(compute)
+
+    grid = np.linspace(np.log(low), np.log(high), SCAN_POINTS)
+    sign = np.sign(gap(grid))
+    if not sign.any():
+        return []
+    roots = [float(np.exp(x)) for x in grid[sign == 0]]
+    for i in np.flatnonzero(sign[:-1] * sign[1:] < 0):
+        root = scipy.optimize.brentq(gap, grid[i], grid[i + 1], xtol=1e-15, rtol=4 * np.finfo(float).eps)
+        roots.append(float(np.exp(root)))
+    return roots
+
+
+def _switch(
+    before: Segment, after: Segment, fits: Sequence[CurveFit], configurations: Sequence[Configuration]
+) -> Switch:
+    left = configurations[before.index]
+    compute = after.start
+    reward = float(fits[after.index].reward(compute))
+    step = abs(float(fits[before.index].reward(compute)) - reward)
+    crossing = before.end == after.start and step < CROSSING_TOLERANCE
+    return Switch(
+        compute=compute,
+        from_index=before.index,
+        to_index=after.index,
+        reward=reward,
+        epochs=epochs(compute, group_size=left.group_size, problem_set_size=left.problem_set_size),
+        cause="crossing" if crossing else "range",
+    )

@@ -1,0 +1,76 @@
+"""The upper envelope: the known case exactly, clamping to the data, and epochs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.curves import fit_curves
+from isocompute_jax.fit.frontier import epochs, frontier
+from isocompute_jax.fit.results import Configuration, CurveFit, hill
+
+KNOWN = {8: (0.40, 1e5), 32: (0.45, 2e5), 128: (0.50, 4e5), 512: (0.52, 8e5), 2048: (0.45, 1.6e6)}
+CONFIGURATIONS = [Configuration(f"n = {n}", n, 32, 6000) for n in KNOWN]
+SWITCHES = [(8, 32, 3.0e5), (32, 128, 8.0e5), (128, 512, 5.6e6)]
+
+
+def curve(floor: float, asymptote: float, midpoint: float, window: tuple[float, float]) -> CurveFit:
+    return CurveFit(floor, asymptote, midpoint, 1.0, window, 20, 0.0, 1.0, "ok", "")
+
+
+def found_switches(result) -> list[tuple[int, int, float]]:
+    sizes = [c.group_size for c in CONFIGURATIONS]
+    return [(sizes[s.from_index], sizes[s.to_index], s.compute) for s in result.switches]
+
+
+def test_known_case_exactly():
+    fits = [curve(0.2, a, mid, (1e4, 1e8)) for a, mid in KNOWN.values()]
+    found = found_switches(frontier(fits, CONFIGURATIONS))
+    assert [s[:2] for s in found] == [s[:2] for s in SWITCHES]
+    np.testing.assert_allclose([s[2] for s in found], [s[2] for s in SWITCHES], rtol=1e-9)
+
+
+def test_known_case_through_fits_of_noise_free_points():
+    compute = np.geomspace(1e4, 1e8, 20)
+    fits = fit_curves([compute] * 5, [hill(compute, 0.2, a, mid, 1.0) for a, mid in KNOWN.values()])
+    result = frontier(fits, CONFIGURATIONS)
+    found = found_switches(result)
+    assert [s[:2] for s in found] == [s[:2] for s in SWITCHES]
+    np.testing.assert_allclose([s[2] for s in found], [s[2] for s in SWITCHES], rtol=1e-6)
+    assert {s.cause for s in result.switches} == {"crossing"}
+    assert result.switches[0].epochs == pytest.approx(3.0e5 / (8 * 6000), rel=1e-6)
+
+
+def test_curves_count_only_inside_their_window():
+    fits = [curve(0.2, 0.4, 1e5, (1e4, 1e6)), curve(0.2, 0.9, 1e5, (5e4, 2e5)), curve(0.2, 0.5, 1e5, (5e6, 1e7))]
+    result = frontier(fits, CONFIGURATIONS[:3])
+    assert [(s.index, s.start, s.end) for s in result.segments] == [
+        (0, 1e4, 5e4),
+        (1, 5e4, 2e5),
+        (0, 2e5, 1e6),
+        (2, 5e6, 1e7),
+    ]
+    assert {s.cause for s in result.switches} == {"range"}
+    assert result.index_at(2e6) is None and result.index_at(1e5) == 1 and result.index_at(1e9) is None
+
+
+def test_equal_curves_take_the_smaller_group_size_and_do_not_switch():
+    same = curve(0.2, 0.4, 1e5, (1e4, 1e6))
+    result = frontier([same, same], list(reversed(CONFIGURATIONS[:2])))
+    assert result.switches == ()
+    assert [s.index for s in result.segments] == [1]
+
+
+def test_failed_fits_are_left_out():
+    good = curve(0.2, 0.4, 1e5, (1e4, 1e6))
+    bad = dataclasses.replace(good, asymptote=float("nan"), status="failed")
+    assert [s.index for s in frontier([bad, good], CONFIGURATIONS[:2]).segments] == [1]
+    assert frontier([bad], CONFIGURATIONS[:1]).segments == ()
+
+
+def test_epochs_golden():
+    steps, batch, group = 190, 8192, 256
+    assert epochs(steps * batch, group_size=group, problem_set_size=6000) == pytest.approx(1.0133, abs=5e-5)
+    assert np.isnan(epochs(1.0, group_size=8, problem_set_size=0))
