@@ -8,6 +8,7 @@ RUN := $(VENV)/bin/python
 # Stamps, written last: an install that did not end leaves none and is started over.
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
+BUSY := $(VENV)/.installing
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -48,24 +49,24 @@ clean: ## remove caches and build products; .venv and runs/ stay
 	rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# $(call install,WHAT): install the project, editable, under the constraints. The file `.installing` says that an
-# install has begun and not ended; what the next one finds behind it cannot be trusted and is made anew.
+# $(call install,WHAT): install the project, editable, under the constraints. The file `.installing` names the make
+# process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
+# made anew. Some systems ship venv without ensurepip: there, the pip beside python3 puts pip into the environment.
 define install
-	@if [ -e $(VENV)/.installing ]; then echo "The last set-up did not finish: starting over."; rm -rf $(VENV); fi
-	@mkdir -p $(VENV) && touch $(VENV)/.installing
-	@$(RUN) -m pip --version >/dev/null 2>&1 || $(create)
-	@echo "Installing $(1) into $(VENV) (once; a minute or two) ..."
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(1)"
-	@rm $(VENV)/.installing
-	@touch $@
-endef
-
-# Some systems ship venv without ensurepip: there, the pip beside python3 installs pip into the environment.
-define create
-	{ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	|| { echo "isocompute_jax needs Python 3.11 or newer, and '$(PYTHON)' is not: say make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; rm -rf $(VENV); exit 1; }; \
-	if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
-	else $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(RUN) install --quiet pip; fi; }
+@set -e; \
+if [ -e $(BUSY) ] && kill -0 "$$(cat $(BUSY))" 2>/dev/null; then \
+  echo "Process $$(cat $(BUSY)) is setting up $(VENV): wait for it (or remove $(BUSY)) and try again." >&2; exit 1; fi; \
+if [ -e $(BUSY) ]; then echo "The last set-up did not finish: starting over."; rm -rf $(VENV); fi; \
+if ! $(RUN) -m pip --version >/dev/null 2>&1; then \
+  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+    echo "isocompute_jax needs Python 3.11 or newer, and $(PYTHON) is not: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+  mkdir -p $(VENV); echo $$PPID >$(BUSY); \
+  if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); else \
+    $(PYTHON) -m venv --without-pip $(VENV); $(PYTHON) -m pip --python $(RUN) install --quiet pip; fi; fi; \
+echo $$PPID >$(BUSY); \
+echo "Installing $(1) into $(VENV) (once; a minute or two) ..."; \
+$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(1)"; \
+rm $(BUSY); touch $@
 endef
 
 $(RUNTIME): pyproject.toml constraints.txt

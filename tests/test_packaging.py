@@ -1,0 +1,92 @@
+"""The package as it is installed: its data files, its dependencies and the pinned versions."""
+
+import ast
+import fnmatch
+import importlib.metadata
+import pathlib
+import re
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import isocompute_jax
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "isocompute_jax"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+
+
+def requirements(lines: list[str]) -> dict[str, Requirement]:
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+
+
+def pins(python: str) -> dict[str, Requirement]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    found = [r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate({"python_version": python})]
+    names = [canonicalize_name(r.name) for r in found]
+    assert len(names) == len(set(names)), f"pinned twice for Python {python}"
+    return dict(zip(names, found, strict=True))
+
+
+def test_data_files_are_packaged():
+    globs = PYPROJECT["tool"]["setuptools"]["package-data"]["*"]
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    left_out = [
+        str(path.relative_to(ROOT))
+        for path in files
+        if path.suffix not in {".py", ".pyi"} and not any(fnmatch.fnmatch(path.name, glob) for glob in globs)
+    ]
+    assert not left_out, f"add their kind to [tool.setuptools.package-data]: {left_out}"
+
+
+def test_every_room_is_a_package():
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def top_level_imports(path: pathlib.Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_imports_are_declared():
+    """What the package imports is a dependency of its own, not one of a dependency."""
+    distributions = importlib.metadata.packages_distributions()
+    declared = set(requirements(PYPROJECT["project"]["dependencies"]))
+    optional = set(requirements(EXTRAS["vllm"]))
+    missing = []
+    for path in PACKAGE.rglob("*.py"):
+        inside = path.relative_to(PACKAGE)
+        allowed = declared | optional if inside.parts[0] == "service" else declared
+        for name in top_level_imports(path):
+            owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
+            if name not in sys.stdlib_module_names and name != PACKAGE.name and not owners & allowed:
+                missing.append(f"{inside}: {name}")
+    assert not missing
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_constraints_pin_what_is_required(python):
+    pinned = pins(python)
+    for name, required in requirements(PYPROJECT["project"]["dependencies"] + EXTRAS["dev"]).items():
+        [pin] = pinned[name].specifier
+        assert required.specifier.contains(pin.version), f"{required} against {pinned[name]}"
+
+
+def test_constraints_are_names_and_versions_only():
+    line = re.compile(r'[A-Za-z0-9._-]+==[0-9][0-9a-z.]*(; python_version (<|>=) "3\.12")?')
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [text for text in lines if not line.fullmatch(text)] == []
+
+
+def test_version_is_in_the_changelog():
+    assert re.search(rf"^## .*\b{re.escape(isocompute_jax.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
