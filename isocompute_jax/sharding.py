@@ -35,9 +35,7 @@ def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, devices: Sequenc
     size = data * fsdp * tensor
     if size > len(devices):
         raise ValueError(f"a {data} x {fsdp} x {tensor} mesh needs {size} devices, {len(devices)} are present")
-    return jax.make_mesh(
-        (data, fsdp, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=list(devices[:size])
-    )
+    return jax.make_mesh((data, fsdp, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=list(devices[:size]))
 
 
 def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> PartitionSpec:

@@ -2,7 +2,15 @@
 
 from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
-from isocompute_jax.model.params import Params, abstract_params, count_params, init_params, param_shardings, param_specs
+from isocompute_jax.model.params import (
+    Params,
+    abstract_params,
+    cast_params,
+    count_params,
+    init_params,
+    param_shardings,
+    param_specs,
+)
 from isocompute_jax.model.token_logprobs import token_logprobs
 from isocompute_jax.model.transformer import Cache, Prefix, decode, extend, init_cache, logits, prefill
 
@@ -12,6 +20,7 @@ __all__ = [
     "Params",
     "Prefix",
     "abstract_params",
+    "cast_params",
     "count_params",
     "decode",
     "extend",

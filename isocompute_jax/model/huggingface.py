@@ -55,7 +55,9 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error})") from error
     if raw.get("model_type") != "qwen2":
-        raise InputError(f"{path}: model_type is {raw.get('model_type')!r}; only 'qwen2' (Qwen2, Qwen2.5) is implemented")
+        raise InputError(
+            f"{path}: model_type is {raw.get('model_type')!r}; only 'qwen2' (Qwen2, Qwen2.5) is implemented"
+        )
     config = Qwen2Config(**raw)
     rope: Mapping[str, Any] = config.rope_parameters or {}
     for field, value, wanted in (
@@ -81,9 +83,7 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     )
 
 
-def load_params(
-    directory: str | os.PathLike[str], config: ModelConfig, *, shardings: Params | None = None
-) -> Params:
+def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shardings: Params | None = None) -> Params:
     """Reads the parameters of a checkpoint in `config.dtype`, one stacked parameter at a time.
 
     Args:

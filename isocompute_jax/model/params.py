@@ -92,9 +92,15 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     return jax.tree.unflatten(structure, [draw(spec, key) for spec, key in zip(specs, keys, strict=True)])
 
 
-def abstract_params(config: ModelConfig) -> Params:
-    """`jax.ShapeDtypeStruct` of every parameter."""
-    return map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(config.dtype)), config)
+def abstract_params(config: ModelConfig, dtype: Any = None) -> Params:
+    """`jax.ShapeDtypeStruct` of every parameter, in `dtype` (default `config.dtype`)."""
+    dtype = jnp.dtype(config.dtype if dtype is None else dtype)
+    return map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), config)
+
+
+def cast_params(params: Params, dtype: Any) -> Params:
+    """Every parameter in `dtype`; those that have it already are passed through."""
+    return jax.tree.map(lambda x: x.astype(dtype), params)
 
 
 def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:

@@ -52,7 +52,9 @@ def token_logprobs(
     return tuple(x.swapaxes(0, 1).reshape(rows, -1)[:, :length] for x in (logprobs, entropies))
 
 
-def _score(scaled: Float[Array, "... V"], targets: Int[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _score(
+    scaled: Float[Array, "... V"], targets: Int[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """log softmax(scaled)[target] and the entropy -sum(p log p)."""
     normalizer = jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
     logprobs = scaled - normalizer

@@ -71,9 +71,7 @@ def prefill(
     return hidden[:, 0], Prefix(k, v, mask, jnp.sum(mask, axis=1))
 
 
-def extend(
-    config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], prefix: Prefix
-) -> Float[Array, "P G T D"]:
+def extend(config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], prefix: Prefix) -> Float[Array, "P G T D"]:
     """Hidden states [P, G, T, D] of right-padded continuations of `prefix`, G of them per prompt."""
     p, g, t = tokens.shape
     positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))

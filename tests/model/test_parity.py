@@ -10,13 +10,13 @@ from isocompute_jax import model
 torch = pytest.importorskip("torch")
 
 SHAPES = {
-    "tied": dict(embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True),
+    "tied": dict(
+        embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True
+    ),
     "untied": dict(
         embed_dim=48, num_layers=3, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
     ),
-    "deep": dict(
-        embed_dim=32, num_layers=6, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True
-    ),
+    "deep": dict(embed_dim=32, num_layers=6, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True),
     "wide_heads": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
     ),

@@ -1,0 +1,179 @@
+"""The sampler inside the learner's process: groups are cut into dispatch units of one compiled shape.
+
+A unit retried whole is bit-identical. Another cut of the same requests draws the same random numbers, so it gives the
+same tokens up to float rounding of differently shaped batches (log-probabilities within 1e-5).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from isocompute_jax import sharding
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.sampling.decode import Samples, Unit, sample_unit
+from isocompute_jax.sampling.protocol import SampleRequest
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitShape:
+    """Shape of a dispatch unit: `problems` x `rollouts` completions; a group of G is cut into ceil(G / rollouts)."""
+
+    problems: int
+    rollouts: int
+
+
+def unit_shape(group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
+    """The unit that fits `max_rollouts` completions: whole groups when they fit, equal parts of one group otherwise.
+
+    Args:
+      group_size: G.
+      max_rollouts: memory budget, in completions decoded at once.
+      batch_shards: the problems of a unit are a multiple of it, so that they can be sharded.
+    """
+    budget = max(1, max_rollouts // batch_shards)
+    parts = -(-group_size // budget)
+    rollouts = -(-group_size // parts)
+    return UnitShape(problems=max(1, budget // rollouts) * batch_shards, rollouts=rollouts)
+
+
+class InProcessSampler:
+    """Implements `sampling.protocol.Sampler` with this process's devices.
+
+    Args:
+      config: model shape.
+      params: weights to start from, version 0.
+      stop_tokens: ids that end a completion.
+      pad_token: id that fills prompts up.
+      max_prompt_tokens: S, the compiled prompt length; longer prompts are an error.
+      max_rollouts_per_dispatch: memory budget of one unit, in completions.
+      mesh: where units are sharded over problems; None for one device.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Params,
+        *,
+        stop_tokens: Sequence[int],
+        pad_token: int,
+        max_prompt_tokens: int,
+        max_rollouts_per_dispatch: int,
+        mesh: Mesh | None = None,
+    ):
+        self._config = config
+        self._params = params
+        self._version = 0
+        self._stop_tokens = tuple(stop_tokens)
+        self._pad_token = pad_token
+        self._max_prompt_tokens = max_prompt_tokens
+        self._max_rollouts = max_rollouts_per_dispatch
+        self._mesh = mesh
+        self._queue: collections.deque[SampleRequest] = collections.deque()
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Queues groups. Raises InputError when a prompt is longer than `max_prompt_tokens`, or empty."""
+        for request in requests:
+            length = len(request.prompt_tokens)
+            if not 1 <= length <= self._max_prompt_tokens:
+                raise InputError(
+                    f"problem {request.problem.id!r}: its prompt has {length} tokens; between 1 and "
+                    f"max_prompt_tokens = {self._max_prompt_tokens} are possible"
+                )
+        self._queue.extend(requests)
+
+    def completed(self) -> Iterator[RolloutGroup]:
+        """Runs the queue, unit by unit, and yields each group once all of its parts are there."""
+        while self._queue:
+            first = self._queue[0]
+            alike = []
+            while self._queue and (self._queue[0].params, self._queue[0].group_size) == (
+                first.params,
+                first.group_size,
+            ):
+                alike.append(self._queue.popleft())
+            yield from self._run(alike)
+
+    def update_weights(self, params: Params, *, version: int) -> None:
+        """Takes `params` for all that is sampled from now on."""
+        self._params = params
+        self._version = version
+
+    def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
+        """Samples requests of one group size and one set of sampling parameters."""
+        group_size, params = requests[0].group_size, requests[0].params
+        shards = 1 if self._mesh is None else sharding.batch_shards(self._mesh)
+        shape = unit_shape(group_size, self._max_rollouts, batch_shards=shards)
+        parts = -(-group_size // shape.rollouts)
+        rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]
+        unfinished: dict[int, list[Completion]] = {}
+        for start in range(0, len(rows), shape.problems):
+            chunk = rows[start : start + shape.problems]
+            unit = self.make_unit(chunk, shape)
+            samples = jax.device_get(
+                sample_unit(
+                    self._params,
+                    unit,
+                    jnp.float32(params.temperature),
+                    config=self._config,
+                    top_p=params.top_p,
+                    max_tokens=params.max_tokens,
+                    stop_tokens=self._stop_tokens,
+                )
+            )
+            for row, (request, first) in enumerate(chunk):
+                completions = unfinished.setdefault(id(request), [])
+                wanted = min(shape.rollouts, group_size - first)
+                completions.extend(unpack(samples, row, wanted, self._version))
+                if len(completions) == group_size:
+                    del unfinished[id(request)]
+                    yield RolloutGroup(request.problem, request.step, request.prompt_tokens, tuple(completions))
+
+    def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
+        """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
+        tokens = np.full((shape.problems, self._max_prompt_tokens), self._pad_token, np.int32)
+        mask = np.zeros(tokens.shape, bool)
+        mask[:, -1] = True
+        words = np.zeros((shape.problems, 4), np.uint32)
+        rollouts = np.zeros((shape.problems, shape.rollouts), np.uint32)
+        active = np.zeros(shape.problems, bool)
+        for row, (request, first) in enumerate(rows):
+            length = len(request.prompt_tokens)
+            tokens[row, -length:] = request.prompt_tokens
+            mask[row, -length:] = True
+            words[row] = (request.seed, request.step, *problem_words(request.problem.id))
+            rollouts[row] = first + np.arange(shape.rollouts)
+            active[row] = True
+        unit = Unit(tokens, mask, words, rollouts, active)
+        if self._mesh is None:
+            return unit
+        axes = ("batch", None)
+        return Unit(*(jax.device_put(x, sharding.named_sharding(self._mesh, x.shape, axes[: x.ndim])) for x in unit))
+
+
+def problem_words(problem_id: str) -> tuple[int, int]:
+    """Two 32-bit words that stand for a problem id in random keys."""
+    digest = hashlib.blake2b(problem_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def unpack(samples: Samples, row: int, rollouts: int, version: int) -> Iterator[Completion]:
+    """The first `rollouts` completions of one row of host arrays."""
+    for i in range(rollouts):
+        length = int(samples.lengths[row, i])
+        yield Completion(
+            tokens=samples.tokens[row, i, :length],
+            logprobs=samples.logprobs[row, i, :length],
+            mask=np.ones(length, bool),
+            policy_versions=np.full(length, version, np.int32),
+            finish_reason="stop" if samples.stopped[row, i] else "length",
+        )
