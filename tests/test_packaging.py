@@ -1,12 +1,13 @@
 """The package as it is installed: its data files, its dependencies and the pinned versions."""
 
 import ast
-import fnmatch
 import importlib.metadata
 import pathlib
 import re
+import subprocess
 import sys
 import tomllib
+import zipfile
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,15 +33,16 @@ def pins(python: str) -> dict[str, Requirement]:
     return dict(zip(names, found, strict=True))
 
 
-def test_data_files_are_packaged():
-    globs = PYPROJECT["tool"]["setuptools"]["package-data"]["*"]
-    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    left_out = [
-        str(path.relative_to(ROOT))
-        for path in files
-        if path.suffix not in {".py", ".pyi"} and not any(fnmatch.fnmatch(path.name, glob) for glob in globs)
-    ]
-    assert not left_out, f"add their kind to [tool.setuptools.package-data]: {left_out}"
+def test_wheel_holds_every_file_of_the_package(tmp_path):
+    """Templates, style sheets and schemas too, in an installation that is not editable."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    packed = {
+        name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith(f"{wheel.name.split('-py3')[0]}.")
+    }
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert packed == {path.relative_to(ROOT).as_posix() for path in files}
 
 
 def test_every_room_is_a_package():
