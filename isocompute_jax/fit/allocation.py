@@ -15,6 +15,9 @@ SLOPE_RANGE = (0.1, 100.0)
 MIDPOINT_MARGIN = 1.0
 """The midpoint is searched from one decade before the data to one decade after."""
 
+EXTRAPOLATION = 0.25
+"""Octaves by which the saturation value may exceed the largest n* seen before it counts as an extrapolation."""
+
 NUM_PARAMETERS = 4
 
 
@@ -65,7 +68,7 @@ def fit_allocation(compute: np.ndarray, group_size: np.ndarray, *, window: int) 
     floor, top = float(found.low[0]), float(found.high[0])
     midpoint, slope = float(found.theta[0, 0]), float(np.exp(found.theta[0, 1]))
     hit = dict(zip(("midpoint", "slope"), (found.theta <= lower)[0] | (found.theta >= upper)[0], strict=True))
-    reasons = _doubts(compute, group_size, span=top - floor, midpoint=midpoint, at_bound=hit)
+    reasons = _doubts(compute, group_size, span=top - floor, top=top, midpoint=midpoint, at_bound=hit)
     status: Status = "warning" if reasons else "ok"
     saturation = float(2.0 ** min(top, 1000.0))
     return AllocationFit(
@@ -84,7 +87,7 @@ def _constant(compute: np.ndarray, group_size: np.ndarray, smoothed: np.ndarray)
 
 
 def _doubts(
-    compute: np.ndarray, group_size: np.ndarray, *, span: float, midpoint: float, at_bound: dict[str, bool]
+    compute: np.ndarray, group_size: np.ndarray, *, span: float, top: float, midpoint: float, at_bound: dict[str, bool]
 ) -> list[str]:
     """Why the law should not be believed; empty when nothing speaks against it."""
     levels = np.unique(group_size)
@@ -103,4 +106,6 @@ def _doubts(
         reasons.append("n* does not rise with compute")
     elif midpoint > np.log10(compute[-1]):
         reasons.append("the data end before the midpoint of the rise: the saturation value is an extrapolation")
+    elif top > np.log2(levels[-1]) + EXTRAPOLATION:
+        reasons.append(f"the saturation value lies beyond the largest n* seen ({levels[-1]:g}): an extrapolation")
     return reasons

@@ -55,7 +55,9 @@ def hill_share(theta: jax.Array, log_compute: jax.Array) -> jax.Array:
     return jnp.where(trained, jax.nn.sigmoid(jnp.exp(theta[1]) * distance), 0.0)
 
 
-def fit_curves(compute: Sequence[np.ndarray], reward: Sequence[np.ndarray]) -> list[CurveFit]:
+def fit_curves(
+    compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], *, use: Sequence[np.ndarray] | None = None
+) -> list[CurveFit]:
     """Fits the Hill curve R_C = R0 + (A - R0) / (1 + (C_mid / C)^B) to every configuration, all in one batch.
 
     Least squares with 0 <= R0 <= A <= 1, B in `STEEPNESS_RANGE`, and C_mid within `MIDPOINT_MARGIN` of the data. A point
@@ -65,30 +67,28 @@ def fit_curves(compute: Sequence[np.ndarray], reward: Sequence[np.ndarray]) -> l
     Args:
       compute: per curve [P_i] rollouts, >= 0.
       reward: per curve [P_i] in [0, 1].
+      use: per curve [P_i] bool, the points to fit (e.g. record-breaking ones); the window spans all points. None: all.
     """
-    if not compute:
-        return []
-    used = [np.asarray(c, np.float64) > 0 for c in compute]
-    usable = [i for i, keep in enumerate(used) if keep.any()]
-    fits = [_failed(len(c), "no evaluation after the base model's") for c in compute]
+    computes = [np.asarray(c, np.float64) for c in compute]
+    rewards = [np.asarray(r, np.float64) for r in reward]
+    masks = [np.ones(len(c), bool) for c in computes] if use is None else [np.asarray(u, bool) for u in use]
+    fits = [_failed("no evaluation after the base model's")] * len(computes)
+    usable = [i for i, c in enumerate(computes) if np.any(masks[i] & (c > 0))]
     if not usable:
         return fits
-    windows = {i: _window(np.asarray(compute[i], np.float64)) for i in usable}
-    x, y, weight = _pad([compute[i] for i in usable], [reward[i] for i in usable])
-    starts, lower, upper = _search_box([windows[i] for i in usable], rows=len(x))
-    found = fit_rising(
-        x, y, weight, share=hill_share, starts=starts, lower=lower, upper=upper, limits=(0.0, 1.0)
-    )
+    windows = [_window(computes[i]) for i in usable]
+    x, y, weight = _pad(*([values[i] for i in usable] for values in (computes, rewards, masks)))
+    starts, lower, upper = _search_box(windows, rows=len(x))
+    found = fit_rising(x, y, weight, share=hill_share, starts=starts, lower=lower, upper=upper, limits=(0.0, 1.0))
+    at_bound = (found.theta <= lower) | (found.theta >= upper)
     for row, i in enumerate(usable):
-        values = np.asarray(reward[i], np.float64)
-        at_bound = (found.theta[row] <= lower[row]) | (found.theta[row] >= upper[row])
         fits[i] = _describe(
-            values,
-            window=windows[i],
+            rewards[i][masks[i]],
+            window=windows[row],
             levels=(float(found.low[row]), float(found.high[row])),
             shape=np.exp(found.theta[row]),
             sse=float(found.sse[row]),
-            at_bound=at_bound,
+            at_bound=at_bound[row],
             converged=bool(found.converged[row]),
         )
     return fits
@@ -99,16 +99,18 @@ def _window(compute: np.ndarray) -> tuple[float, float]:
     return float(trained.min()), float(trained.max())
 
 
-def _pad(compute: Sequence[np.ndarray], reward: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pad(
+    compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], use: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[K', P'] ln C, reward and weight, with K' and P' rounded up to whole blocks and weight 0 on the padding."""
     rows = _round_up(len(compute))
     columns = _round_up(max(len(c) for c in compute))
     x, y, weight = np.zeros((3, rows, columns))
-    for row, (c, r) in enumerate(zip(compute, reward, strict=True)):
+    for row, (c, r, u) in enumerate(zip(compute, reward, use, strict=True)):
         with np.errstate(divide="ignore"):  # ln 0 = -inf marks the base model
-            x[row, : len(c)] = np.log(np.asarray(c, np.float64))
+            x[row, : len(c)] = np.log(c)
         y[row, : len(c)] = r
-        weight[row, : len(c)] = 1.0
+        weight[row, : len(c)] = u
     return x, y, weight
 
 
@@ -129,9 +131,9 @@ def _search_box(windows: Sequence[tuple[float, float]], *, rows: int) -> tuple[n
     return starts, lower, upper
 
 
-def _failed(num_points: int, message: str) -> CurveFit:
+def _failed(message: str) -> CurveFit:
     nan = float("nan")
-    return CurveFit(nan, nan, nan, nan, (nan, nan), num_points, nan, nan, "failed", message)
+    return CurveFit(nan, nan, nan, nan, (nan, nan), 0, nan, nan, "failed", message)
 
 
 def _describe(
@@ -153,7 +155,9 @@ def _describe(
     if asymptote - floor <= 1e-12:
         reasons.append("the curve is flat: midpoint and steepness mean nothing")
     else:
-        reasons += [f"{name} is at its bound" for name, hit in zip(("midpoint", "steepness"), at_bound, strict=True) if hit]
+        reasons += [
+            f"{name} is at its bound" for name, hit in zip(("midpoint", "steepness"), at_bound, strict=True) if hit
+        ]
         if window[1] < 2 * midpoint:
             reasons.append("the data end before twice the midpoint: the asymptote is an extrapolation")
     if not converged:

@@ -60,9 +60,7 @@ class CurveFit:
         return hill(compute, self.floor, self.asymptote, self.midpoint, self.steepness)
 
 
-def hill(
-    compute: np.ndarray | float, floor: float, asymptote: float, midpoint: float, steepness: float
-) -> np.ndarray:
+def hill(compute: np.ndarray | float, floor: float, asymptote: float, midpoint: float, steepness: float) -> np.ndarray:
     """R_C = R0 + (A - R0) / (1 + (C_mid / C)^B), the compute-performance law of ScaleRL (arXiv 2510.13786)."""
     return floor + (asymptote - floor) / (1.0 + (midpoint / np.asarray(compute, dtype=np.float64)) ** steepness)
 

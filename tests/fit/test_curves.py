@@ -47,9 +47,7 @@ def test_the_base_model_measures_the_floor():
     compute = np.concatenate([[0.0], np.geomspace(1e4, 1e7, 9)])
     reward = np.concatenate([[0.2], hill(compute[1:], 0.2, 0.5, 1e5, 1.5)])
     (fit,) = fit_curves([compute], [reward])
-    np.testing.assert_allclose(
-        (fit.floor, fit.asymptote, fit.midpoint, fit.steepness), (0.2, 0.5, 1e5, 1.5), rtol=1e-6
-    )
+    np.testing.assert_allclose((fit.floor, fit.asymptote, fit.midpoint, fit.steepness), (0.2, 0.5, 1e5, 1.5), rtol=1e-6)
     assert fit.window == (1e4, 1e7)
 
 

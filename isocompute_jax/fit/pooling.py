@@ -1,0 +1,212 @@
+"""Seeds: the runs of one configuration are averaged at common compute before anything is fitted, and give the noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from isocompute_jax.fit.load import RunCurve
+from isocompute_jax.fit.results import Configuration
+
+SAME_COMPUTE = 0.02
+"""Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """The runs (one per seed) of one configuration."""
+
+    configuration: Configuration
+    runs: tuple[RunCurve, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """A configuration's mean learning curve in one metric.
+
+    Attributes:
+      configuration: which one.
+      seeds: the S seeds that were averaged.
+      compute: [E] rollouts, increasing; 0 is the base model.
+      per_seed: [S, E] reward.
+      reward: [E] mean over seeds.
+    """
+
+    configuration: Configuration
+    seeds: tuple[int, ...]
+    compute: np.ndarray
+    per_seed: np.ndarray
+
+    @property
+    def reward(self) -> np.ndarray:
+        """[E] mean over seeds."""
+        return self.per_seed.mean(axis=0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Budget:
+    """How the configurations compare at one compute, from the evaluations themselves (no fit).
+
+    Attributes:
+      compute: rollouts.
+      mean: [K] mean reward over seeds; NaN where a configuration has no data.
+      seeds: [K] number of seeds behind each mean.
+      seed_sd: standard deviation of one seed's reward, pooled over configurations; NaN with one seed each.
+      best: number of the configuration with the highest mean.
+      tied: those within one standard error of the difference of the best, itself included; only `best` without noise.
+    """
+
+    compute: float
+    mean: np.ndarray
+    seeds: np.ndarray
+    seed_sd: float
+    best: int
+    tied: tuple[int, ...]
+
+    def separates(self, better: int, worse: int) -> bool:
+        """Whether `better` leads `worse` by more than one standard error of the difference (False without noise)."""
+        error = self.seed_sd * np.sqrt(1.0 / self.seeds[better] + 1.0 / self.seeds[worse])
+        return bool(self.mean[better] - self.mean[worse] > error)
+
+
+def group_runs(runs: Sequence[RunCurve]) -> tuple[list[Group], list[str]]:
+    """Groups runs into configurations, ordered by group size: all of config.json but the seed must agree."""
+    warnings = []
+    cells: dict[tuple, dict[int, RunCurve]] = {}
+    for run in runs:
+        key = (
+            run.facts.group_size,
+            run.facts.problems_per_batch,
+            tuple(sorted(run.swept.items(), key=lambda kv: kv[0])),
+        )
+        seeds = cells.setdefault(key, {})
+        if run.facts.seed in seeds:
+            same = seeds[run.facts.seed]
+            warnings.append(f"{run.source}: run {run.run} left out: same configuration and seed as {same.source}")
+            continue
+        seeds[run.facts.seed] = run
+    ordered = [
+        tuple(cells[key][seed] for seed in sorted(cells[key])) for key in sorted(cells, key=lambda k: (k[:2], str(k)))
+    ]
+    names = _names([members[0] for members in ordered])
+    groups = [
+        Group(
+            Configuration(
+                name,
+                members[0].facts.group_size,
+                members[0].facts.problems_per_batch,
+                members[0].facts.problem_set_size,
+            ),
+            members,
+        )
+        for name, members in zip(names, ordered, strict=True)
+    ]
+    counts = {len(group.runs) for group in groups}
+    if len(counts) > 1:
+        listed = ", ".join(f"{group.configuration.name}: {len(group.runs)}" for group in groups)
+        warnings.append(f"configurations have different numbers of seeds ({listed})")
+    return groups, warnings
+
+
+def _names(members: Sequence[RunCurve]) -> list[str]:
+    """Short names that tell configurations apart: n, then B_problem, then the other fields that still differ."""
+    sizes = [f"n = {run.facts.group_size}" for run in members]
+    if len(set(sizes)) == len(sizes):
+        return sizes
+    several = len({run.facts.problems_per_batch for run in members}) > 1
+    pairs = [
+        f"{size}, B = {run.facts.problems_per_batch}" if several else size
+        for size, run in zip(sizes, members, strict=True)
+    ]
+    names = []
+    for pair, run in zip(pairs, members, strict=True):
+        rivals = [other for name, other in zip(pairs, members, strict=True) if name == pair and other is not run]
+        fields = sorted(key for key in run.swept if any(other.swept.get(key) != run.swept[key] for other in rivals))
+        names.append(", ".join([pair, *(f"{key.rsplit('.', 1)[-1]} = {run.swept[key]}" for key in fields[:3])]))
+    return names if len(set(names)) == len(names) else [f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def average_seeds(group: Group, metric: str, *, seed: int | None = None) -> Curve | None:
+    """The mean curve of a configuration over the range that all of its seeds cover.
+
+    The grid is that of the seed with the most evaluations; a seed that was evaluated at other computes is read off by
+    linear interpolation in log C. Averaging a changing set of seeds
+    would put steps into the curve, so the mean ends where the first seed ends.
+
+    Args:
+      group: the configuration's runs.
+      metric: column to average; runs without it are left out.
+      seed: take this seed alone; None for all of them.
+
+    Returns:
+      The curve, or None when no run has the metric.
+    """
+    series = [
+        (run.facts.seed, run.compute[known], run.columns[metric][known])
+        for run in group.runs
+        if metric in run.columns and seed in (None, run.facts.seed)
+        for known in [~np.isnan(run.columns[metric])]
+        if known.any()
+    ]
+    if not series:
+        return None
+    trained = [compute[compute > 0] for _, compute, _ in series]
+    grid = np.array([])
+    if all(len(compute) for compute in trained):
+        low, high = max(c[0] for c in trained), min(c[-1] for c in trained)
+        densest = max(trained, key=len)
+        grid = densest[(densest >= low) & (densest <= high)]
+    values = np.array([read_off(compute, reward, grid) for _, compute, reward in series])
+    if all(compute[0] == 0 for _, compute, _ in series):
+        base = np.array([[reward[0]] for _, _, reward in series])
+        grid, values = np.concatenate([[0.0], grid]), np.concatenate([base, values], axis=1)
+    return Curve(group.configuration, tuple(seed for seed, _, _ in series), grid, values)
+
+
+def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Reward at computes `at` > 0 by linear interpolation in log C between evaluations with compute > 0."""
+    trained = compute > 0
+    return np.interp(np.log(at), np.log(compute[trained]), reward[trained]) if trained.any() else np.empty(0)
+
+
+def merge_close(compute: np.ndarray) -> np.ndarray:
+    """Sorted computes with those closer than `SAME_COMPUTE` merged: the innermost of the first cluster, else the least.
+
+    The innermost, so that the first budget lies inside every curve that begins there up to rounding.
+    """
+    clusters: list[list[float]] = []
+    for value in np.unique(compute):
+        if clusters and value <= clusters[-1][0] * (1 + SAME_COMPUTE):
+            clusters[-1].append(float(value))
+        else:
+            clusters.append([float(value)])
+    return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters)])
+
+
+def compare(curves: Sequence[Curve]) -> list[Budget]:
+    """Compares the configurations at every evaluated compute > 0, with ties inside seed noise."""
+    trained = [curve.compute[curve.compute > 0] for curve in curves]
+    if not any(len(compute) for compute in trained):
+        return []
+    return [_compare_at(float(c), curves) for c in merge_close(np.concatenate(trained))]
+
+
+def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
+    mean = np.full(len(curves), np.nan)
+    seeds = np.array([len(curve.seeds) for curve in curves])
+    squares, freedom = 0.0, 0
+    for k, curve in enumerate(curves):
+        trained = curve.compute[curve.compute > 0]
+        if not len(trained) or not trained[0] * (1 - SAME_COMPUTE) <= compute <= trained[-1] * (1 + SAME_COMPUTE):
+            continue
+        values = np.array([read_off(curve.compute, row, np.array([compute]))[0] for row in curve.per_seed])
+        mean[k] = values.mean()
+        squares += float(np.sum((values - values.mean()) ** 2))
+        freedom += len(values) - 1
+    seed_sd = float(np.sqrt(squares / freedom)) if freedom else float("nan")
+    best = int(np.nanargmax(mean))
+    error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
+    tied = {best} | {int(k) for k in np.flatnonzero(mean[best] - mean <= error)}
+    return Budget(compute, mean, seeds, seed_sd, best, tuple(sorted(tied)))
