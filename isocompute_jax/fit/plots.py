@@ -22,7 +22,7 @@ from isocompute_jax.fit.results import hill
 from isocompute_jax.records.run_files import write_atomic
 
 INK, QUIET = "#22262b", "#9aa1a9"
-PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.88, 256)))
+PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, 256)))
 STYLE = {
     "font.size": 11,
     "axes.edgecolor": QUIET,
@@ -91,13 +91,13 @@ def learning_curves(summary: dict[str, Any]) -> Figure:
             axes.plot(*_drawn(curve, curve["window"]), color=colour, linewidth=1.2, alpha=0.8)
     for segment in summary["frontier"]["segments"]:
         line = _drawn(curves[segment["run"]], (segment["start"], segment["end"]))
-        axes.plot(*line, color="white", linewidth=8, zorder=4, solid_capstyle="butt")
-        axes.plot(*line, color=colours[segment["group_size"]], linewidth=4.5, zorder=5, solid_capstyle="butt")
+        axes.plot(*line, color="white", linewidth=5.5, zorder=4, solid_capstyle="butt")
+        axes.plot(*line, color=colours[segment["group_size"]], linewidth=3.5, zorder=5, solid_capstyle="butt")
     for switch in summary["frontier"]["switches"]:
         if switch["cause"] == "crossing":
             axes.axvline(switch["compute"], color=QUIET, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
     axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"held-out {summary['frontier']['metric']}")
-    _legend_of_sizes(axes, colours)
+    _legend_of_sizes(figure, colours)
     return figure
 
 
@@ -143,7 +143,7 @@ def optimal_group_size(summary: dict[str, Any]) -> Figure | None:
     sizes = sorted({curve["group_size"] for curve in summary["curves"]})
     axes.set(xscale="log", xlabel=COMPUTE, ylabel="optimal group size n*")
     _group_size_axis(axes, sizes)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.5, columnspacing=1.2)
+    figure.legend(loc="outside upper center", ncols=3, handlelength=1.5, columnspacing=1.2)
     return figure
 
 
@@ -199,7 +199,7 @@ def switch_epochs(summary: dict[str, Any]) -> Figure | None:
     if any(compute is not None for switch in switches for compute in switch["by_seed"].values()):
         handles.append(Line2D([], [], color="none", marker="o", markeredgecolor=QUIET, label="one seed alone"))
     handles.append(Line2D([], [], color=QUIET, linestyle=(0, (2, 3)), label="one epoch"))
-    axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.2)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, columnspacing=1.2)
     return figure
 
 
@@ -214,7 +214,7 @@ def entropy(summary: dict[str, Any]) -> Figure | None:
         compute, mean = _trained(row["series"]["entropy"])
         axes.plot(compute, mean, "o-", color=colours[row["group_size"]], markersize=3.5, linewidth=1.5)
     axes.set(xscale="log", xlabel=COMPUTE, ylabel="entropy (nats per token)", ylim=(0, None))
-    _legend_of_sizes(axes, colours)
+    _legend_of_sizes(figure, colours)
     return figure
 
 
@@ -278,18 +278,13 @@ def _colours(group_sizes: Iterable[int]) -> dict[int, Any]:
     return {size: PALETTE((level - levels[0]) / span) for size, level in zip(sizes, levels, strict=True)}
 
 
-def _legend_of_sizes(axes: Axes, colours: dict[int, Any]) -> None:
+def _legend_of_sizes(figure: Figure, colours: dict[int, Any]) -> None:
     handles = [
-        Line2D([], [], color=c, marker="o", linewidth=2, markersize=4, label=f"n = {n}") for n, c in colours.items()
+        Line2D([], [], color=colour, marker="o", linewidth=2, markersize=4, label=f"n = {n}")
+        for n, colour in colours.items()
     ]
-    axes.legend(
-        handles=handles,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=min(5, len(handles)),
-        handlelength=1.2,
-        columnspacing=1.2,
-    )
+    columns = min(5, len(handles))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=1.2, columnspacing=1.2)
 
 
 def _group_size_axis(axes: Axes, sizes: Sequence[int]) -> None:
