@@ -49,7 +49,7 @@ clean: ## remove caches and build products; .venv and runs/ stay
 	rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# $(call install,WHAT): install the project, editable, under the constraints. The file `.installing` names the make
+# $(call install,WHAT): install the project, editable, under the constraints. The file `.installing` names the
 # process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
 # made anew. Some systems ship venv without ensurepip: there, the pip beside python3 puts pip into the environment.
 define install
@@ -60,10 +60,10 @@ if [ -e $(BUSY) ]; then echo "The last set-up did not finish: starting over."; r
 if ! $(RUN) -m pip --version >/dev/null 2>&1; then \
   $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
     echo "isocompute_jax needs Python 3.11 or newer, and $(PYTHON) is not: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-  mkdir -p $(VENV); echo $$PPID >$(BUSY); \
+  mkdir -p $(VENV); echo $$$$ >$(BUSY); \
   if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); else \
     $(PYTHON) -m venv --without-pip $(VENV); $(PYTHON) -m pip --python $(RUN) install --quiet pip; fi; fi; \
-echo $$PPID >$(BUSY); \
+echo $$$$ >$(BUSY); \
 echo "Installing $(1) into $(VENV) (once; a minute or two) ..."; \
 $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(1)"; \
 rm $(BUSY); touch $@

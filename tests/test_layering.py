@@ -18,6 +18,7 @@ _TRAINING = _ARRAYS | {"sampling", "learner", "distributed", "service", "experim
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
+    "app": _BASE,  # how every main starts and ends
     "sharding": set(),
     "distributed": _BASE,
     "model": _BASE | {"sharding"},
@@ -27,12 +28,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": _ARRAYS - {"sharding"} | {"sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
     "fit": _BASE,  # it must work without the training rooms
-    "study": _TRAINING | {"fit"},
+    "study": _TRAINING | {"app", "fit"},
     # The mains: flags, then one call into a room.
-    "train": _TRAINING,
-    "sweep": _TRAINING,
-    "curate": _TRAINING,
-    "serve": _TRAINING,
+    "train": _TRAINING | {"app"},
+    "sweep": _TRAINING | {"app"},
+    "curate": _TRAINING | {"app"},
+    "serve": _TRAINING | {"app"},
 }
 MAINS = {"train", "sweep", "curate", "serve"}
 ENGINE_OF_VLLM = "service/engines/vllm"  # a module or a folder: the one place that imports vllm
