@@ -1,0 +1,146 @@
+"""Tokenizers: any Hugging Face directory's, and the embedded task's own, one token per character."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import write_atomic
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
+
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+ARITHMETIC_VOCABULARY = (PAD, EOS, UNKNOWN, *"0123456789+-=,")
+
+NO_TOKEN = "\N{REPLACEMENT CHARACTER}"
+"""What an id without a token is decoded to (models round their vocabulary up, and may sample such ids)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A fast (Rust) tokenizer, and the ids that sampling and padding need.
+
+    Attributes:
+      backend: the `tokenizers.Tokenizer`.
+      eos_ids: ids that end a completion, the tokenizer's own first.
+      pad_id: the padding id; the end-of-sequence id where the tokenizer has none (padding is masked in any case).
+      vocab_size: ids below it may have a token, ids from it on have none.
+    """
+
+    backend: Any
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    vocab_size: int
+
+    def encode(self, text: str) -> np.ndarray:
+        """[S] int32 ids, with the special tokens the tokenizer puts around a text (Qwen's puts none)."""
+        return np.array(self.backend.encode(text).ids, dtype=np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` for many texts, faster than one by one."""
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in self.backend.encode_batch_fast(list(texts))]
+
+    def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of completions.
+
+        The end-of-sequence id at the end is left out. Every other special token stays visible, and an id without a
+        token becomes `NO_TOKEN`: a verifier that compares whole texts must not take `5<pad>0` for `50`.
+        """
+        bare = [ids[:-1] if len(ids) and ids[-1] in self.eos_ids else ids for ids in batch]
+        texts = self.backend.decode_batch(bare, skip_special_tokens=False)
+        for row, ids in enumerate(bare):
+            if len(ids) and max(ids) >= self.vocab_size:
+                texts[row] = self._decode_with_gaps(ids)
+        return texts
+
+    def _decode_with_gaps(self, ids: Sequence[int]) -> str:
+        runs: list[list[int]] = [[]]
+        for token in ids:
+            if token < self.vocab_size:
+                runs[-1].append(token)
+            else:
+                runs.append([])
+        return NO_TOKEN.join(self.backend.decode_batch(runs, skip_special_tokens=False))
+
+
+def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
+    """Loads the tokenizer of a Hugging Face directory, from its files alone (never from the network).
+
+    The ids that end a completion are the tokenizer's and, where there is a generation_config.json, also those named
+    there: instruction-tuned models have several.
+
+    Raises:
+      InputError: no tokenizer.json, a broken file, or no end-of-sequence token.
+    """
+    directory = pathlib.Path(directory)
+    path = directory / TOKENIZER
+    if not path.is_file():
+        raise InputError(
+            f"{directory} has no {TOKENIZER}: give a Hugging Face directory with a fast tokenizer "
+            "(transformers writes one with AutoTokenizer.from_pretrained(...).save_pretrained(directory))"
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        backend = loaded.backend_tokenizer
+    except Exception as error:  # the Rust library raises plain Exception
+        raise InputError(f"{path}: cannot load the tokenizer ({error}); restore its files") from error
+    if loaded.eos_token_id is None:
+        raise InputError(f"{directory / TOKENIZER_CONFIG}: names no eos_token, so completions would never end; add it")
+    # A saved tokenizer may pad or cut every text it is given.
+    backend.no_padding()
+    backend.no_truncation()
+    eos = loaded.eos_token_id
+    return Tokenizer(
+        backend=backend,
+        eos_ids=tuple(dict.fromkeys([eos, *_generation_eos_ids(directory / GENERATION_CONFIG)])),
+        pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
+        vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+    )
+
+
+def _generation_eos_ids(path: pathlib.Path) -> list[int]:
+    """`eos_token_id` of a generation_config.json: a number, a list, or nothing."""
+    if not path.is_file():
+        return []
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        return [int(token) for token in ids]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: eos_token_id is not a token id or a list of them ({error}); mend the file"
+        ) from error
+
+
+def save_arithmetic_tokenizer(directory: str | os.PathLike[str]) -> None:
+    """Writes the embedded task's tokenizer: one token per character, `<pad>` and `<eos>`, and `<unk>` for the rest."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: index for index, token in enumerate(ARITHMETIC_VOCABULARY)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()  # without it, tokens are joined by spaces
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, EOS)])
+    config = {
+        # The generic class, under the name that all versions of transformers know: without it, a config.json beside
+        # it that says "qwen2" would put Qwen's own pre-tokenizer in place of ours.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "eos_token": EOS,
+        "clean_up_tokenization_spaces": False,
+    }
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / TOKENIZER, backend.to_str(pretty=True) + "\n")
+    write_atomic(directory / TOKENIZER_CONFIG, json.dumps(config, indent=2) + "\n")
