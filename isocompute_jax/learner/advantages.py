@@ -37,6 +37,8 @@ def group_advantages(
       [P, G] advantages.
     """
     centred = rewards - jnp.mean(rewards, axis=1, keepdims=True)
+    # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
+    centred = jnp.where(zero_variance(rewards)[:, None], 0.0, centred)
     if scale == "none":
         return centred
     if scale == "group_std":

@@ -1,4 +1,4 @@
-"""The one exception that a user can cause: bad input, with the place at fault and the remedy."""
+"""What mains report without a traceback: bad input (exit code 2) and runs that failed (exit code 1)."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The message says what is wrong, where (flag, file, line or field), and what to do.
     """
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on (it diverged, say); mains print it without a traceback and exit with code 1."""

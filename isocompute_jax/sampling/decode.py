@@ -137,10 +137,12 @@ def pick(
     if top_p < 1:
         probs = jnp.where(nucleus(probs, top_p), probs, 0.0)
     cdf = jnp.cumsum(probs, axis=-1)
-    total = cdf[..., -1:]
-    # First token whose CDF exceeds u x total: it has probability > 0, because the CDF rose there.
-    token = jnp.sum(cdf <= uniform[..., None] * total, axis=-1)
-    token = jnp.minimum(token, scaled.shape[-1] - 1).astype(jnp.int32)
+    # A parallel cumsum rounds every entry by itself: over a large vocabulary it dips, and rises where the probability
+    # is zero. So the total is taken over tokens that can be drawn, and the draw is the first of them above u x total.
+    total = jnp.max(jnp.where(probs > 0, cdf, 0.0), axis=-1, keepdims=True)
+    above = (probs > 0) & (cdf > uniform[..., None] * total)
+    vocab = scaled.shape[-1]
+    token = jnp.min(jnp.where(above, jnp.arange(vocab, dtype=jnp.int32), vocab - 1), axis=-1)
     picked = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
     return token, picked - jnp.log(total[..., 0]) if top_p < 1 else picked
 

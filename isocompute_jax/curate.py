@@ -1,0 +1,76 @@
+"""`python -m isocompute_jax.curate`: measure a model's solve rates and cut problem sets by difficulty.
+
+    python -m isocompute_jax.curate --model=runs/study-quick/base --problems=problems.jsonl --out=curated
+    python -m isocompute_jax.curate ... --sets=easy,hard --mixture=half=easy:0.5,hard:0.5
+    python -m isocompute_jax.curate ... --sets=extremely_hard --samples=128
+
+Sets: easy (avg@k in [0.3, 0.6]), hard ([0, 0.0625]), very_easy ([0.6, 0.9]), extremely_hard (never solved in 128).
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.records.errors import InputError
+
+MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
+PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
+OUT = flags.DEFINE_string("out", None, "Directory to write the measured and the cut sets to.")
+SAMPLES = flags.DEFINE_integer("samples", 16, "k of avg@k, completions per problem; extremely_hard needs 128.")
+SETS = flags.DEFINE_list("sets", ["easy", "hard"], "Sets to cut: easy, hard, very_easy, extremely_hard.")
+MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
+TRAIN_SIZE = flags.DEFINE_integer("train_size", 0, "Problems per training set; 0 takes all that are left.")
+VALIDATION_SIZE = flags.DEFINE_integer("validation_size", 300, "Held-out problems per set.")
+TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
+MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 12, "Longest prompt, in tokens.")
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 10, "Longest completion, in tokens.")
+MAX_ROLLOUTS = flags.DEFINE_integer("max_rollouts_per_dispatch", 1024, "Completions decoded at once.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the rollouts and of the split.")
+
+
+def main() -> None:
+    """Flags -> one call."""
+    from isocompute_jax.experiment.config import SamplingConfig
+    from isocompute_jax.experiment.curate import CurationConfig, curate
+    from isocompute_jax.tasks import read_problems
+
+    for flag in (MODEL, PROBLEMS, OUT):
+        if not flag.value:
+            raise InputError(f"--{flag.name} is missing")
+    counts = curate(
+        read_problems(PROBLEMS.value),
+        OUT.value,
+        model_directory=MODEL.value,
+        sampling=SamplingConfig(
+            temperature=TEMPERATURE.value,
+            max_prompt_tokens=MAX_PROMPT_TOKENS.value,
+            max_tokens=MAX_TOKENS.value,
+            max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
+        ),
+        config=CurationConfig(
+            samples=SAMPLES.value,
+            sets=tuple(SETS.value),
+            mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
+            train_size=TRAIN_SIZE.value,
+            validation_size=VALIDATION_SIZE.value,
+            seed=SEED.value,
+        ),
+    )
+    for name, count in counts.items():
+        print(f"{name:>16}: {count} problems")
+    print(f"written to {OUT.value}")
+
+
+def parse_mixture(text: str) -> tuple[str, dict[str, float]]:
+    """`half=easy:0.5,hard:0.5` -> name and shares."""
+    name, _, parts = text.partition("=")
+    try:
+        shares = {part.split(":")[0]: float(part.split(":")[1]) for part in parts.split(",")}
+    except (IndexError, ValueError):
+        raise InputError(f"--mixture={text}: write NAME=SET:SHARE,SET:SHARE, such as half=easy:0.5,hard:0.5") from None
+    return name, shares
+
+
+if __name__ == "__main__":
+    app.run(main)

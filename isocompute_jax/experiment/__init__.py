@@ -1,0 +1,1 @@
+"""Experiments: the training loop, evaluation, curation, the embedded base model and sweeps."""

@@ -1,0 +1,149 @@
+"""The embedded base model: a tiny Qwen2 taught by an imperfect teacher, saved as a Hugging Face checkpoint.
+
+Pre-training on demonstrations that are wrong at fact-specific rates gives what real base models have: broad,
+problem-dependent solve rates, from never to nearly always, for reinforcement learning to work on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from isocompute_jax import model
+from isocompute_jax.experiment.progress import progress
+from isocompute_jax.learner import completion_logprobs
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import Teacher, Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseModelConfig:
+    """The embedded model and its supervised phase.
+
+    Attributes:
+      steps: optimizer steps.
+      batch_size: demonstrations per step, each sampled anew from the teacher.
+      peak_lr: learning rate after warm-up; cosine decay to zero.
+      warmup_steps: linear warm-up.
+      seed: seeds the teacher, the data and the initial weights.
+      max_prompt_tokens: compiled prompt length.
+      max_tokens: compiled answer length, end-of-sequence token included.
+    """
+
+    steps: int = 1200
+    batch_size: int = 256
+    peak_lr: float = 3e-3
+    warmup_steps: int = 100
+    seed: int = 0
+    max_prompt_tokens: int = 12
+    max_tokens: int = 10
+
+
+def embedded_model_config() -> ModelConfig:
+    """64 wide, 2 layers, 0.1 M parameters; the head size of 32 is one that vLLM's CPU build serves.
+
+    The vocabulary is the tokenizer's, rounded up to 32 as is usual; ids beyond it are never taught.
+    """
+    return ModelConfig(
+        vocab_size=32,
+        embed_dim=64,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=32,
+        mlp_dim=192,
+        tied_embeddings=True,
+        rope_theta=10_000.0,
+        norm_eps=1e-6,
+        max_positions=64,
+    )
+
+
+def train_base_model(
+    directory: str | os.PathLike[str],
+    config: BaseModelConfig,
+    *,
+    problems: Sequence[Problem],
+    teacher: Teacher,
+    tokenizer: Tokenizer,
+    tokenizer_directory: str | os.PathLike[str],
+) -> float:
+    """Trains the embedded model on the teacher's demonstrations of `problems` and saves it in `directory`.
+
+    Returns:
+      The mean loss of the last 50 steps, nats per answer token.
+    """
+    model_config = embedded_model_config()
+    schedule = optax.warmup_cosine_decay_schedule(0.0, config.peak_lr, config.warmup_steps, config.steps)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.0))
+    params = model.init_params(model_config, jax.random.key(config.seed))
+    opt_state = optimizer.init(params)
+    losses: list[jax.Array] = []
+    demonstrations = _batches(config, problems, teacher, tokenizer)
+    with progress("base model", config.steps) as report:
+        for step in range(config.steps):
+            params, opt_state, loss = _sft_step(params, opt_state, *next(demonstrations), model_config, optimizer)
+            losses.append(loss)
+            if step % 50 == 49:
+                report(step + 1, f"loss {float(loss):.3f}")
+        report(config.steps)
+    model.save_checkpoint(pathlib.Path(directory), model_config, params, tokenizer_from=tokenizer_directory)
+    return float(np.mean(jax.device_get(losses[-50:])))
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=(0, 1))
+def _sft_step(
+    params: Params,
+    opt_state: optax.OptState,
+    prompts: tuple[jax.Array, jax.Array],
+    answers: tuple[jax.Array, jax.Array],
+    config: ModelConfig,
+    optimizer: optax.GradientTransformation,
+) -> tuple[Params, optax.OptState, jax.Array]:
+    """One step of maximum likelihood on the answers' tokens."""
+    def loss(params: Params) -> jax.Array:
+        tokens, mask = answers
+        logprobs, _ = completion_logprobs(config, params, *prompts, tokens, temperature=1.0, chunk_tokens=1 << 16)
+        return -jnp.sum(jnp.where(mask, logprobs, 0.0)) / jnp.sum(mask)
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    updates, opt_state = optimizer.update(gradients, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, value
+
+
+def _batches(
+    config: BaseModelConfig, problems: Sequence[Problem], teacher: Teacher, tokenizer: Tokenizer
+) -> Iterator[tuple]:
+    """Endless batches ((prompt tokens, mask), (answer tokens [P, 1, T], mask))."""
+    rng = np.random.default_rng(config.seed)
+    encoded = [tokenizer.encode(problem.prompt) for problem in problems]
+    [eos, *_] = tokenizer.eos_ids
+    while True:
+        chosen = rng.integers(len(problems), size=config.batch_size)
+        answers = teacher.answers([problems[i] for i in chosen], rng)
+        prompts = _pad([encoded[i] for i in chosen], config.max_prompt_tokens, tokenizer.pad_id, left=True)
+        tokens = [np.append(tokenizer.encode(answer), eos) for answer in answers]
+        completions = _pad(tokens, config.max_tokens, tokenizer.pad_id, left=False)
+        yield prompts, tuple(x[:, None] for x in completions)
+
+
+def _pad(
+    sequences: Sequence[np.ndarray], length: int, pad_token: int, *, left: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """[P, length] tokens and mask."""
+    tokens = np.full((len(sequences), length), pad_token, np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for row, sequence in enumerate(sequences):
+        place = slice(length - len(sequence), length) if left else slice(len(sequence))
+        tokens[row, place] = sequence
+        mask[row, place] = True
+    return tokens, mask

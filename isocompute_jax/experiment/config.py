@@ -1,0 +1,280 @@
+"""The configuration of one run: a small config per room, composed, overridden by flags and validated here.
+
+`configs/*.py` return `RunConfig(...).editable()`; `--config.optimizer.base_lr=3e-6` overrides a field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from typing import Any, Literal
+
+from ml_collections import config_dict
+
+from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.learner.advantages import AdvantageScale
+from isocompute_jax.learner.batch import ZeroVariance
+from isocompute_jax.learner.losses import Aggregation
+from isocompute_jax.records.errors import InputError
+
+HEALTHY_COEFFICIENT = 1e-3
+"""KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+    """How completions are sampled, in training and in evaluation.
+
+    Attributes:
+      temperature: sampling temperature.
+      top_p: nucleus size; training requires 1, because the learner scores the whole distribution.
+      max_prompt_tokens: longest prompt; longer ones are an error.
+      max_tokens: longest completion.
+      max_rollouts_per_dispatch: completions decoded at once (memory budget).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_prompt_tokens: int = 12
+    max_tokens: int = 10
+    max_rollouts_per_dispatch: int = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeConfig:
+    """How rewards become a batch of weighted tokens.
+
+    Attributes:
+      healthy: regularisation preset of the IsoCompute Playbook: `easy` turns KL and entropy terms on, `hard` and
+        `mixture` require both off, `none` leaves them to `loss` (ablations).
+      advantage_scale: what centred rewards are divided by.
+      aggregation: how per-token terms become one number.
+      zero_variance_groups: what groups with equal rewards take part in.
+      microbatch_tokens: completion tokens computed at once, forward and backward.
+    """
+
+    healthy: Literal["none", "easy", "hard", "mixture"] = "none"
+    advantage_scale: AdvantageScale = "group_std"
+    aggregation: Aggregation = "token_mean"
+    zero_variance_groups: ZeroVariance = "drop"
+    microbatch_tokens: int = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """When and how a run is evaluated.
+
+    Attributes:
+      sets: name -> problem set file; evaluated before the first step, at log-spaced compute and at the end.
+      samples: completions per problem.
+      k: k of avg@k, best@k and worst@k; at most `samples`.
+      points: number of evaluations between `first_compute` and the end, both included.
+      first_compute: rollouts at the first evaluation after training began.
+      max_problems: evaluate at most so many problems of each set (the first ones); 0 for all.
+    """
+
+    sets: dict[str, str] = dataclasses.field(default_factory=dict)
+    samples: int = 8
+    k: int = 4
+    points: int = 15
+    first_compute: int = 2048
+    max_problems: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each mesh axis (see `sharding`)."""
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One training run.
+
+    Attributes:
+      model: Hugging Face directory of the base model, tokenizer included.
+      train_set: problem set file (JSONL or Parquet).
+      group_size: n, rollouts per problem and step; at least 2.
+      problems_per_batch: B_problem, unique problems per step.
+      max_compute: C, rollouts to spend; the number of steps is C / (n x B_problem), rounded down.
+      problem_set_size: D, train on the first so many problems of `train_set`; 0 for all.
+      seed: seed of the data order and of every rollout.
+      checkpoint_every_s: seconds between checkpoints (0: after every step). Runs are exactly repeatable whatever
+        it is.
+      dtype: dtype the model computes in; master weights and moments are float32.
+    """
+
+    model: str = ""
+    train_set: str = ""
+    group_size: int = 8
+    problems_per_batch: int = 8
+    max_compute: int = 2**16
+    problem_set_size: int = 0
+    seed: int = 0
+    checkpoint_every_s: float = 60.0
+    dtype: str = "float32"
+    sampling: SamplingConfig = SamplingConfig()
+    recipe: RecipeConfig = RecipeConfig()
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    mesh: MeshConfig = MeshConfig()
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """B = B_problem x n."""
+        return self.problems_per_batch * self.group_size
+
+    @property
+    def num_steps(self) -> int:
+        """M = C / B."""
+        return self.max_compute // self.rollouts_per_step
+
+    def editable(self) -> config_dict.ConfigDict:
+        """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
+        return config_dict.ConfigDict(dataclasses.asdict(self)).lock()
+
+    def resolved(self) -> RunConfig:
+        """Applies the `healthy` preset and validates everything; what a run starts from.
+
+        Raises:
+          InputError: names the field at fault and what to do.
+        """
+        config = _apply_preset(self)
+        _validate(config)
+        return config
+
+
+def from_dict(values: Any, cls: type = RunConfig, path: str = "config") -> Any:
+    """Builds `cls` from nested mappings; an unknown field is an error that names the nearest known one."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    built = {}
+    for name, value in dict(values).items():
+        if name not in fields:
+            raise InputError(unknown_field(f"{path}.{name}", name, list(fields)))
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            built[name] = from_dict(value, typing.cast(type, hint), f"{path}.{name}")
+        else:
+            built[name] = _checked(value, hint, f"{path}.{name}")
+    return cls(**built)
+
+
+def override(config: Any, dotted: str, value: Any, path: str = "config") -> Any:
+    """A copy of `config` with the field `dotted` (such as `optimizer.base_lr`) replaced by `value`."""
+    name, _, rest = dotted.partition(".")
+    names = [field.name for field in dataclasses.fields(config)]
+    if name not in names:
+        raise InputError(unknown_field(f"{path}.{name}", name, names))
+    old = getattr(config, name)
+    if rest and isinstance(old, dict):
+        return dataclasses.replace(config, **{name: {**old, rest: value}})
+    if rest:
+        return dataclasses.replace(config, **{name: override(old, rest, value, f"{path}.{name}")})
+    return dataclasses.replace(
+        config, **{name: _checked(value, typing.get_type_hints(type(config))[name], f"{path}.{name}")}
+    )
+
+
+def differences(ours: Any, theirs: Any, path: str = "config") -> list[str]:
+    """The fields in which two nested dicts differ, as `field: a, here b`."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        found = []
+        for name in sorted(ours.keys() | theirs.keys()):
+            found += differences(ours.get(name), theirs.get(name), f"{path}.{name}")
+        return found
+    return [] if ours == theirs else [f"{path}: {theirs!r} there, {ours!r} here"]
+
+
+def unknown_field(where: str, name: str, known: list[str]) -> str:
+    """The message for an unknown field, with the nearest known one."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known fields: {', '.join(known)}"
+    return f"unknown config field {where}: {hint}"
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:
+    """`value`, checked against a field's type; integers are taken for floats."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        if value not in typing.get_args(hint):
+            raise InputError(f"{where} = {value!r}: must be one of {', '.join(map(repr, typing.get_args(hint)))}")
+        return value
+    if origin is dict:
+        return dict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise InputError(f"{where} = {value!r}: must be of type {hint.__name__}")
+    return value
+
+
+def _apply_preset(config: RunConfig) -> RunConfig:
+    """Healthy recipes of the IsoCompute Playbook (arXiv 2603.12151)."""
+    healthy, loss = config.recipe.healthy, config.loss
+    if healthy == "none":
+        return config
+    if healthy == "easy":
+        if not loss.kl_coef and not loss.entropy_coef:
+            loss = dataclasses.replace(loss, kl_coef=HEALTHY_COEFFICIENT, entropy_coef=HEALTHY_COEFFICIENT)
+        if loss.entropy_coef and not loss.kl_coef:
+            raise InputError(
+                "config.loss.entropy_coef is on without config.loss.kl_coef: under recipe.healthy=easy an entropy "
+                "bonus needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
+            )
+        return dataclasses.replace(config, loss=loss)
+    if loss.kl_coef or loss.entropy_coef:
+        raise InputError(
+            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef}: under "
+            f"recipe.healthy={healthy} both are off, because they make entropy explode on problems that are rarely "
+            "solved. Set both to 0, or recipe.healthy=none to ablate"
+        )
+    return config
+
+
+def _validate(config: RunConfig) -> None:
+    """Raises InputError for the first field that cannot work."""
+    sampling, evaluation, loss, optimizer = config.sampling, config.evaluation, config.loss, config.optimizer
+    checks = (
+        (bool(config.model), "model is empty: give a Hugging Face directory"),
+        (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
+        (config.group_size >= 2, f"group_size = {config.group_size}: advantages compare rollouts, so at least 2"),
+        (config.problems_per_batch >= 1, f"problems_per_batch = {config.problems_per_batch} must be at least 1"),
+        (
+            config.num_steps >= 1,
+            f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
+            f"{config.group_size} rollouts",
+        ),
+        (config.problem_set_size >= 0, f"problem_set_size = {config.problem_set_size} must be 0 (all) or more"),
+        (0 <= config.seed < 2**32, f"seed = {config.seed} must lie in [0, 2^32)"),
+        (config.checkpoint_every_s >= 0, f"checkpoint_every_s = {config.checkpoint_every_s} must be 0 or more"),
+        (sampling.temperature > 0, f"sampling.temperature = {sampling.temperature} must be above 0"),
+        (
+            sampling.top_p == 1,
+            f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
+            "distribution than the learner scores",
+        ),
+        (sampling.max_tokens >= 1, f"sampling.max_tokens = {sampling.max_tokens} must be at least 1"),
+        (sampling.max_prompt_tokens >= 1, "sampling.max_prompt_tokens must be at least 1"),
+        (sampling.max_rollouts_per_dispatch >= 1, "sampling.max_rollouts_per_dispatch must be at least 1"),
+        (config.recipe.microbatch_tokens >= 1, "recipe.microbatch_tokens must be at least 1"),
+        (1 <= evaluation.k <= evaluation.samples, "evaluation needs 1 <= k <= samples"),
+        (evaluation.points >= 1, f"evaluation.points = {evaluation.points} must be at least 1"),
+        (evaluation.first_compute >= 1, "evaluation.first_compute must be at least 1"),
+        (loss.kl_coef >= 0 and loss.entropy_coef >= 0, "loss.kl_coef and loss.entropy_coef must be 0 or more"),
+        (
+            loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
+            "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
+        ),
+        (optimizer.base_lr > 0, f"optimizer.base_lr = {optimizer.base_lr} must be above 0"),
+        (optimizer.base_batch >= 1, f"optimizer.base_batch = {optimizer.base_batch} must be at least 1"),
+        (config.dtype in ("float32", "bfloat16"), f"dtype = {config.dtype!r} must be 'float32' or 'bfloat16'"),
+    )
+    for passed, message in checks:
+        if not passed:
+            raise InputError(f"config.{message}")

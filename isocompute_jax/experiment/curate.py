@@ -1,0 +1,212 @@
+"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it (REFERENCE section 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from isocompute_jax import model
+from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.progress import progress
+from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.run_files import write_atomic
+from isocompute_jax.sampling import InProcessSampler
+from isocompute_jax.tasks import load_tokenizer, split, write_problems
+
+RANGES: dict[str, tuple[float, float]] = {
+    "easy": (0.3, 0.6),
+    "hard": (0.0, 0.0625),
+    "very_easy": (0.6, 0.9),
+    "extremely_hard": (0.0, 0.0),
+}
+"""Solve-rate ranges of the IsoCompute Playbook, both ends included."""
+
+MEASURED = "measured.jsonl"
+SUMMARY = "curation.json"
+ROUND = 256
+"""Problems submitted at once, so that progress can be shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CurationConfig:
+    """What to measure and which sets to cut.
+
+    Attributes:
+      samples: k of avg@k; 16 as in the paper, 128 for `extremely_hard` (pass@128 = 0).
+      sets: names out of `RANGES`.
+      mixtures: name -> {set: share}; shares add up to 1.
+      train_size: problems per training set; 0 for all that are left.
+      validation_size: held-out problems per set.
+      seed: seeds the rollouts and the split.
+    """
+
+    samples: int = 16
+    sets: tuple[str, ...] = ("easy", "hard")
+    mixtures: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    train_size: int = 0
+    validation_size: int = 300
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (*self.sets, *(part for mixture in self.mixtures.values() for part in mixture)):
+            if name not in RANGES:
+                raise InputError(f"unknown set {name!r}: known are {', '.join(RANGES)}")
+        if "extremely_hard" in self.sets and self.samples < 128:
+            raise InputError(f"extremely_hard means pass@128 = 0: it needs 128 samples per problem, not {self.samples}")
+        for name, mixture in self.mixtures.items():
+            if set(mixture) - set(self.sets):
+                raise InputError(f"mixture {name!r} needs the sets {', '.join(mixture)}; add them to the sets")
+            if abs(sum(mixture.values()) - 1) > 1e-6 or min(mixture.values()) <= 0:
+                raise InputError(f"mixture {name!r}: its shares must be above 0 and add up to 1")
+
+
+def curate(
+    problems: Sequence[Problem],
+    out: str | os.PathLike[str],
+    *,
+    model_directory: str | os.PathLike[str],
+    sampling: SamplingConfig,
+    config: CurationConfig,
+) -> dict[str, int]:
+    """Measures every problem and writes the sets.
+
+    Writes in `out`: `measured.jsonl` (all problems with their rate), `NAME/train.jsonl` and `NAME/validation.jsonl`
+    for every set and mixture, `histogram.png` and `histogram.svg`, and last `curation.json`.
+
+    Returns:
+      Number of problems in range, by set.
+    """
+    out = pathlib.Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    measured = measure(problems, model_directory=model_directory, sampling=sampling, config=config)
+    write_problems(out / MEASURED, measured)
+    column = f"avg@{config.samples}"
+    splits = {}
+    counts = {}
+    for name in config.sets:
+        low, high = RANGES[name]
+        chosen = [problem for problem in measured if low <= problem.measured[column] <= high]
+        counts[name] = len(chosen)
+        splits[name] = cut(name, chosen, config)
+    for name, shares in config.mixtures.items():
+        splits[name] = mix(shares, splits, config)
+        counts[name] = sum(len(part) for part in splits[name])
+    for name, (train, validation) in splits.items():
+        (out / name).mkdir(exist_ok=True)
+        if train:
+            write_problems(out / name / "train.jsonl", train)
+        if validation:
+            write_problems(out / name / "validation.jsonl", validation)
+    rates = np.array([problem.measured[column] for problem in measured])
+    draw_histogram(rates, out, config)
+    summary = {
+        "model": str(model_directory),
+        "samples": config.samples,
+        "temperature": sampling.temperature,
+        "problems": len(measured),
+        "mean": float(rates.mean()),
+        "in_range": counts,
+        "train": {name: len(train) for name, (train, _) in splits.items()},
+        "validation": {name: len(validation) for name, (_, validation) in splits.items()},
+        "histogram": np.bincount(np.round(rates * config.samples).astype(int), minlength=config.samples + 1).tolist(),
+    }
+    write_atomic(out / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return counts
+
+
+def measure(
+    problems: Sequence[Problem],
+    *,
+    model_directory: str | os.PathLike[str],
+    sampling: SamplingConfig,
+    config: CurationConfig,
+) -> list[Problem]:
+    """The problems with their measured `avg@k`."""
+    model_config = model.load_config(model_directory)
+    tokenizer = load_tokenizer(model_directory)
+    sampler = InProcessSampler(
+        model_config,
+        model.load_params(model_directory, model_config),
+        stop_tokens=tokenizer.eos_ids,
+        pad_token=tokenizer.pad_id,
+        max_prompt_tokens=sampling.max_prompt_tokens,
+        max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
+    )
+    measured = []
+    with progress("curation", len(problems)) as report:
+        for start in range(0, len(problems), ROUND):
+            requests = make_requests(
+                problems[start : start + ROUND], tokenizer, sampling, group_size=config.samples, seed=config.seed, step=0
+            )
+            sampler.submit(requests)
+            for group in graded(sampler.completed(), tokenizer):
+                rate = float(np.mean(group.rewards))
+                known = {**group.problem.measured, f"avg@{config.samples}": rate}
+                measured.append(dataclasses.replace(group.problem, measured=known))
+            report(len(measured))
+    return measured
+
+
+def cut(name: str, chosen: Sequence[Problem], config: CurationConfig) -> tuple[list[Problem], list[Problem]]:
+    """Training and validation problems of one set; warns where there are too few."""
+    held_out = min(config.validation_size, len(chosen) // 2)
+    wanted = config.train_size + config.validation_size
+    if len(chosen) < max(wanted, 2):
+        logging.warning(
+            "set %r has only %d problems in range %s, %d were asked for: bring more problems, or ask for fewer",
+            name,
+            len(chosen),
+            list(RANGES[name]),
+            wanted,
+        )
+    if not chosen:
+        return [], []
+    train, validation = split(chosen, validation=held_out, seed=config.seed)
+    return train[: config.train_size or None], validation
+
+
+def mix(
+    shares: Mapping[str, float],
+    splits: Mapping[str, tuple[list[Problem], list[Problem]]],
+    config: CurationConfig,
+) -> tuple[list[Problem], list[Problem]]:
+    """A heterogeneous set: as many problems as the scarcest part allows at the given shares, shuffled."""
+    rng = np.random.default_rng(config.seed)
+    parts = []
+    for half in (0, 1):
+        total = min(int(len(splits[name][half]) / share) for name, share in shares.items())
+        if half == 0 and config.train_size:
+            total = min(total, config.train_size)
+        drawn = [problem for name, share in shares.items() for problem in splits[name][half][: int(total * share)]]
+        parts.append([drawn[i] for i in rng.permutation(len(drawn))])
+    return parts[0], parts[1]
+
+
+def draw_histogram(rates: np.ndarray, out: pathlib.Path, config: CurationConfig) -> None:
+    """How many problems the base model solves how often, with the ranges of the cut sets shaded."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = figure.subplots()
+    edges = (np.arange(config.samples + 2) - 0.5) / config.samples
+    axes.hist(rates, bins=list(edges), color="#4c6a92", rwidth=0.9)
+    for index, name in enumerate(config.sets):
+        low, high = RANGES[name]
+        half = 0.5 / config.samples
+        axes.axvspan(low - half, high + half, alpha=0.18, color=f"C{index + 1}", lw=0, label=name.replace("_", " "))
+    axes.set_xlabel(f"solve rate of the base model (avg@{config.samples})")
+    axes.set_ylabel("problems")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    for suffix in ("png", "svg"):
+        temporary = out / f".histogram.{suffix}"
+        figure.savefig(temporary, format=suffix, dpi=150)
+        temporary.replace(out / f"histogram.{suffix}")

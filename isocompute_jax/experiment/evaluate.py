@@ -1,0 +1,57 @@
+"""Evaluation on named problem sets, at log-spaced compute."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.records import metrics
+from isocompute_jax.records.rollout import Problem, RolloutGroup
+from isocompute_jax.sampling import Sampler
+from isocompute_jax.tasks import Tokenizer
+
+
+def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> frozenset[int]:
+    """Steps after which to evaluate: 0, `points` steps at log-spaced compute from `first_compute`, and the last."""
+    first = min(config.first_compute, num_steps * rollouts_per_step)
+    compute = np.geomspace(first, num_steps * rollouts_per_step, config.points)
+    steps = np.clip(np.round(compute / rollouts_per_step), 1, num_steps).astype(int)
+    return frozenset({0, num_steps, *steps.tolist()})
+
+
+def evaluate_set(
+    name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, tokenizer: Tokenizer
+) -> tuple[dict[str, Any], list[RolloutGroup]]:
+    """Samples `evaluation.samples` completions of each problem; returns the columns of eval.jsonl and the groups."""
+    samples, k = config.evaluation.samples, config.evaluation.k
+    seed = evaluation_seed(config.seed, name)
+    sampler.submit(make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step))
+    groups = graded(sampler.completed(), tokenizer)
+    correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
+    tokens = sum(group.num_tokens for group in groups)
+    logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)
+    cut = sum(completion.finish_reason == "length" for group in groups for completion in group.completions)
+    columns = {
+        "eval_set": name,
+        f"avg@{k}": metrics.avg_at_k(correct, samples),
+        f"best@{k}": metrics.best_at_k(correct, samples, k),
+        f"worst@{k}": metrics.worst_at_k(correct, samples, k),
+        "entropy": -logprobs / tokens,  # per token, estimated from the drawn tokens
+        "truncation_rate": cut / (len(groups) * samples),
+        "completion_length": tokens / (len(groups) * samples),
+        "samples": samples,
+        "problems": len(groups),
+        "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),
+    }
+    return columns, groups
+
+
+def evaluation_seed(seed: int, name: str) -> int:
+    """A seed of its own for each run and set, so that evaluation never replays training's random numbers."""
+    digest = hashlib.blake2b(f"evaluation/{seed}/{name}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
