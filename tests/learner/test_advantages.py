@@ -1,0 +1,141 @@
+"""Advantages and aggregation weights against plain loops and numbers worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from isocompute_jax.learner import advantages, aggregation_weights, group_advantages, zero_variance
+
+SCALES = ["group_std", "batch_std", "none"]
+
+
+def looped_advantages(rewards, keep, scale):
+    """The definition, one rollout at a time, in Python floats."""
+    groups = [[float(reward) for reward in group] for group in rewards]
+    means = [math.fsum(group) / len(group) for group in groups]
+    kept = [(r - mean) ** 2 for group, mean, k in zip(groups, means, keep, strict=True) if k for r in group]
+    batch_std = math.sqrt(math.fsum(kept) / len(kept)) if kept else 0.0
+    out = []
+    for group, mean in zip(groups, means, strict=True):
+        if len(set(group)) == 1:
+            out.append([0.0] * len(group))
+            continue
+        group_std = math.sqrt(math.fsum((r - mean) ** 2 for r in group) / (len(group) - 1))
+        divisor = {"group_std": group_std + 1e-6, "batch_std": batch_std + 1e-6, "none": 1.0}[scale]
+        out.append([(r - mean) / divisor for r in group])
+    return np.array(out)
+
+
+def test_grpo_golden():
+    """Rewards 1, 0, 0, 0: mean 1/4; ddof 1: variance (9 + 1 + 1 + 1) / 16 / 3 = 1/4, deviation 1/2; A = 3/2, -1/2."""
+    got = group_advantages(np.float32([[1, 0, 0, 0]]), np.ones(1, bool), scale="group_std")
+    np.testing.assert_allclose(got, [[1.5, -0.5, -0.5, -0.5]], rtol=4e-6)  # the 1e-6 that is added to 1/2
+    assert np.all(np.abs(got) < np.abs([[1.5, -0.5, -0.5, -0.5]]))
+
+
+def test_other_scales_golden():
+    """Centred rewards +-1/2, +-1/2 and 0, 0: kept without the flat group their deviation is 1/2; with it sqrt(1/6)."""
+    rewards = np.float32([[1, 0], [0, 1], [1, 1]])
+    centred = np.array([[0.5, -0.5], [-0.5, 0.5], [0, 0]])
+    every, signal = np.ones(3, bool), np.array([True, True, False])
+    np.testing.assert_array_equal(group_advantages(rewards, every, scale="none"), centred)
+    np.testing.assert_allclose(group_advantages(rewards, signal, scale="batch_std"), 2 * centred, rtol=3e-6)
+    with_flat = group_advantages(rewards, every, scale="batch_std")
+    np.testing.assert_allclose(with_flat, centred / math.sqrt(1 / 6), rtol=3e-6)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(rewards=hnp.arrays(np.float32, (3, 4), elements=st.integers(-8, 8).map(lambda x: x / 4)), flat=st.integers(0, 2))
+def test_advantages_equal_a_plain_loop(scale, rewards, flat):
+    rewards[flat] = rewards[flat, 0]
+    keep = ~np.asarray(zero_variance(rewards))
+    assert keep.tolist() == [len(set(group.tolist())) > 1 for group in rewards]
+    got = np.asarray(group_advantages(rewards, keep, scale=scale))
+    np.testing.assert_allclose(got, looped_advantages(rewards, keep, scale), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got.sum(axis=1), 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("group_size", [2, 3, 7, 16])
+def test_equal_rewards_have_no_advantage(scale, group_size):
+    """Exactly zero for any reward: the rounding error of 1000.1's mean must not be divided by itself."""
+    rewards = np.repeat(np.float32([[0.1], [1000.1], [-1 / 3], [0.7]]), group_size, axis=1)
+    assert np.all(np.asarray(zero_variance(rewards)))
+    assert not np.any(np.asarray(group_advantages(rewards, np.ones(4, bool), scale=scale)))
+
+
+def test_unknown_names_are_errors():
+    with pytest.raises(ValueError, match="median"):
+        group_advantages(np.float32([[1, 0]]), np.ones(1, bool), scale="median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="median"):
+        aggregation_weights(np.ones((1, 2), int), np.ones(1, bool), aggregation="median", max_tokens=4)  # type: ignore[arg-type]
+
+
+AGGREGATION_GOLDENS = {
+    # Two problems with two rollouts each, of 1 and 3, and of 2 and 2 tokens; max_tokens = 4. Weight of each token:
+    # a token mean in each of 4 rollouts: 1 / (4 x tokens of the rollout)
+    "sequence_mean": [[1 / 4, 1 / 12], [1 / 8, 1 / 8]],
+    # 8 tokens in all
+    "token_mean": [[1 / 8, 1 / 8], [1 / 8, 1 / 8]],
+    # both groups have 4 tokens, and there are 2 of them: 1 / (2 x 4)
+    "prompt_mean": [[1 / 8, 1 / 8], [1 / 8, 1 / 8]],
+    # 4 rollouts x 4 tokens
+    "constant": [[1 / 16, 1 / 16], [1 / 16, 1 / 16]],
+}
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATION_GOLDENS)
+def test_aggregation_goldens(aggregation):
+    lengths = np.array([[1, 3], [2, 2]])
+    got = aggregation_weights(lengths, np.ones(2, bool), aggregation=aggregation, max_tokens=4)
+    np.testing.assert_allclose(got, AGGREGATION_GOLDENS[aggregation], rtol=1e-6)
+
+
+def test_token_mean_and_prompt_mean_differ_on_uneven_groups():
+    """1 + 1 tokens against 3 + 3: token_mean is 1/8 everywhere; prompt_mean 1/(2 x 2) and 1/(2 x 6)."""
+    lengths, keep = np.array([[1, 1], [3, 3]]), np.ones(2, bool)
+    token = aggregation_weights(lengths, keep, aggregation="token_mean", max_tokens=4)
+    prompt = aggregation_weights(lengths, keep, aggregation="prompt_mean", max_tokens=4)
+    np.testing.assert_allclose(token, [[1 / 8] * 2] * 2, rtol=1e-6)
+    np.testing.assert_allclose(prompt, [[1 / 4] * 2, [1 / 12] * 2], rtol=1e-6)
+
+
+def looped_objective(terms, lengths, keep, aggregation, max_tokens):
+    """Each aggregation as the sentence of its definition, rollout by rollout."""
+    kept = [(group, sizes) for group, sizes, k in zip(terms, lengths, keep, strict=True) if k]
+    if not kept:
+        return 0.0
+    sums = [[math.fsum(row[:size]) for row, size in zip(*group, strict=True)] for group in kept]
+    sizes = [list(sizes) for _, sizes in kept]
+    rollouts = sum(len(group) for group in sizes)
+    if aggregation == "sequence_mean":
+        means = [s / n if n else 0.0 for gs, gn in zip(sums, sizes, strict=True) for s, n in zip(gs, gn, strict=True)]
+        return math.fsum(means) / rollouts
+    if aggregation == "token_mean":
+        return math.fsum(map(math.fsum, sums)) / max(1, sum(map(sum, sizes)))
+    if aggregation == "prompt_mean":
+        return math.fsum(math.fsum(gs) / max(1, sum(gn)) for gs, gn in zip(sums, sizes, strict=True)) / len(kept)
+    return math.fsum(map(math.fsum, sums)) / (rollouts * max_tokens)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATION_GOLDENS)
+@given(
+    lengths=hnp.arrays(np.int64, (3, 2), elements=st.integers(0, 5)),
+    keep=hnp.arrays(bool, 3),
+    terms=hnp.arrays(np.float32, (3, 2, 5), elements=st.integers(-9, 9)),
+)
+def test_weighted_sums_equal_the_plain_definitions(aggregation, lengths, keep, terms):
+    """Dropped groups leave numerators and denominators; empty completions and an empty batch divide by no zero."""
+    weights = np.asarray(aggregation_weights(lengths, keep, aggregation=aggregation, max_tokens=5))
+    mask = np.arange(5) < lengths[..., None]
+    got = np.sum(np.where(mask, terms, 0) * weights[..., None].astype(np.float64))
+    expected = looped_objective(terms.tolist(), lengths.tolist(), keep, aggregation, 5)
+    assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_epsilon_is_the_usual_one():
+    assert advantages.EPSILON == 1e-6

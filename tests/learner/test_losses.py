@@ -1,0 +1,292 @@
+"""Every loss against a token-by-token loop, and what their gradients are in expectation.
+
+The loops use Python floats and `math` alone. The gradient facts are proven on a small categorical, by summing over all
+of its outcomes.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax.learner import losses
+
+ROLLOUTS, LENGTH = 5, 6
+LENGTHS = (6, 1, 4, 3, 5)  # ragged
+
+
+class Case:
+    """Ragged completions whose old, sampler and reference log-probabilities lie around the current ones."""
+
+    def __init__(self, seed: int, spread: float):
+        rng = np.random.default_rng(seed)
+        self.mask = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
+        self.logprobs = -rng.exponential(1.0, (ROLLOUTS, LENGTH)).astype(np.float32)
+        self.old, self.sampler, self.reference = (
+            (self.logprobs + spread * rng.normal(size=self.logprobs.shape)).astype(np.float32) for _ in range(3)
+        )
+        self.advantages = rng.normal(size=(ROLLOUTS, 1)).astype(np.float32)
+
+    def check(self, got, rule):
+        """`got` [rollouts, tokens] equals rule(lp, old, smp, ref, A, rollout, token) on each trained token."""
+        got = np.asarray(got)
+        assert got.shape == self.mask.shape
+        for i in range(ROLLOUTS):
+            for t in range(LENGTHS[i]):
+                arrays = (self.logprobs, self.old, self.sampler, self.reference)
+                expected = rule(*(float(x[i, t]) for x in arrays), float(self.advantages[i, 0]), i, t)
+                assert got[i, t] == pytest.approx(expected, rel=2e-5, abs=1e-6), (i, t)
+
+
+CASES = [Case(0, 0.05), Case(1, 0.5), Case(2, 2.0)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reinforce(case):
+    case.check(losses.reinforce_loss(case.logprobs, case.advantages), lambda lp, old, smp, ref, a, i, t: -a * lp)
+
+
+def looped_clip(ratio, advantage, low, high):
+    clipped = 1 - low if ratio < 1 - low else 1 + high if ratio > 1 + high else ratio
+    return -min(ratio * advantage, clipped * advantage)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.2, 0.28)])
+def test_clipped(case, low, high):
+    """PPO's clip, and DAPO's clip-higher."""
+    ratio = losses.masked_ratio(case.logprobs, case.old, case.mask)
+    case.check(ratio, lambda lp, old, smp, ref, a, i, t: math.exp(lp - old))
+    np.testing.assert_array_equal(np.asarray(ratio)[~case.mask], 1.0)
+    got = losses.clipped_loss(ratio, case.advantages, clip_low=low, clip_high=high)
+    case.check(got, lambda lp, old, smp, ref, a, i, t: looped_clip(math.exp(lp - old), a, low, high))
+
+
+def test_clipped_golden():
+    """Ratio 1.5, A = 2: min(3, 1.2 x 2) = 2.4. A = -2: min(-3, -2.4) = -3. Ratio 0.5: min(1, 1.6), min(-1, -1.6)."""
+    ratio, advantages = jnp.array([1.5, 1.5, 0.5, 0.5]), jnp.array([2.0, -2.0, 2.0, -2.0])
+    got = losses.clipped_loss(ratio, advantages, clip_low=0.2, clip_high=0.2)
+    np.testing.assert_allclose(got, [-2.4, 3.0, -1.0, 1.6], rtol=1e-6)
+    slope = jax.vmap(jax.grad(lambda r, a: losses.clipped_loss(r, a, clip_low=0.2, clip_high=0.2)))(ratio, advantages)
+    np.testing.assert_allclose(slope, [0.0, 2.0, -2.0, 0.0])  # no gradient once the clip binds
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gspo(case):
+    ratio = losses.sequence_ratio(case.logprobs, case.old, case.mask)
+
+    def sequence(i):
+        differences = [float(case.logprobs[i, t]) - float(case.old[i, t]) for t in range(LENGTHS[i])]
+        return math.exp(math.fsum(differences) / LENGTHS[i])
+
+    case.check(ratio, lambda lp, old, smp, ref, a, i, t: sequence(i))
+    got = losses.clipped_loss(ratio, case.advantages, clip_low=3e-4, clip_high=4e-4)
+    case.check(got, lambda lp, old, smp, ref, a, i, t: looped_clip(sequence(i), a, 3e-4, 4e-4))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.28), (1.0, 3.0)])
+def test_cispo(case, low, high):
+    ratio = losses.masked_ratio(case.logprobs, case.sampler, case.mask)
+    got = losses.cispo_loss(case.logprobs, ratio, case.advantages, clip_low=low, clip_high=high)
+    case.check(got, lambda lp, old, smp, ref, a, i, t: -min(max(math.exp(lp - smp), 1 - low), 1 + high) * a * lp)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+def test_sampler_correction(case, level, mode):
+    low, high = 0.7, 1.6
+    got = losses.sampler_correction(case.old, case.sampler, case.mask, level=level, mode=mode, low=low, high=high)
+
+    def weight(lp, old, smp, ref, a, i, t):
+        difference = old - smp
+        if level == "sequence":
+            difference = math.fsum(float(case.old[i, s]) - float(case.sampler[i, s]) for s in range(LENGTHS[i]))
+        ratio = math.exp(difference)
+        if mode == "truncate":
+            return min(ratio, high)
+        return ratio if low <= ratio <= high else 0.0
+
+    case.check(got, weight)
+
+
+def test_truncation_golden():
+    """TIS with cap 2: the sampler was 4, 2, 1 and 1/2 times too unsure; only the first weight is cut."""
+    difference = jnp.log(jnp.array([[4.0, 2.0, 1.0, 0.5]]))
+    mask = jnp.ones((1, 4), bool)
+    options = dict(mode="truncate", low=0.5, high=2.0)
+    token = losses.sampler_correction(difference, jnp.zeros((1, 4)), mask, level="token", **options)
+    np.testing.assert_allclose(token, [[2.0, 2.0, 1.0, 0.5]], rtol=1e-6)
+    # 4 x 2 x 1 x 1/2 = 4 for the whole rollout, cut to 2; without its first token 2 x 1 x 1/2 = 1
+    sequence = losses.sampler_correction(difference, jnp.zeros((1, 4)), mask, level="sequence", **options)
+    np.testing.assert_allclose(sequence, [[2.0] * 4], rtol=1e-6)
+    tail = losses.sampler_correction(
+        difference, jnp.zeros((1, 4)), mask.at[0, 0].set(False), level="sequence", **options
+    )
+    np.testing.assert_allclose(tail, [[1.0] * 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_penalty(case, estimator):
+    got = losses.kl_penalty(case.logprobs, case.reference, case.mask, estimator=estimator)
+
+    def rule(lp, old, smp, ref, a, i, t):
+        x = ref - lp
+        return {"k1": -x, "k2": x * x / 2, "k3": math.exp(x) - x - 1}[estimator]
+
+    case.check(got, rule)
+
+
+def test_unknown_kl_estimator():
+    with pytest.raises(ValueError, match="k4"):
+        losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), estimator="k4")  # type: ignore[arg-type]
+
+
+# What the gradients are in expectation: one token from softmax(theta), all of its outcomes enumerated.
+
+THETA = jnp.array([0.3, -1.0, 0.8, 0.1, -0.4])
+REFERENCE = jax.nn.log_softmax(jnp.array([-0.5, 0.6, 0.2, -1.0, 0.4]))
+
+
+def expected_gradient(loss_of_logprob):
+    """E over tokens y ~ softmax(THETA) of d/dtheta loss(log pi(y), y): what on-policy samples give on average."""
+
+    def gradient(token):
+        return jax.grad(lambda theta: loss_of_logprob(jax.nn.log_softmax(theta)[token], token))(THETA)
+
+    return jnp.einsum("y,yk->k", jax.nn.softmax(THETA), jax.vmap(gradient)(jnp.arange(len(THETA))))
+
+
+def expected_kl_gradient(estimator):
+    return expected_gradient(
+        lambda lp, y: losses.kl_penalty(lp[None], REFERENCE[y][None], jnp.ones(1, bool), estimator=estimator)[0]
+    )
+
+
+def reverse_kl(theta):
+    logp = jax.nn.log_softmax(theta)
+    return jnp.sum(jnp.exp(logp) * (logp - REFERENCE))
+
+
+def forward_kl(theta):
+    return jnp.sum(jnp.exp(REFERENCE) * (REFERENCE - jax.nn.log_softmax(theta)))
+
+
+def test_k1_has_no_gradient_on_average():
+    np.testing.assert_allclose(expected_kl_gradient("k1"), 0.0, atol=1e-7)
+
+
+def test_k2_has_the_gradient_of_the_reverse_kl():
+    exact = jax.grad(reverse_kl)(THETA)
+    assert np.abs(exact).max() > 0.1
+    np.testing.assert_allclose(expected_kl_gradient("k2"), exact, atol=1e-6)
+
+
+def test_k3_has_the_gradient_of_the_forward_kl():
+    exact = jax.grad(forward_kl)(THETA)
+    assert np.abs(exact - jax.grad(reverse_kl)(THETA)).max() > 0.05  # another direction than k2's
+    np.testing.assert_allclose(expected_kl_gradient("k3"), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_k1_and_k3_are_unbiased_in_value(estimator):
+    values = losses.kl_penalty(jax.nn.log_softmax(THETA), REFERENCE, jnp.ones(5, bool), estimator=estimator)
+    assert jnp.sum(jax.nn.softmax(THETA) * values) == pytest.approx(float(reverse_kl(THETA)), abs=1e-6)
+
+
+def test_reinforce_and_the_ratio_have_the_gradient_of_the_reward():
+    """On-policy, -A lp and -A rho both have the gradient of -E[A]."""
+    rewards = jnp.array([1.0, 0.0, 0.5, 0.0, 2.0])
+    exact = jax.grad(lambda theta: -jnp.sum(jax.nn.softmax(theta) * rewards))(THETA)
+    np.testing.assert_allclose(expected_gradient(lambda lp, y: losses.reinforce_loss(lp, rewards[y])), exact, atol=1e-6)
+
+    def surrogate(lp, y):
+        ratio = losses.masked_ratio(lp[None], jax.lax.stop_gradient(lp)[None], jnp.ones(1, bool))
+        return losses.clipped_loss(ratio, rewards[y], clip_low=0.2, clip_high=0.2)[0]
+
+    np.testing.assert_allclose(expected_gradient(surrogate), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gspo_token_form_has_the_gradient_of_the_sequence_form(case):
+    """Averaged over a rollout's tokens, sg(s) exp(lp - sg(lp)) differentiates like s itself, the clip included."""
+    lengths = jnp.sum(case.mask, axis=1)
+    clip = dict(clip_low=0.1, clip_high=0.1)
+
+    def token_form(logprobs):
+        terms = losses.clipped_loss(losses.sequence_ratio(logprobs, case.old, case.mask), case.advantages, **clip)
+        return jnp.sum(jnp.sum(jnp.where(case.mask, terms, 0.0), axis=1) / lengths)
+
+    def sequence_form(logprobs):
+        mean = jnp.sum(jnp.where(case.mask, logprobs - case.old, 0.0), axis=1) / lengths
+        return jnp.sum(losses.clipped_loss(jnp.exp(mean), case.advantages[:, 0], **clip))
+
+    value, gradient = jax.value_and_grad(token_form)(case.logprobs)
+    exact_value, exact = jax.value_and_grad(sequence_form)(case.logprobs)
+    assert value == pytest.approx(float(exact_value), rel=1e-5)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-5, atol=1e-7)
+    assert np.any(exact)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cispo_gradient_passes_through_the_logprob_alone(case):
+    """d/dlp is -clip(rho) A on every token, clipped or not: the ratio carries no gradient, and no token is lost."""
+
+    def loss(logprobs):
+        ratio = losses.masked_ratio(logprobs, case.old, case.mask)
+        return jnp.sum(losses.cispo_loss(logprobs, ratio, case.advantages, clip_low=0.2, clip_high=0.28))
+
+    case.check(
+        jax.grad(loss)(case.logprobs),
+        lambda lp, old, smp, ref, a, i, t: -min(max(math.exp(lp - old), 0.8), 1.28) * a,
+    )
+
+
+def test_sampler_correction_carries_no_gradient():
+    case = CASES[1]
+
+    def total(old, sampler):
+        options = dict(level="token", mode="truncate", low=0.5, high=2.0)
+        return jnp.sum(losses.sampler_correction(old, sampler, case.mask, **options))
+
+    for gradient in jax.grad(total, (0, 1))(case.old, case.sampler):
+        assert not np.any(gradient)
+
+
+MASKED_LOSSES = {
+    "clipped": lambda lp, den, mask: losses.clipped_loss(
+        losses.masked_ratio(lp, den, mask), jnp.float32(1.0), clip_low=0.2, clip_high=0.2
+    ),
+    "gspo": lambda lp, den, mask: losses.sequence_ratio(lp, den, mask),
+    "cispo": lambda lp, den, mask: losses.cispo_loss(
+        jnp.where(mask, lp, 0.0), losses.masked_ratio(lp, den, mask), jnp.float32(1.0), clip_low=1.0, clip_high=3.0
+    ),
+    "correction": lambda lp, den, mask: (
+        lp * losses.sampler_correction(lp, den, mask, level="sequence", mode="truncate", low=0.5, high=2.0)
+    ),
+    "k1": lambda lp, den, mask: losses.kl_penalty(lp, den, mask, estimator="k1"),
+    "k2": lambda lp, den, mask: losses.kl_penalty(lp, den, mask, estimator="k2"),
+    "k3": lambda lp, den, mask: losses.kl_penalty(lp, den, mask, estimator="k3"),
+}
+
+
+@pytest.mark.parametrize("garbage", [-np.inf, np.inf, -1e30, 1e30, 400.0, np.nan])
+@pytest.mark.parametrize("loss", MASKED_LOSSES)
+def test_padding_never_reaches_a_gradient(loss, garbage):
+    """Whatever the other log-probabilities hold on padding, gradients are those without padding, and finite."""
+    case = CASES[1]
+
+    def total(logprobs, denominator):
+        terms = MASKED_LOSSES[loss](logprobs, denominator, case.mask)
+        return jnp.sum(jnp.where(case.mask, terms, 0.0))
+
+    dirty = np.where(case.mask, case.old, garbage).astype(np.float32)
+    clean = np.where(case.mask, case.old, 0.0).astype(np.float32)
+    got = np.asarray(jax.grad(total)(case.logprobs, dirty))
+    assert np.all(np.isfinite(got))
+    assert not np.any(got[~case.mask])
+    np.testing.assert_array_equal(got, jax.grad(total)(case.logprobs, clean))
