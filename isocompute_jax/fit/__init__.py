@@ -1,7 +1,7 @@
 """From learning curves to the compute-optimal frontier and n*(C); works without the training rooms.
 
-As a library: `fit_curves`, `frontier`, `fit_allocation` on arrays, and `analyse` on run directories, which writes tables,
-figures, summary.json and report.html. From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
+As a library: `fit_curves`, `frontier` and `fit_allocation` on arrays; `outputs.analyse` on run directories, which
+writes tables, figures, summary.json and report.html. From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 """
 
 from isocompute_jax.fit.allocation import fit_allocation

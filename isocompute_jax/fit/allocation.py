@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.results import AllocationFit, Status
+from isocompute_jax.fit.results import AllocationFit
 from isocompute_jax.fit.solver import fit_rising
 
 SLOPE_RANGE = (0.1, 100.0)
@@ -19,6 +21,7 @@ EXTRAPOLATION = 0.25
 """Octaves by which the saturation value may exceed the largest n* seen before it counts as an extrapolation."""
 
 NUM_PARAMETERS = 4
+MAX_OCTAVES = 1000.0  # 2^1024 overflows
 
 
 def running_average(values: np.ndarray, *, window: int) -> np.ndarray:
@@ -66,14 +69,20 @@ def fit_allocation(compute: np.ndarray, group_size: np.ndarray, *, window: int) 
         x, y, np.ones_like(x), share=logistic_share, starts=starts, lower=lower, upper=upper, limits=None
     )
     floor, top = float(found.low[0]), float(found.high[0])
-    midpoint, slope = float(found.theta[0, 0]), float(np.exp(found.theta[0, 1]))
-    hit = dict(zip(("midpoint", "slope"), (found.theta <= lower)[0] | (found.theta >= upper)[0], strict=True))
-    reasons = _doubts(compute, group_size, span=top - floor, top=top, midpoint=midpoint, at_bound=hit)
-    status: Status = "warning" if reasons else "ok"
-    saturation = float(2.0 ** min(top, 1000.0))
-    return AllocationFit(
-        top - floor, slope, midpoint, floor, saturation, compute, group_size, smoothed, status, "; ".join(reasons)
+    fit = AllocationFit(
+        span=top - floor,
+        slope=float(np.exp(found.theta[0, 1])),
+        midpoint=float(found.theta[0, 0]),
+        floor=floor,
+        saturation=2.0 ** min(top, MAX_OCTAVES),
+        compute=compute,
+        group_size=group_size,
+        smoothed=smoothed,
+        status="ok",
+        message="",
     )
+    reasons = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0])
+    return dataclasses.replace(fit, status="warning", message="; ".join(reasons)) if reasons else fit
 
 
 def _constant(compute: np.ndarray, group_size: np.ndarray, smoothed: np.ndarray) -> AllocationFit:
@@ -86,12 +95,10 @@ def _constant(compute: np.ndarray, group_size: np.ndarray, smoothed: np.ndarray)
     return AllocationFit(0.0, nan, nan, float(np.log2(level)), level, compute, group_size, smoothed, "warning", message)
 
 
-def _doubts(
-    compute: np.ndarray, group_size: np.ndarray, *, span: float, top: float, midpoint: float, at_bound: dict[str, bool]
-) -> list[str]:
-    """Why the law should not be believed; empty when nothing speaks against it."""
-    levels = np.unique(group_size)
-    changes = int(np.count_nonzero(np.diff(group_size)))
+def _doubts(fit: AllocationFit, *, at_bound: np.ndarray) -> list[str]:
+    """Why the law should not be believed; empty when nothing speaks against it. `at_bound`: [2] midpoint, slope."""
+    levels = np.unique(fit.group_size)
+    changes = int(np.count_nonzero(np.diff(fit.group_size)))
     reasons = []
     if len(levels) == 2:
         shape = "a single step" if changes == 1 else f"{changes} changes"
@@ -99,13 +106,16 @@ def _doubts(
             f"n* takes two levels only ({levels[0]:g} and {levels[1]:g}, {shape}): "
             "the slope is set by the smoothing, and the saturation value by the larger level"
         )
-    if len(compute) <= NUM_PARAMETERS:
-        reasons.append(f"{len(compute)} budgets for {NUM_PARAMETERS} parameters")
-    reasons += [f"the {name} is at its bound" for name, hit in at_bound.items() if hit]
-    if span <= 0:
+    if len(fit.compute) <= NUM_PARAMETERS:
+        reasons.append(f"{len(fit.compute)} budgets for {NUM_PARAMETERS} parameters")
+    reasons += [f"the {name} is at its bound" for name, hit in zip(("midpoint", "slope"), at_bound, strict=True) if hit]
+    if fit.span <= 0:
         reasons.append("n* does not rise with compute")
-    elif midpoint > np.log10(compute[-1]):
+    elif fit.midpoint > np.log10(fit.compute[-1]):
         reasons.append("the data end before the midpoint of the rise: the saturation value is an extrapolation")
-    elif top > np.log2(levels[-1]) + EXTRAPOLATION:
-        reasons.append(f"the saturation value lies beyond the largest n* seen ({levels[-1]:g}): an extrapolation")
+    elif fit.saturation > levels[-1] * 2**EXTRAPOLATION:
+        reasons.append(
+            f"the fitted value, n = {fit.saturation:.3g}, lies beyond the largest n* seen ({levels[-1]:g}): "
+            "an extrapolation"
+        )
     return reasons

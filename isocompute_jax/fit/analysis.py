@@ -1,4 +1,4 @@
-"""The whole analysis, in order: load, average seeds, fit, frontier, n*(C), ties, targets, and everything written out."""
+"""The whole analysis, in order: load, average seeds, fit, frontier, n*(C), targets, and how far to trust it."""
 
 from __future__ import annotations
 

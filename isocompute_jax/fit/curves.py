@@ -60,9 +60,9 @@ def fit_curves(
 ) -> list[CurveFit]:
     """Fits the Hill curve R_C = R0 + (A - R0) / (1 + (C_mid / C)^B) to every configuration, all in one batch.
 
-    Least squares with 0 <= R0 <= A <= 1, B in `STEEPNESS_RANGE`, and C_mid within `MIDPOINT_MARGIN` of the data. A point
-    at compute 0 (the base model) is a measurement of R0, which is what the law gives there. Fewer points than parameters
-    still give a curve to interpolate with, and a warning.
+    Least squares with 0 <= R0 <= A <= 1, B in `STEEPNESS_RANGE`, and C_mid within `MIDPOINT_MARGIN` of the data. A
+    point at compute 0 (the base model) is a measurement of R0, which is what the law gives there. Fewer points than
+    parameters still give a curve to interpolate with, and a warning.
 
     Args:
       compute: per curve [P_i] rollouts, >= 0.

@@ -1,7 +1,8 @@
-"""What the data say, as sentences. Each one is computed from summary.json's content and is true of it, or is not said."""
+"""What the data say, as sentences, each computed from the content of summary.json and worded as far as it goes."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -44,7 +45,8 @@ def learning_curves(summary: Summary) -> list[str]:
     doubtful = [curve["run"] for curve in summary["curves"] if curve["status"] != "ok"]
     if doubtful:
         sentences.append(
-            f"{len(doubtful)} of {len(summary['curves'])} fits carry a warning ({listed(doubtful)}); the table gives the reasons."
+            f"{len(doubtful)} of {len(summary['curves'])} fits carry a warning ({listed(doubtful)}); "
+            "the table gives the reasons."
         )
     return sentences + _choices(summary)
 
@@ -69,7 +71,7 @@ def ties(summary: Summary) -> list[str]:
 def optimal_group_size(summary: Summary) -> list[str]:
     """The course of n*(C) and the state of its sigmoid."""
     rows = summary["frontier"]["budgets"]
-    steps = [rows[0], *(b for a, b in zip(rows[:-1], rows[1:], strict=True) if a["group_size"] != b["group_size"])]
+    steps = [*rows[:1], *(b for a, b in itertools.pairwise(rows) if a["group_size"] != b["group_size"])]
     course = listed(f"{row['group_size']} from {rollouts(row['compute'])} rollouts" for row in steps)
     sentences = [f"Read off at the evaluated budgets, n* is {course}."]
     allocation = summary["allocation"]
@@ -94,8 +96,8 @@ def targets(summary: Summary) -> list[str]:
         rivals = [n for n in row["tied_group_sizes"] if n != row["best_group_size"]]
         tie = f", tied within seed noise with n = {listed(rivals)}" if rivals else ""
         sentences.append(
-            f"{name}: at {rollouts(row['compute'])} rollouts the best evaluation is that of n = {row['best_group_size']} "
-            f"({row['reward']:.3f}{tie})."
+            f"{name}: at {rollouts(row['compute'])} rollouts the best evaluation is that of "
+            f"n = {row['best_group_size']} ({row['reward']:.3f}{tie})."
         )
     best = next((row for name, row in last.items() if name.startswith("best@")), None)
     worst = next((row for name, row in last.items() if name.startswith("worst@")), None)
@@ -168,13 +170,13 @@ def _leaders(summary: Summary) -> list[str]:
     if first["run"] == last["run"] and not _crossings(summary):
         return [
             *only,
-            f"{last['run']} has the highest fitted {metric} at every evaluated budget from {rollouts(first['compute'])} to "
+            f"{last['run']} has the highest fitted {metric} from {rollouts(first['compute'])} to "
             f"{rollouts(last['compute'])} rollouts, where it reaches {last['reward']:.3f}.",
         ]
     return [
         *only,
-        f"With {rollouts(first['compute'])} rollouts {first['run']} has the highest fitted {metric} ({first['reward']:.3f}); "
-        f"with {rollouts(last['compute'])} it is {last['run']} ({last['reward']:.3f}).",
+        f"With {rollouts(first['compute'])} rollouts {first['run']} has the highest fitted {metric} "
+        f"({first['reward']:.3f}); with {rollouts(last['compute'])} it is {last['run']} ({last['reward']:.3f}).",
     ]
 
 
@@ -190,7 +192,8 @@ def _switch_sentences(summary: Summary) -> list[str]:
     if not crossings:
         sentences.append("No two fitted curves cross on the frontier: there is no switch.")
     for switch in crossings:
-        text = f"The frontier passes from {switch['from_run']} to {switch['to_run']} at {rollouts(switch['compute'])} rollouts"
+        pair = f"from {switch['from_run']} to {switch['to_run']}"
+        text = f"The frontier passes {pair} at {rollouts(switch['compute'])} rollouts"
         alone = switch["by_seed"]
         seen = [compute for compute in alone.values() if compute is not None]
         if alone and len(seen) == len(alone):
@@ -204,8 +207,8 @@ def _switch_sentences(summary: Summary) -> list[str]:
     ended = len(summary["frontier"]["switches"]) - len(crossings)
     if ended:
         sentences.append(
-            f"{ended} more change{'s' if ended > 1 else ''} of the leader happen{'' if ended > 1 else 's'} only because the data of "
-            "a configuration begin or end there, which says nothing about n."
+            f"{'One more change' if ended == 1 else f'{ended} more changes'} of the leader "
+            "only marks where a configuration's data begin or end, which says nothing about n."
         )
     return sentences
 
@@ -218,7 +221,7 @@ def _saturation(summary: Summary) -> list[str]:
     allocation = summary["allocation"]
     if allocation["status"] == "ok":
         return [f"The sigmoid of n*(C) saturates at n = {allocation['saturation']:.3g}."]
-    return [f"No saturation value can be given: {allocation['message']}."]
+    return [f"Where n* saturates is not established: {allocation['message']}."]
 
 
 def _unanimity(summary: Summary) -> list[str]:

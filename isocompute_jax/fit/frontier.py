@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import typing
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,14 +26,14 @@ def epochs(compute: float, *, group_size: int, problem_set_size: int) -> float:
 def frontier(fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> Frontier:
     """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
 
-    Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so one
-    comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
+    Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so
+    one comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
     """
     order = sorted(range(len(fits)), key=lambda i: (configurations[i].group_size, configurations[i].problems_per_batch))
     candidates = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
     cuts = sorted({end for i in candidates for end in fits[i].window} | _all_crossings([fits[i] for i in candidates]))
     segments: list[Segment] = []
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in itertools.pairwise(cuts):
         best = _best_at(np.sqrt(start * end), candidates, fits)
         if best is None:
             continue
@@ -40,7 +42,7 @@ def frontier(fits: Sequence[CurveFit], configurations: Sequence[Configuration]) 
         segments.append(Segment(best, float(start), float(end)))
     switches = tuple(
         _switch(before, after, fits, configurations)
-        for before, after in zip(segments[:-1], segments[1:], strict=True)
+        for before, after in itertools.pairwise(segments)
         if before.index != after.index
     )
     return Frontier(tuple(segments), switches)
@@ -74,7 +76,7 @@ def _crossings(one: CurveFit, other: CurveFit) -> list[float]:
     roots = [float(np.exp(x)) for x in grid[sign == 0]]
     for i in np.flatnonzero(sign[:-1] * sign[1:] < 0):
         root = scipy.optimize.brentq(gap, grid[i], grid[i + 1], xtol=1e-15, rtol=4 * np.finfo(float).eps)
-        roots.append(float(np.exp(root)))
+        roots.append(float(np.exp(typing.cast(float, root))))
     return roots
 
 

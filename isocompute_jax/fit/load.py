@@ -24,7 +24,7 @@ from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, RunFacts, find_
 TABLE_SUFFIXES = (".csv", ".jsonl")
 NOT_SWEPT = frozenset({
     "seed", "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
-    "host", "hostname", "created", "started", "command",
+    "host", "hostname", "created", "started", "command", "checkpoint_every_s",
 })  # fmt: skip
 """Names in config.json that say which run it is, or how far it went, and not which configuration it belongs to."""
 

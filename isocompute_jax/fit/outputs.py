@@ -1,4 +1,4 @@
-"""Where the analysis meets the disk: one call that reads runs and writes tables, pictures, summary.json and report.html."""
+"""Where the analysis meets the disk: one call reads runs and writes tables, pictures, summary.json and report.html."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from isocompute_jax.fit import findings
 from isocompute_jax.fit.analysis import Analysis, Options, analyse_runs
 from isocompute_jax.fit.plots import draw_figures
-from isocompute_jax.fit.report import Section, render_report
+from isocompute_jax.fit.report import render_report
+from isocompute_jax.fit.sections import Section
 from isocompute_jax.fit.summary import summarise, tables
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
@@ -29,8 +30,8 @@ def analyse(
 ) -> Analysis:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, summary.json, figures/*.svg and *.png, and report.html, each written under
-    a temporary name and renamed.
+    Files: fits.csv, frontier.csv, switches.csv, summary.json, figures/*.svg and *.png, and report.html, each written
+    under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, or long-form .csv / .jsonl tables.
@@ -63,7 +64,7 @@ def headline_table(summary: dict[str, Any]) -> str:
     for row in summary["frontier"]["budgets"]:
         leads.setdefault(row["run"], []).append(row["compute"])
     header = ("configuration", "seeds", "R0", "A", "C_mid", "B", "last", "leads at C", "status")
-    rows = [header]
+    rows: list[tuple[str, ...]] = [header]
     for curve in summary["curves"]:
         values = curve["params"].values()
         led = leads.get(curve["run"], [])

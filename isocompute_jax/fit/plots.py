@@ -1,10 +1,11 @@
-"""The pictures, drawn from summary.json's content. Matplotlib is imported here and nowhere else; no global state is set."""
+"""The pictures, drawn from summary.json's content. Matplotlib is imported here alone, and no global state is set."""
 
 from __future__ import annotations
 
 import io
 import math
 import pathlib
+import typing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def draw_figures(summary: dict[str, Any], out_dir: pathlib.Path) -> dict[str, pa
         "solve_rates": solve_rates,
     }
     paths = {}
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
         for name, draw in drawings.items():
             figure = draw(summary)
             if figure is not None:
@@ -116,7 +117,7 @@ def optimal_group_size(summary: dict[str, Any]) -> Figure | None:
     if allocation["law"]["slope"] is not None:
         trusted = allocation["status"] == "ok"
         grid = np.geomspace(compute[0], compute[-1], 200)
-        label = "sigmoid" if trusted else "sigmoid (not to be trusted)"
+        label = "sigmoid" if trusted else "sigmoid, not pinned down"
         axes.plot(
             grid,
             _law(allocation["law"], grid),
@@ -193,6 +194,7 @@ def switch_epochs(summary: dict[str, Any]) -> Figure | None:
         axes.plot(switch["epochs"], row, "o", color=PALETTE(0.25), markersize=9, zorder=4)
     axes.axvline(1.0, color=QUIET, linewidth=1, linestyle=(0, (2, 3)), zorder=1)
     axes.set(xscale="log", xlabel="epochs over the training problems, C / (n D)")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yticks(range(len(switches)), [f"{s['from_run']}  →  {s['to_run']}" for s in switches])
     axes.set_ylim(len(switches) - 0.5, -0.5)
     handles = [Line2D([], [], color=PALETTE(0.25), marker="o", linestyle="", label="mean of the seeds")]
@@ -249,8 +251,8 @@ def solve_rates(summary: dict[str, Any], most: int = 6) -> Figure | None:
 
 
 def _figure(*, rows: int = 1, columns: int = 1, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """A figure 6.2 inches wide (11-point text stays legible at phone width) and its panels, row by row."""
-    figure = Figure(figsize=(6.2, height), layout="constrained")
+    """A figure 5.8 inches wide (11-point text stays legible at phone width) and its panels, row by row."""
+    figure = Figure(figsize=(5.8, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
 
 

@@ -1,8 +1,9 @@
 """A batched Levenberg-Marquardt for rising curves, in float64 and in one compiled program.
 
-A rising curve is y = low + (high - low) share(theta, x) with a share that climbs from 0 to 1. Given the shape theta, the
-best `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
-alone; the Jacobian is taken by differentiating through that closed form. Many starts of many curves run side by side.
+A rising curve is y = low + (high - low) share(theta, x) with a share that climbs from 0 to 1. Given the shape theta,
+the best `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over
+theta alone; the Jacobian is taken by differentiating through that closed form. All starts of all curves run side by
+side.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def best_levels(
 ) -> tuple[jax.Array, jax.Array]:
     """The `low` and `high` that minimise sum(weight (y - low - (high - low) share)^2), exactly.
 
-    With `limits` (a, b) they also obey a <= low <= high <= b. The objective is convex, so when the free minimum breaks a
-    limit the answer lies on an edge of that triangle, each of which is a one-dimensional problem.
+    With `limits` (a, b) they also obey a <= low <= high <= b. The objective is convex, so when the free minimum breaks
+    a limit the answer lies on an edge of that triangle, each of which is a one-dimensional problem.
 
     Args:
       share: [P].

@@ -1,7 +1,7 @@
 """summary.json: everything that was found, as plain data. Tables, the report's sentences and pictures read from it.
 
 Keys: `schema_version`, `inputs`, `flags`, `versions`, `seed`, `warnings`, `base_model`, `curves`, `frontier`,
-`allocation`, `ties`, `per_seed`, `record_choices`, `targets`, `training`. Compute is in rollouts; unknown numbers are null.
+`allocation`, `ties`, `per_seed`, `record_choices`, `targets`, `training`. Compute is in rollouts; null is unknown.
 """
 
 from __future__ import annotations
@@ -157,9 +157,10 @@ def _switch(switch: Switch, configurations: Sequence[Configuration]) -> dict[str
 
 
 def _beyond_noise(main: MetricAnalysis, switch: Switch) -> bool | None:
-    """Whether the evaluations bear a switch out: the old configuration leads by more than one standard error of the
+    """Whether the evaluations bear a switch out; None without a noise estimate.
 
-    difference at a budget before it, and the new one at a budget after it. None without a noise estimate.
+    They do when the old configuration leads by more than one standard error of the difference at some budget before the
+    switch, and the new one does at some budget after it.
     """
     known = [budget for budget in main.budgets if math.isfinite(budget.seed_sd)]
     if not known:
@@ -217,7 +218,7 @@ def _ties(found: MetricAnalysis) -> dict[str, Any]:
 
 
 def _per_seed(analysis: Analysis) -> dict[str, Any]:
-    """Which configuration leads at each budget in each seed, by the evaluations themselves, and each seed's switches."""
+    """Which configuration has the best evaluation at each budget in each seed, and each seed's fitted switches."""
     best: dict[float, dict[str, str]] = {}
     sizes: dict[float, dict[str, int]] = {}
     for seed, found in analysis.by_seed.items():
