@@ -100,7 +100,7 @@ def make_train_step(
         params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(stepped, new, old), (params, opt_state), (state.params, state.opt_state)
         )
-        metrics = {**finish_metrics(metrics), "gradient_norm": optax.global_norm(gradients)}
+        metrics = {**finish_metrics(metrics), "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(state.step + 1, params, opt_state), metrics
 
     shardings = None if mesh is None else (state_shardings(config, mesh, optimizer), sharding.replicated(mesh))
@@ -253,7 +253,7 @@ def token_metrics(
     difference = jnp.where(mask, jnp.abs(logprobs - sampler_logprobs), 0.0)
     clipped = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
     return {
-        "tokens": total(jnp.ones_like(logprobs)),
+        "trained_tokens": total(jnp.ones_like(logprobs)),
         "entropy": total(entropies),
         "ratio": total(ratio),
         "ratio_max": jnp.max(jnp.where(mask, ratio, 0.0)),
@@ -265,13 +265,13 @@ def token_metrics(
     }
 
 
-SUMS = ("loss", "policy_loss", "kl", "tokens")
+SUMS = ("loss", "policy_loss", "kl", "trained_tokens")
 """Metrics that are already aggregated by the batch's weights, or counts; the others are means over trained tokens."""
 
 
 def finish_metrics(metrics: Metrics) -> Metrics:
     """Turns sums over trained tokens into means."""
-    tokens = jnp.maximum(metrics["tokens"], 1)
+    tokens = jnp.maximum(metrics["trained_tokens"], 1)
     return {name: value if name in SUMS or name.endswith("_max") else value / tokens for name, value in metrics.items()}
 
 
