@@ -6,11 +6,13 @@ Exit codes: 0 done, 1 a run failed, 2 bad input (flag, file, field), 130 interru
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags, logging
+from absl import app, flags
+from absl import logging as absl_logging
 
 from isocompute_jax.records.errors import InputError, RunError
 
@@ -19,7 +21,20 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 def run(main: Callable[[], None]) -> None:
     """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code."""
-    app.run(lambda _: sys.exit(exit_code(main)), flags_parser=_parse)
+    app.run(lambda _: sys.exit(_logged(main)), flags_parser=_parse)
+
+
+def _logged(main: Callable[[], None]) -> int:
+    """This package's own log as plain lines on stderr; of the libraries' only warnings, unless --verbosity asks."""
+    if not flags.FLAGS["verbosity"].present:
+        absl_logging.set_verbosity(absl_logging.WARNING)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger(__package__)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return exit_code(main)
 
 
 def exit_code(main: Callable[[], None]) -> int:
@@ -44,7 +59,6 @@ def exit_code(main: Callable[[], None]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    logging.flush()
     print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
     return code
 

@@ -110,6 +110,7 @@ def _sft_step(
     optimizer: optax.GradientTransformation,
 ) -> tuple[Params, optax.OptState, jax.Array]:
     """One step of maximum likelihood on the answers' tokens."""
+
     def loss(params: Params) -> jax.Array:
         tokens, mask = answers
         logprobs, _ = completion_logprobs(config, params, *prompts, tokens, temperature=1.0, chunk_tokens=1 << 16)
@@ -136,9 +137,7 @@ def _batches(
         yield prompts, tuple(x[:, None] for x in completions)
 
 
-def _pad(
-    sequences: Sequence[np.ndarray], length: int, pad_token: int, *, left: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _pad(sequences: Sequence[np.ndarray], length: int, pad_token: int, *, left: bool) -> tuple[np.ndarray, np.ndarray]:
     """[P, length] tokens and mask."""
     tokens = np.full((len(sequences), length), pad_token, np.int32)
     mask = np.zeros(tokens.shape, bool)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from absl import logging
 
 from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
@@ -20,6 +20,8 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.sampling import InProcessSampler
 from isocompute_jax.tasks import load_tokenizer, split, write_problems
+
+LOG = logging.getLogger(__name__)
 
 RANGES: dict[str, tuple[float, float]] = {
     "easy": (0.3, 0.6),
@@ -144,7 +146,12 @@ def measure(
     with progress("curation", len(problems)) as report:
         for start in range(0, len(problems), ROUND):
             requests = make_requests(
-                problems[start : start + ROUND], tokenizer, sampling, group_size=config.samples, seed=config.seed, step=0
+                problems[start : start + ROUND],
+                tokenizer,
+                sampling,
+                group_size=config.samples,
+                seed=config.seed,
+                step=0,
             )
             sampler.submit(requests)
             for group in graded(sampler.completed(), tokenizer):
@@ -160,7 +167,7 @@ def cut(name: str, chosen: Sequence[Problem], config: CurationConfig) -> tuple[l
     held_out = min(config.validation_size, len(chosen) // 2)
     wanted = config.train_size + config.validation_size
     if len(chosen) < max(wanted, 2):
-        logging.warning(
+        LOG.warning(
             "set %r has only %d problems in range %s, %d were asked for: bring more problems, or ask for fewer",
             name,
             len(chosen),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from types import FrameType, TracebackType
 
-from absl import logging
+LOG = logging.getLogger(__name__)
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -34,4 +36,4 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        logging.warning("Interrupted: ending after this step with a checkpoint; once more ends it at once.")
+        LOG.warning("Interrupted: ending after this step with a checkpoint; once more ends it at once.")

@@ -56,4 +56,8 @@ class Ledger:
 
     def columns(self) -> dict[str, Any]:
         """The columns that every log line starts with."""
-        return {**dataclasses.asdict(self), "wall_s": round(self.wall_s, 3), "device_hours": round(self.device_hours, 6)}
+        return {
+            **dataclasses.asdict(self),
+            "wall_s": round(self.wall_s, 3),
+            "device_hours": round(self.device_hours, 6),
+        }

@@ -8,6 +8,7 @@ run exactly, on the same machine with the same versions and thread count.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import time
@@ -16,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
 from isocompute_jax import learner, model, sharding
 from isocompute_jax.experiment import workdir as workdirs
@@ -34,6 +34,8 @@ from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import InProcessSampler
 from isocompute_jax.tasks import load_tokenizer, read_problems
 
+LOG = logging.getLogger(__name__)
+
 
 def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
     """Runs (or goes on with) one training run in `workdir`.
@@ -44,7 +46,7 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
     """
     run = Run(config.resolved(), workdir)
     if run.done:
-        logging.info("%s is done already", workdir)
+        LOG.info("%s is done already", workdir)
         return
     total = run.config.num_steps
     with Interrupt() as interrupt, progress(os.path.basename(run.path), total) as report:
@@ -214,7 +216,7 @@ class Run:
             step = self.ledger.step
             params = model.cast_params(self.state.params, self.model_config.dtype)
             self.sampler.update_weights(params, version=step)
-            logging.info("%s: going on from step %d", self.path, step)
+            LOG.info("%s: going on from step %d", self.path, step)
         workdirs.cut_logs_back(self.path, step=step)
 
     def checkpoint_if_due(self) -> None:

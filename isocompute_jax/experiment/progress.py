@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from absl import logging
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+LOG = logging.getLogger(__name__)
 
 LINE_EVERY_S = 15.0
 
@@ -45,6 +47,6 @@ def progress(title: str, total: int, *, console: Console | None = None) -> Itera
         nonlocal last
         if completed >= total or time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
-            logging.info("%s: %d/%d %s", title, completed, total, note)
+            LOG.info("%s: %d/%d %s", title, completed, total, note)
 
     yield report

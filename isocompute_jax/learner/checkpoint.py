@@ -42,7 +42,9 @@ class Checkpointer:
         step = int(state.step)
         if step == self._manager.latest_step():
             return
-        self._manager.save(step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(loop)))
+        self._manager.save(
+            step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(loop))
+        )
 
     def restore(self) -> tuple[TrainState, dict[str, Any]] | None:
         """The last whole checkpoint, or None when there is none."""
@@ -61,9 +63,7 @@ class Checkpointer:
 def abstract_state(config: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
     """Shapes, dtypes and shardings of the state, for restoring it where it belongs."""
     params = abstract_params(config, config.float_dtype)
-    shapes = TrainState(
-        jax.ShapeDtypeStruct((), "int32"), params, jax.eval_shape(optimizer.init, params)
-    )
+    shapes = TrainState(jax.ShapeDtypeStruct((), "int32"), params, jax.eval_shape(optimizer.init, params))
     if mesh is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
