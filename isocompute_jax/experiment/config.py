@@ -117,12 +117,12 @@ class RunConfig:
     seed: int = 0
     checkpoint_every_s: float = 60.0
     dtype: str = "float32"
-    sampling: SamplingConfig = SamplingConfig()
-    recipe: RecipeConfig = RecipeConfig()
-    loss: LossConfig = LossConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+    recipe: RecipeConfig = dataclasses.field(default_factory=RecipeConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    mesh: MeshConfig = MeshConfig()
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
     @property
     def rollouts_per_step(self) -> int:

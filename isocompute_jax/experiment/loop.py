@@ -188,8 +188,8 @@ class Run:
         broken = [name for name, value in found.items() if value is None or not math.isfinite(value)]
         if broken:
             raise RunError(
-                f"{self.path}: {', '.join(broken)} not finite at step {self.ledger.step}; the learning rate is probably "
-                "too high. The last checkpoint is kept"
+                f"{self.path}: {', '.join(broken)} not finite at step {self.ledger.step}: the learning rate is "
+                "probably too high. The last checkpoint is kept"
             )
         return found if self.config.loss.kl_coef else {**found, "kl": None}
 
