@@ -55,7 +55,7 @@ _MATHEMATICS = re.compile(
 
 
 class Exact:
-    """Equality of the final answers as text: Unicode form, white space, `$` and a final full stop do not count."""
+    """Equality of the final answers as text, once normalised (`normalise`)."""
 
     name = "exact"
 
@@ -102,9 +102,9 @@ def final_answer(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """Unicode NFC, runs of white space as one space, without `$` at the ends or a final full stop; keeps case."""
+    """Unicode NFC, white space as single spaces, without `$` or `*` at the ends or a final full stop; keeps case."""
     spaced = " ".join(unicodedata.normalize("NFC", text).split())
-    return spaced.lstrip("$ ").rstrip("$. ") or spaced
+    return spaced.lstrip("$* ").rstrip("$*. ") or spaced
 
 
 def numeric_answer(text: str) -> Number | None:

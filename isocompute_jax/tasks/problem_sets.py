@@ -23,6 +23,7 @@ from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.protocol import get_task
 
 SUFFIXES = (".jsonl", ".parquet")
+COLUMNS = ("id", "prompt", "answer", "task")
 
 _MEASURED = re.compile(r"avg@[1-9][0-9]*")
 
@@ -138,14 +139,16 @@ def _parquet_rows(path: pathlib.Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(_read_bytes(path)))
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(_read_bytes(path)))
+        names = file.schema_arrow.names
+        kept = [name for name in names if name in COLUMNS or _is_measured(name)]
+        repeated = [name for name in kept if names.count(name) > 1]
+        if repeated:
+            raise InputError(f"{path}: the column {repeated[0]!r} occurs twice; rename one")
+        rows = file.read(columns=kept).to_pylist() if kept else []
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a Parquet file that can be read ({error}); write it again") from error
-    repeated = {name for name in table.column_names if table.column_names.count(name) > 1}
-    if repeated:
-        raise InputError(f"{path}: the column {min(repeated)!r} occurs twice; rename one")
-    kept = [name for name in table.column_names if name in ("id", "prompt", "answer", "task") or _is_measured(name)]
-    for number, row in enumerate(table.select(kept).to_pylist(), 1):
+    for number, row in enumerate(rows, 1):
         yield number, f"{path}: row {number}", {name: _from_parquet(value) for name, value in row.items()}
 
 

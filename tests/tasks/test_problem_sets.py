@@ -1,0 +1,214 @@
+"""Problem sets there and back, and one message per mistake that names file, line and field."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import tempfile
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import make_problems, read_problems, split, write_problems
+
+SUFFIXES = (".jsonl", ".parquet")
+
+texts = st.text(min_size=1).filter(str.strip)
+rates = st.dictionaries(st.sampled_from(["avg@4", "avg@16", "avg@128"]), st.floats(0, 1))
+problems_of_text = st.lists(
+    st.builds(Problem, id=texts, prompt=texts, answer=st.from_regex(r"[^\W#]+", fullmatch=True), task=st.just("exact"),
+              measured=rates),
+    min_size=1, unique_by=lambda problem: problem.id,
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(problems_of_text, st.sampled_from(SUFFIXES))
+def test_round_trip(problems, suffix):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, f"new/set{suffix}")
+        write_problems(path, problems)
+        assert read_problems(path) == problems
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_jsonl_as_it_stands_in_the_file(tmp_path):
+    path = tmp_path / "set.jsonl"
+    write_problems(path, [Problem("a", "Größe?\u2028x", "3", "exact", {"avg@16": 0.25, "avg@4": 0.5})])
+    assert path.read_text(encoding="utf-8") == (
+        '{"id": "a", "prompt": "Größe?\u2028x", "answer": "3", "task": "exact", "avg@16": 0.25, "avg@4": 0.5}\n'
+    )
+
+
+def write_rows(path: pathlib.Path, *rows: dict) -> pathlib.Path:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        columns = dict.fromkeys(name for row in rows for name in row)
+        pyarrow.parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in columns}), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_defaults_and_foreign_columns(tmp_path, suffix):
+    rows = [
+        {"prompt": "2+2?", "answer": 4, "avg@16": 1, "source": [{"x": 2}]},
+        {"prompt": "2+3?", "answer": 5, "avg@16": None, "source": []},
+    ]
+    assert read_problems(write_rows(tmp_path / f"sums{suffix}", *rows), default_task="numeric") == [
+        Problem("sums-1", "2+2?", "4", "numeric", {"avg@16": 1.0}),
+        Problem("sums-2", "2+3?", "5", "numeric"),
+    ]
+
+
+def test_numbers_keep_their_spelling_and_lines_their_number(tmp_path):
+    path = tmp_path / "set.jsonl"
+    lines = [
+        '\ufeff{"id": 7, "prompt": "p", "answer": 2.50, "task": "exact"}\r',
+        "",
+        '{"prompt": "q", "answer": 12345678901234567890123, "task": "exact"}',
+        '{"prompt": "r", "answer": 1e400, "task": "exact"}',
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = [(problem.id, problem.answer) for problem in read_problems(path)]
+    assert found == [("7", "2.50"), ("set-3", "12345678901234567890123"), ("set-4", "1e400")]
+
+
+def test_a_row_names_its_own_task(tmp_path):
+    rows = [{"prompt": "1+1=", "answer": "2", "task": "arithmetic"}, {"prompt": "Capital?", "answer": "Paris"}]
+    tasks = [problem.task for problem in read_problems(write_rows(tmp_path / "s.jsonl", *rows), default_task="exact")]
+    assert tasks == ["arithmetic", "exact"]
+
+
+def test_equal_prompts_are_allowed(tmp_path):
+    problems = [Problem("a", "p", "1", "exact"), Problem("b", "p", "1", "exact")]
+    write_problems(tmp_path / "s.jsonl", problems)
+    assert read_problems(tmp_path / "s.jsonl") == problems
+
+
+GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": None}, "answer: missing or empty; add it"),
+        ({"answer": " \n"}, "answer: missing or empty; add it"),
+        ({"answer": True}, "answer: is a bool, not text; put it in quotes"),
+        ({"answer": ["4"]}, "answer: is a list, not text"),
+        ({"answer": "four"}, "answer: 'four' is not one number .* use the task 'exact'"),
+        ({"prompt": ""}, "prompt: missing or empty"),
+        ({"prompt": 3}, "prompt: is a number, not text; put it in quotes"),
+        (
+            {"task": "numerc"},
+            "task: unknown task 'numerc': known are arithmetic, exact, numeric; did you mean 'numeric'",
+        ),
+        ({"task": None}, "task: missing; add the field"),
+        ({"task": "arithmetic"}, "prompt: '2[+]2[?]' is not a chain"),
+        ({"avg@16": 1.5}, "avg@16: is '1.5', not a rate in"),
+        ({"avg@16": "high"}, "avg@16: is 'high', not a rate in"),
+        ({"id": "first"}, "id: 'first' was already given at .*set.*1; ids must differ"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, suffix, change, message):
+    path = tmp_path / f"set{suffix}"
+    # A column of a Parquet file has one type, so only a row of the same types can stand before the bad one.
+    first = [GOOD | {"id": "first"}] if suffix == ".jsonl" or change == {"id": "first"} else []
+    rows = [*first, GOOD | change]
+    write_rows(path, *rows)
+    place = f"{path}:{len(rows)}" if suffix == ".jsonl" else f"{path}: row {len(rows)}"
+    with pytest.raises(InputError, match=f"^{re.escape(place)}: {message}"):
+        read_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"prompt": ', "not JSON in UTF-8"),
+        (b'{"prompt": "\xff"}', "not JSON in UTF-8"),
+        (b'{"prompt": "p", "answer": NaN}', "NaN is not JSON"),
+        (b"[" * 100_000, "not JSON in UTF-8"),
+        (b"[1]", "not a JSON object"),
+        (b'{"prompt": "\\ud800", "answer": "1", "task": "exact"}', "prompt: has half of a surrogate pair"),
+    ],
+    ids=["cut", "latin", "nan", "deep", "list", "surrogate"],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "set.jsonl"
+    path.write_bytes(json.dumps(GOOD).encode() + b"\n\n" + line + b"\n")
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}:3: .*{message}"):
+        read_problems(path)
+
+
+def test_a_bad_file_is_named(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n \n")
+    (tmp_path / "text.parquet").write_text("id,prompt\n")
+    (tmp_path / "folder.jsonl").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"id": pyarrow.array([], pyarrow.string())}), tmp_path / "empty.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["answer", "answer"]), tmp_path / "twice.parquet"
+    )
+    for name, message in {
+        "missing.jsonl": "no such problem set; check the path",
+        "empty.jsonl": "the problem set is empty",
+        "empty.parquet": "the problem set is empty",
+        "text.parquet": "not a Parquet file",
+        "folder.jsonl": "cannot be read",
+        "set.csv": r"unknown extension '.csv'; problem sets are .jsonl or .parquet files",
+        "twice.parquet": "the column 'answer' occurs twice",
+    }.items():
+        with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / name))}: {message}"):
+            read_problems(tmp_path / name)
+
+
+def test_missing_cells_of_data_frames(tmp_path):
+    path = tmp_path / "set.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["p", "q"], "answer": [4.5, float("nan")]}), path)
+    with pytest.raises(InputError, match="row 2: answer: missing or empty"):
+        read_problems(path, default_task="numeric")
+
+
+def test_nothing_unreadable_is_written(tmp_path):
+    problem = Problem("a", "p", "1", "exact")
+    for path, problems, message in [
+        ("s.jsonl", [], "no problems to write"),
+        ("s.jsonl", [problem, problem], "two problems have the same id"),
+        ("s.csv", [problem], "unknown extension"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            write_problems(tmp_path / path, problems)
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 60), st.data(), st.integers(0, 1000))
+def test_split(count, data, seed):
+    problems = make_problems(count, seed=seed)
+    validation = data.draw(st.integers(1, count - 1))
+    train, held_out = split(problems, validation=validation, seed=seed)
+    assert len(held_out) == validation and len(train) + validation == count
+    assert not {p.prompt for p in train} & {p.prompt for p in held_out}
+    assert sorted(train + held_out, key=problems.index) == problems
+    assert train == sorted(train, key=problems.index)
+    again = split(problems[::-1], validation=validation, seed=seed)
+    assert (again[0][::-1], again[1][::-1]) == (train, held_out)
+
+
+def test_repeated_prompts_stay_together():
+    problems = [Problem(f"{i}", f"prompt {i // 3}", "1", "exact") for i in range(12)]
+    train, held_out = split(problems, validation=4, seed=0)
+    assert (len(train), len(held_out)) == (6, 6)
+    assert not {p.prompt for p in train} & {p.prompt for p in held_out}
+
+
+@pytest.mark.parametrize("validation", [-1, 0, 4, 5])
+def test_a_split_leaves_something_on_both_sides(validation):
+    with pytest.raises(InputError, match=f"validation = {validation}: cannot split 4 problems"):
+        split(make_problems(4, seed=0), validation=validation, seed=0)
