@@ -78,7 +78,7 @@ def test_prefix_sharing_equals_one_pass(shape):
     mask = np.arange(prompt)[None] >= np.array([[0], [2], [5]])  # left padding
     completions = rng.integers(0, config.vocab_size, (problems, rollouts, length))
 
-    hidden, prefix = model.prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
+    _, prefix = model.prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
     extended = model.extend(config, params, jnp.asarray(completions), prefix)
     cache = model.init_cache(config, problems, rollouts, length)
     steps = []

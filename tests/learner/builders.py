@@ -1,0 +1,105 @@
+"""What the learner's tests train on: ragged groups, and train steps that are compiled once for all modules."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from isocompute_jax import learner, sharding
+from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from tests.model.tiny import tiny_config
+
+PROMPT, LENGTH, GROUP, VOCAB = 6, 5, 4, 12
+REWARDS = ((1, 0, 0, 0), (0, 1, 1, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 0.5, 1, 0), (1, 1, 0, 1))
+"""Six groups, the third without signal."""
+
+REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02, chunk_tokens=4096)
+CLIPPING = learner.OptimizerConfig(weight_decay=0.01, clip_norm=0.05)
+"""A norm that clips every gradient here, and weight decay."""
+
+
+def make_group(rng, rewards, *, name="p", lengths=None) -> RolloutGroup:
+    """Completions of 1 to LENGTH tokens; the first is of full length, and one token of the last is context."""
+    lengths = rng.integers(1, LENGTH + 1, len(rewards)) if lengths is None else np.asarray(lengths)
+    completions = []
+    for i, length in enumerate(lengths):
+        mask = np.ones(length, bool)
+        if i == len(lengths) - 1 and length > 2:
+            mask[1] = False
+        completions.append(
+            Completion(
+                tokens=rng.integers(0, VOCAB, length).astype(np.int32),
+                logprobs=rng.normal(-2.5, 0.5, length).astype(np.float32),
+                mask=mask,
+                policy_versions=np.zeros(length, np.int32),
+                finish_reason="stop" if length < LENGTH else "length",
+            )
+        )
+    prompt = rng.integers(0, VOCAB, rng.integers(1, PROMPT + 1)).astype(np.int32)
+    problem = Problem(id=name, prompt="", answer="", task="test")
+    return RolloutGroup(problem, 0, prompt, tuple(completions), np.asarray(rewards, np.float32))
+
+
+def make_groups(rewards=REWARDS, seed=0) -> list[RolloutGroup]:
+    rng = np.random.default_rng(seed)
+    return [make_group(rng, group, name=f"p{i}") for i, group in enumerate(rewards)]
+
+
+def shape_for(microbatch_tokens: int, *, batch_shards: int = 1, problems: int = len(REWARDS)) -> learner.BatchShape:
+    return learner.batch_shape(
+        problems_per_batch=problems,
+        group_size=GROUP,
+        max_prompt_tokens=PROMPT,
+        max_tokens=LENGTH,
+        microbatch_tokens=microbatch_tokens,
+        batch_shards=batch_shards,
+    )
+
+
+WHOLE = shape_for(1000)
+SEVERAL = shape_for(80, batch_shards=4)  # micro-batches of 4 groups; the last is partly padding
+CUT = shape_for(10)  # every group cut into two rows of two rollouts
+
+
+def pack(groups, shape=SEVERAL, *, scale="group_std", aggregation="sequence_mean", zero_variance="drop"):
+    return learner.pack(
+        groups, shape=shape, advantage_scale=scale, aggregation=aggregation, zero_variance_groups=zero_variance
+    )
+
+
+def recording(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`optimizer`, with the last gradient kept in `opt_state[0]`: exactly what the step computed."""
+    record = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params), lambda gradient, _state, _params=None: (gradient, gradient)
+    )
+    return optax.chain(record, optimizer)
+
+
+@functools.cache
+def optimizer() -> optax.GradientTransformation:
+    return recording(learner.make_optimizer(CLIPPING))
+
+
+@functools.cache
+def mesh():
+    return sharding.make_mesh(data=2, fsdp=2, tensor=2)
+
+
+@functools.cache
+def train_step(loss_config=REGULARIZED, *, dtype="float32", sharded=False, donate=False):
+    return learner.make_train_step(
+        tiny_config(dtype=dtype), loss_config, optimizer(), mesh=mesh() if sharded else None, donate=donate
+    )
+
+
+def relative_difference(ours, theirs) -> float:
+    """Global norm of the difference of two trees, relative to that of the second."""
+    difference = jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), ours, theirs)
+    norms = [
+        np.sqrt(sum(np.sum(np.square(np.asarray(x, np.float64))) for x in jax.tree.leaves(tree)))
+        for tree in (difference, theirs)
+    ]
+    assert norms[1] > 0
+    return norms[0] / norms[1]
