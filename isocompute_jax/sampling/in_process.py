@@ -32,10 +32,13 @@ class UnitShape:
     rollouts: int
 
 
-def unit_shape(group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
-    """The unit that fits `max_rollouts` completions: whole groups when they fit, equal parts of one group otherwise.
+def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
+    """The one shape that `groups` groups of G rollouts are sampled in: as few units as fit the budget, evenly filled.
+
+    Whole groups where they fit, equal parts of one group otherwise.
 
     Args:
+      groups: how many groups there are to sample.
       group_size: G.
       max_rollouts: memory budget, in completions decoded at once.
       batch_shards: the problems of a unit are a multiple of it, so that they can be sharded.
@@ -43,7 +46,9 @@ def unit_shape(group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> 
     budget = max(1, max_rollouts // batch_shards)
     parts = -(-group_size // budget)
     rollouts = -(-group_size // parts)
-    return UnitShape(problems=max(1, budget // rollouts) * batch_shards, rollouts=rollouts)
+    rows = -(-groups * parts // batch_shards)
+    units = -(-rows // max(1, budget // rollouts))
+    return UnitShape(problems=-(-rows // units) * batch_shards, rollouts=rollouts)
 
 
 class InProcessSampler:
@@ -112,7 +117,7 @@ class InProcessSampler:
         """Samples requests of one group size and one set of sampling parameters."""
         group_size, params = requests[0].group_size, requests[0].params
         shards = 1 if self._mesh is None else sharding.batch_shards(self._mesh)
-        shape = unit_shape(group_size, self._max_rollouts, batch_shards=shards)
+        shape = unit_shape(len(requests), group_size, self._max_rollouts, batch_shards=shards)
         parts = -(-group_size // shape.rollouts)
         rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]
         unfinished: dict[int, list[Completion]] = {}
