@@ -1,0 +1,332 @@
+"""Sweeps: a grid of runs, each in a worker process of its own (see `workers`), resumable as a whole.
+
+A sweep's directory holds
+
+    NAME/               the run directory of each run
+    logs/NAME.log       what its worker printed, all its starts
+    configs/NAME.json   the config that its worker was given
+    .compile_cache/     compiled programs, shared by the workers
+
+Each worker runs on one core where the system can pin processes (Linux) and JAX computes on CPUs: XLA then takes one
+thread, which makes more of two cores than two threads do on small models, and results do not depend on how many
+cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with accelerators one run has them all.
+
+Compiled programs are shared through JAX's persistent cache, in the sweep's directory unless JAX_COMPILATION_CACHE_DIR
+names another. Workers may write to it at the same time: JAX checks what it reads, and compiles what it cannot read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+from rich.console import Console
+
+from isocompute_jax.experiment import sweep_status, workers
+from isocompute_jax.experiment.config import RunConfig, differences, override
+from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.sweep_status import Show, SweepState
+from isocompute_jax.experiment.workdir import comparable
+from isocompute_jax.experiment.workers import Worker
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+
+TIED = "+"
+"""Joins the fields of an axis that change together: `group_size+problems_per_batch`."""
+MAX_NAME = 150
+POLL_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """A run and its name, which is also its directory's."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+      done: names of the finished runs, those included that had finished before.
+      failed: name -> the reason, with the last lines of the log.
+      interrupted: names of the runs that the user's Ctrl-C stopped or kept from starting; the same sweep goes on.
+      state: what `sweep_status.print_result` prints.
+    """
+
+    done: tuple[str, ...]
+    failed: Mapping[str, str]
+    interrupted: tuple[str, ...]
+    state: SweepState = dataclasses.field(repr=False)
+
+
+def grid(
+    base: RunConfig, axes: Mapping[str, Sequence[Any]], *, max_rollouts_per_step: int | None = None
+) -> list[PlannedRun]:
+    """Every combination of the axes' values, the last axis fastest.
+
+    Args:
+      base: what all runs have in common.
+      axes: config field (dotted) -> its values. Several fields joined with `+` change together, and their values are
+        tuples: `{"group_size+problems_per_batch": [(2, 32), (4, 16)]}`.
+      max_rollouts_per_step: B_max. Combinations above it, and those whose C_max (`max_compute`) is less than one step,
+        are left out, with a line in the log.
+
+    Raises:
+      InputError: an unknown field, a value of the wrong type, the same value twice, a config that cannot work, or
+        nothing left.
+    """
+    planned = []
+    for overrides in _combinations(axes):
+        config = base
+        for field, value in overrides.items():
+            config = override(config, field, value)
+        name = run_name(overrides)
+        reason = _left_out(config, max_rollouts_per_step)
+        if reason:
+            logging.info("left out: %s (%s)", name, reason)
+            continue
+        try:
+            config.resolved()
+        except InputError as error:
+            raise InputError(f"run {name}: {error}") from error
+        planned.append(PlannedRun(name, config))
+    if not planned:
+        raise InputError("the grid is empty: every combination is above B_max or C_max, or an axis has no value")
+    return planned
+
+
+def fixed_rollouts_per_step(rollouts_per_step: int, group_sizes: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
+    """The axis of fixed B = n x B_problem, for `grid`."""
+    broken = [n for n in group_sizes if rollouts_per_step % n]
+    if broken:
+        raise InputError(f"{rollouts_per_step} rollouts per step cannot be cut into groups of {broken[0]}")
+    return {f"group_size{TIED}problems_per_batch": [(n, rollouts_per_step // n) for n in group_sizes]}
+
+
+def run_name(overrides: Mapping[str, Any]) -> str:
+    """`group_size=8,problems_per_batch=8,seed=0`: fields in RunConfig's order, so that axes may come in any order.
+
+    Characters that file systems or shells mind become `_`; a digest is added where that, or the length, cost something.
+    """
+    order = [field.name for field in dataclasses.fields(RunConfig)]
+    fields = sorted(overrides, key=lambda field: (order.index(field.partition(".")[0]), field))
+    exact = ",".join(f"{field}={overrides[field]}" for field in fields) or "run"
+    name = re.sub(r"[^A-Za-z0-9._=,+-]", "_", exact)[:MAX_NAME]
+    return name if name == exact else f"{name}~{hashlib.blake2b(exact.encode(), digest_size=4).hexdigest()}"
+
+
+def run_sweep(
+    runs: Sequence[PlannedRun],
+    root: str | os.PathLike[str],
+    *,
+    num_workers: int | None = None,
+    cores: Sequence[int] | None = None,
+    console: Console | None = None,
+) -> SweepResult:
+    """Runs what is not finished yet; a run that fails never stops the others.
+
+    Finished runs start no process, broken ones go on from their last checkpoint. Ctrl-C (or SIGTERM) lets every
+    worker end between two steps with a checkpoint; a second one kills them, which loses the steps since their last
+    checkpoint and nothing else.
+
+    Args:
+      runs: what `grid` planned, or any other runs with names of their own.
+      root: the sweep's directory.
+      num_workers: runs at a time; by default one per core, and one with accelerators.
+      cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share.
+      console: where to show the status, by default stderr.
+
+    Raises:
+      InputError: a run directory belongs to another config, or another sweep is at work in `root`.
+      KeyboardInterrupt: interrupted twice; all workers are dead.
+    """
+    root = pathlib.Path(root)
+    for directory in (root, root / "logs", root / "configs"):
+        directory.mkdir(parents=True, exist_ok=True)
+    with _alone(root):
+        check_directories(runs, root)
+        cores = workers.default_cores() if cores is None else cores
+        if num_workers is None:
+            num_workers = len(cores) if cores else 1 if workers.has_accelerator() else os.cpu_count() or 1
+        state = open_state(runs, root, num_workers=num_workers)
+        sweep = _Sweep(runs, state, cores=cores)
+        with Interrupt() as interrupt, sweep_status.display(state, console) as show:
+            sweep.work(interrupt, show)
+    return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state)
+
+
+def open_state(runs: Sequence[PlannedRun], root: str | os.PathLike[str], *, num_workers: int = 1) -> SweepState:
+    """What is done already and what waits."""
+    root = pathlib.Path(root)
+    done = {run.name: (root / run.name / run_files.DONE).exists() for run in runs}
+    return SweepState(
+        root=root,
+        runs={run.name: run.config for run in runs},
+        states={name: "done" if finished else "waiting" for name, finished in done.items()},
+        failed={},
+        num_workers=num_workers,
+    )
+
+
+def start_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """One seed of every configuration first, and among them those with the most steps.
+
+    Runs that differ in nothing but the seed compile the same programs: started together, each would compile them.
+    The whole grid is also seen early in this way. At equal compute the steps decide how long a run takes, and short
+    runs at the end leave fewer cores idle.
+    """
+    seen: dict[str, int] = {}
+    keys = []
+    for run in runs:
+        shape = repr(dataclasses.replace(run.config, seed=0))
+        seen[shape] = seen.get(shape, -1) + 1
+        keys.append((seen[shape], -run.config.num_steps))
+    return [run for _, run in sorted(zip(keys, runs, strict=True), key=lambda pair: pair[0])]
+
+
+def check_directories(runs: Sequence[PlannedRun], root: str | os.PathLike[str]) -> None:
+    """Raises InputError when names repeat, or when a run directory holds a run of another config.
+
+    Workers check this too, but finished runs start none, and their curves must not pass for those of another config.
+    """
+    root = pathlib.Path(root)
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        raise InputError(f"two runs are named {max(names, key=names.count)!r}: names are directories")
+    for run in runs:
+        path = root / run.name / run_files.CONFIG
+        if not path.exists():
+            continue
+        try:
+            theirs = json.loads(path.read_text(encoding="utf-8"))["config"]
+        except (ValueError, KeyError) as error:
+            raise InputError(f"{path}: not a run's config ({error!r}); remove {path.parent} to run it anew") from error
+        ours = json.loads(json.dumps(dataclasses.asdict(run.config.resolved())))
+        changed = differences(comparable(ours), comparable(theirs))
+        if changed:
+            raise InputError(
+                f"{path.parent} holds a run of another config ({'; '.join(changed[:5])}). Choose another directory for "
+                "this sweep, or remove that run to run it anew"
+            )
+
+
+class _Sweep:
+    """The workers of a sweep, and the books on them."""
+
+    def __init__(self, runs: Sequence[PlannedRun], state: SweepState, *, cores: Sequence[int] | None):
+        self.state = state
+        self._environment = worker_environment(state.root)
+        self._cores = list(cores) if cores else [None]
+        self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
+        self._running: dict[str, Worker] = {}
+
+    def work(self, interrupt: Interrupt, show: Show) -> None:
+        """Until every run has ended, or every worker after an interrupt."""
+        try:
+            while self._running or (self._waiting and not interrupt.requested):
+                if interrupt.requested:
+                    for worker in self._running.values():
+                        worker.interrupt()
+                elif self._waiting and len(self._running) < self.state.num_workers:
+                    self._start(self._waiting.pop(0))
+                    continue
+                time.sleep(POLL_S)
+                ended = [name for name, worker in self._running.items() if worker.poll() is not None]
+                for name in ended:
+                    self._book(name, self._running.pop(name))
+                show(ended)
+        finally:
+            for worker in self._running.values():
+                worker.kill()
+
+    def _start(self, run: PlannedRun) -> None:
+        """Starts a worker on the core that has the fewest."""
+        config = self.state.root / "configs" / f"{run.name}.json"
+        run_files.write_atomic(config, json.dumps({"config": dataclasses.asdict(run.config)}, indent=2) + "\n")
+        taken = [worker.core for worker in self._running.values()]
+        self.state.states[run.name] = "running"
+        self._running[run.name] = Worker(
+            [
+                *(sys.executable, "-m", "isocompute_jax.train"),
+                *(f"--resolved_config={config}", f"--workdir={self.state.root / run.name}"),
+            ],
+            self.state.root / "logs" / f"{run.name}.log",
+            core=min(self._cores, key=taken.count),
+            environment=self._environment,
+        )
+
+    def _book(self, name: str, worker: Worker) -> None:
+        """Files an ended run: done, interrupted or failed."""
+        if worker.poll() == 0 and (self.state.root / name / run_files.DONE).exists():
+            self.state.states[name] = "done"
+        elif worker.interrupted:
+            self.state.states[name] = "interrupted"
+        else:
+            self.state.states[name] = "failed"
+            self.state.failed[name] = worker.reason()
+
+
+def worker_environment(root: pathlib.Path) -> dict[str, str]:
+    """This process's environment, with a compile cache that takes small programs too; what the user set stays."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str((root / ".compile_cache").absolute()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",  # 0 would leave the choice to the file system
+    }
+    return {**cache, **os.environ}
+
+
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """The overrides of each combination."""
+    columns = []
+    seen: set[str] = set()
+    for axis, values in axes.items():
+        fields = axis.split(TIED)
+        repeated = seen.intersection(fields) or len(set(fields)) < len(fields)
+        if repeated:
+            raise InputError(f"grid: a field of {axis!r} stands in another axis too")
+        seen.update(fields)
+        rows = [tuple(value) if len(fields) > 1 else (value,) for value in values]
+        for row in rows:
+            if len(row) != len(fields):
+                raise InputError(f"grid: {axis!r} names {len(fields)} fields, but {row!r} has {len(row)} values")
+            if rows.count(row) > 1:
+                raise InputError(f"grid: {axis!r} has the value {TIED.join(map(str, row))} twice")
+        columns.append([dict(zip(fields, row, strict=True)) for row in rows])
+    for parts in itertools.product(*columns):
+        yield {field: value for part in parts for field, value in part.items()}
+
+
+def _left_out(config: RunConfig, max_rollouts_per_step: int | None) -> str:
+    """Why a combination is not run; empty if it is."""
+    if max_rollouts_per_step and config.rollouts_per_step > max_rollouts_per_step:
+        return f"B = {config.rollouts_per_step} rollouts per step is above B_max = {max_rollouts_per_step}"
+    if config.max_compute < config.rollouts_per_step:
+        return f"C_max = {config.max_compute} is less than one step of {config.rollouts_per_step} rollouts"
+    return ""
+
+
+@contextlib.contextmanager
+def _alone(root: pathlib.Path) -> Iterator[None]:
+    """Holds the sweep's directory; two sweeps at work in one would write to the same runs."""
+    with open(root / ".lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another sweep is at work in {root}: wait for it, or choose another directory") from None
+        yield

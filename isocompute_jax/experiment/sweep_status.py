@@ -1,0 +1,237 @@
+"""What a sweep shows: a live table on a terminal, plain lines in a log, and a table at the end.
+
+Everything is read from the ends of the runs' own logs, so it costs next to nothing and the workers need no channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.records import run_files
+
+TABLE_EVERY_S = 1.0
+LINE_EVERY_S = 30.0
+TAIL_BYTES = 32 * 1024
+"""Enough for about 40 steps: the rate shown is that of the last few seconds."""
+COLUMNS = ("run", "state", "step", "compute", "reward", "score", "rollouts/s", "ETA")
+STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim", "interrupted": "yellow"}
+
+Show = Callable[[Sequence[str]], None]
+"""Called often, with the names of the runs that ended since the last call."""
+
+
+@dataclasses.dataclass
+class SweepState:
+    """What there is to show of a sweep.
+
+    Attributes:
+      root: the sweep's directory.
+      runs: config by name, in plan order.
+      states: `waiting`, `running`, `done`, `failed` or `interrupted`, by name.
+      failed: name -> the reason.
+      num_workers: runs at a time.
+    """
+
+    root: pathlib.Path
+    runs: Mapping[str, RunConfig]
+    states: dict[str, str]
+    failed: dict[str, str]
+    num_workers: int
+
+    def names(self, *states: str) -> tuple[str, ...]:
+        """Names of the runs in these states, in plan order."""
+        return tuple(name for name in self.runs if self.states[name] in states)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+    """How far a run has come.
+
+    Attributes:
+      step: steps taken.
+      compute: rollouts spent.
+      reward: mean reward of the last step.
+      score: the first evaluation set's last avg@k, as `avg@4 0.31`.
+      rate: rollouts per second lately, evaluations included.
+    """
+
+    step: int = 0
+    compute: int = 0
+    reward: float | None = None
+    score: str = ""
+    rate: float | None = None
+
+
+def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
+    """Reads the ends of a run's logs; an absent or unfinished log is a run that has not come so far."""
+    steps, evaluations = tail(directory / run_files.METRICS), tail(directory / run_files.EVAL)
+    score = ""
+    name = next(iter(config.evaluation.sets), None)
+    for line in evaluations:
+        if line.get("eval_set") == name:
+            score = next((f"{key} {value:.3f}" for key, value in line.items() if key.startswith("avg@")), "")
+    if not steps:
+        return RunStatus(score=score)
+    first, last = steps[0], steps[-1]
+    seconds = last["wall_s"] - first["wall_s"]
+    rate = (last["compute"] - first["compute"]) / seconds if seconds > 0 else None
+    return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate)
+
+
+def tail(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The last whole lines of a JSONL log, those within its last `TAIL_BYTES`."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, 2) - TAIL_BYTES)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    # What precedes the first line break may be the end of a line, and what follows the last one its beginning.
+    found = []
+    for line in lines[1 if start else 0 : -1]:
+        with contextlib.suppress(ValueError):  # a broken line is the reader's of the run to report, not the display's
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict) and all(key in line for key in run_files.LINE_KEYS)]
+
+
+@contextlib.contextmanager
+def display(sweep: SweepState, console: Console | None = None) -> Iterator[Show]:
+    """Yields the function that shows the sweep: as a live table, or elsewhere as a line per ended run and per 30 s."""
+    console = Console(stderr=True) if console is None else console
+    if not console.is_terminal:
+        yield _lines(sweep)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        last = 0.0
+
+        def show(ended: Sequence[str]) -> None:
+            nonlocal last
+            if ended or time.monotonic() - last >= TABLE_EVERY_S:
+                last = time.monotonic()
+                live.update(status_table(sweep, max_rows=console.height - 6), refresh=True)
+
+        yield show
+        live.update("", refresh=True)  # the caller prints the final table
+
+
+def _lines(sweep: SweepState) -> Show:
+    """Plain lines for a log."""
+    last = time.monotonic()
+
+    def show(ended: Sequence[str]) -> None:
+        nonlocal last
+        for name in ended:
+            status = read_status(sweep.root / name, sweep.runs[name])
+            logging.info("%s: %s", name, sweep.failed.get(name) or f"{sweep.states[name]} {status.score}")
+        if time.monotonic() - last >= LINE_EVERY_S:
+            last = time.monotonic()
+            logging.info("sweep: %s", headline(sweep, _statuses(sweep)))
+
+    return show
+
+
+def status_table(sweep: SweepState, *, max_rows: int | None = None) -> Table:
+    """One row per run; where they are more than `max_rows`, those that run and the last that ended otherwise."""
+    statuses = _statuses(sweep)
+    shown = list(statuses)
+    if max_rows is not None and len(shown) > max_rows:
+        # Rank by state, as a stable sort, then back to plan order.
+        rank = {"running": 0, "failed": 1, "interrupted": 1, "waiting": 2, "done": 3}
+        chosen = set(sorted(shown, key=lambda name: rank[sweep.states[name]])[: max(max_rows, 1)])
+        shown = [name for name in shown if name in chosen]
+    hidden = len(statuses) - len(shown)
+    table = Table(caption=headline(sweep, statuses) + (f"; {hidden} runs not shown" if hidden else ""))
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("run", "state") else "right", overflow="fold")
+    for name in shown:
+        table.add_row(*_row(name, sweep, statuses[name]), style=STYLES[sweep.states[name]])
+    return table
+
+
+def print_plan(sweep: SweepState) -> None:
+    """Every planned run, with n, B_problem, B, M and C, and whether it has finished."""
+    table = Table(title=f"{len(sweep.runs)} runs in {sweep.root}")
+    for column in ("run", "state", "n", "B_problem", "B", "steps", "compute"):
+        table.add_column(column, justify="left" if column in ("run", "state") else "right", overflow="fold")
+    total = 0
+    for name, config in sweep.runs.items():
+        compute = config.num_steps * config.rollouts_per_step
+        total += compute
+        numbers = (config.group_size, config.problems_per_batch, config.rollouts_per_step, config.num_steps, compute)
+        table.add_row(
+            name, sweep.states[name], *(f"{number:,}" for number in numbers), style=STYLES[sweep.states[name]]
+        )
+    table.caption = f"{total:,} rollouts, evaluations not counted"
+    _stdout().print(table)
+
+
+def print_result(sweep: SweepState) -> None:
+    """The final table, then why runs failed."""
+    console = _stdout()
+    console.print(status_table(sweep))
+    for name, reason in sweep.failed.items():
+        console.print(f"{name}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def headline(sweep: SweepState, statuses: Mapping[str, RunStatus]) -> str:
+    """`3 done, 2 running, 4 waiting, 1 failed; 41% of 262,144 rollouts; 9,000 rollouts/s, about 0:12:30 left`."""
+    states = list(sweep.states.values())
+    parts = [f"{states.count(state)} {state}" for state in STYLES if state in states]
+    ended = ("done", "failed")
+    total = sum(config.num_steps * config.rollouts_per_step for config in sweep.runs.values())
+    spent = sum(status.compute for status in statuses.values())
+    text = f"{', '.join(parts)}; {spent / max(total, 1):.0%} of {total:,} rollouts"
+    rates = [status.rate for name, status in statuses.items() if sweep.states[name] == "running" and status.rate]
+    if not rates:
+        return text
+    left = sum(_left(sweep.runs[name], statuses[name]) for name in statuses if sweep.states[name] not in ended)
+    together = sum(rates) / len(rates) * sweep.num_workers
+    return f"{text}; {sum(rates):,.0f} rollouts/s, about {_clock(left / together)} left"
+
+
+def _stdout() -> Console:
+    """Wide enough for names in a pipe or a file."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def _statuses(sweep: SweepState) -> dict[str, RunStatus]:
+    return {name: read_status(sweep.root / name, config) for name, config in sweep.runs.items()}
+
+
+def _row(name: str, sweep: SweepState, status: RunStatus) -> list[str]:
+    config, state = sweep.runs[name], sweep.states[name]
+    running = state == "running" and status.rate
+    return [
+        name,
+        state,
+        f"{status.step:,}/{config.num_steps:,}",
+        f"{status.compute:,}",
+        "" if status.reward is None else f"{status.reward:.3f}",
+        status.score,
+        f"{status.rate:,.0f}" if status.rate else "",
+        _clock(_left(config, status) / status.rate) if running and status.rate else "",
+    ]
+
+
+def _left(config: RunConfig, status: RunStatus) -> int:
+    return config.num_steps * config.rollouts_per_step - status.compute
+
+
+def _clock(seconds: float) -> str:
+    """`h:mm:ss`."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
