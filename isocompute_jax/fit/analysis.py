@@ -11,7 +11,7 @@ from isocompute_jax.fit.allocation import fit_allocation
 from isocompute_jax.fit.curves import Records, fit_curves, record_breaking
 from isocompute_jax.fit.frontier import frontier
 from isocompute_jax.fit.load import RunCurve, load_runs
-from isocompute_jax.fit.pooling import Budget, Curve, Group, average_seeds, compare, group_runs
+from isocompute_jax.fit.pooling import Budget, Curve, Group, average_seeds, compare, group_runs, uncovered
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
 
@@ -110,6 +110,8 @@ def analyse_runs(roots: Sequence[str], options: Options) -> Analysis:
     if all(fit.status == "failed" for fit in main.fits):
         details = "; ".join(f"{c.configuration.name}: {f.message}" for c, f in zip(main.curves, main.fits, strict=True))
         raise InputError(f"--runs: no curve of {options.metric} could be fitted ({details})")
+    by_name = {curve.configuration.name: curve for curve in main.curves}
+    unused = [uncovered(group, by_name[name]) for group in groups if (name := group.configuration.name) in by_name]
     allocation = fit_allocation(*optimal_group_size(main), window=options.window)
 
     targets, missing = _targets(groups, main, options)
@@ -122,7 +124,7 @@ def analyse_runs(roots: Sequence[str], options: Options) -> Analysis:
         targets=targets,
         by_seed=_by_seed(groups, options),
         by_records=_by_records(groups, main, options),
-        warnings=tuple(warnings + missing),
+        warnings=(*warnings, *filter(None, unused), *missing),
     )
 
 

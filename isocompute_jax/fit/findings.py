@@ -11,6 +11,9 @@ from isocompute_jax.fit.load import SOLVE_SHARES
 
 Summary = dict[str, Any]
 
+MOST_LISTED = 3
+"""Longer lists are left to the tables."""
+
 
 def rollouts(compute: float) -> str:
     """A compute in words, to three significant figures: `44,900` or `5.6 million`."""
@@ -24,6 +27,11 @@ def listed(items: Iterable[Any]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     words = [str(item) for item in items]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def every_seed(count: int) -> str:
+    """`both seeds` or `all 3 seeds`."""
+    return "both seeds" if count == 2 else f"all {count} seeds"
 
 
 def headline(summary: Summary) -> list[str]:
@@ -64,8 +72,11 @@ def ties(summary: Summary) -> list[str]:
         return [f"At each of the {len(compared)} budgets one configuration leads by more than the seed noise."]
     if len(shared) == len(compared):
         return [f"At all {len(compared)} budgets at least two configurations tie within seed noise."]
-    where = listed(f"{rollouts(row['compute'])} ({listed(row['tied_runs'])})" for row in shared)
-    return [f"At {len(shared)} of {len(compared)} budgets the best one ties with others within seed noise: {where}."]
+    text = f"At {len(shared)} of {len(compared)} budgets the best one ties with others within seed noise"
+    if len(shared) > MOST_LISTED:
+        return [f"{text}."]
+    where = listed(f"{rollouts(row['compute'])} rollouts ({listed(row['tied_runs'])})" for row in shared)
+    return [f"{text}: {where}."]
 
 
 def optimal_group_size(summary: Summary) -> list[str]:
@@ -173,10 +184,11 @@ def _leaders(summary: Summary) -> list[str]:
             f"{last['run']} has the highest fitted {metric} from {rollouts(first['compute'])} to "
             f"{rollouts(last['compute'])} rollouts, where it reaches {last['reward']:.3f}.",
         ]
+    again = "again " if first["run"] == last["run"] else ""
     return [
         *only,
         f"With {rollouts(first['compute'])} rollouts {first['run']} has the highest fitted {metric} "
-        f"({first['reward']:.3f}); with {rollouts(last['compute'])} it is {last['run']} ({last['reward']:.3f}).",
+        f"({first['reward']:.3f}); with {rollouts(last['compute'])} it is {again}{last['run']} ({last['reward']:.3f}).",
     ]
 
 
@@ -197,12 +209,17 @@ def _switch_sentences(summary: Summary) -> list[str]:
         alone = switch["by_seed"]
         seen = [compute for compute in alone.values() if compute is not None]
         if alone and len(seen) == len(alone):
-            text += f", and does so in all {len(alone)} seeds ({rollouts(min(seen))} to {rollouts(max(seen))})"
+            text += f", and does so in {every_seed(len(alone))} ({rollouts(min(seen))} to {rollouts(max(seen))})"
         elif alone:
-            text += f", but each seed alone shows this switch in only {len(seen)} of {len(alone)} cases"
+            text += f", but only {len(seen)} of {len(alone)} seeds show{'s' if len(seen) == 1 else ''} it alone"
         if switch["beyond_noise"] is not None:
-            borne = "stand out of" if switch["beyond_noise"] else "do not stand out of"
-            text += f"; the leads on its two sides {borne} the seed noise"
+            text += (
+                "; on both sides of it the lead exceeds two standard errors"
+                if switch["beyond_noise"]
+                else "; on at least one side of it the lead is within two standard errors"
+            )
+        if switch["established"] is False:
+            text += ": not established"
         sentences.append(text + ".")
     ended = len(summary["frontier"]["switches"]) - len(crossings)
     if ended:
@@ -230,7 +247,7 @@ def _unanimity(summary: Summary) -> list[str]:
         return []
     agreed = [row for row in rows if row["unanimous"]]
     if len(agreed) == len(rows):
-        return [f"In all {len(seeds)} seeds the same n has the best evaluation at every budget."]
+        return [f"In {every_seed(len(seeds))} the same n has the best evaluation at every budget."]
     return [f"The {len(seeds)} seeds agree on the n with the best evaluation at {len(agreed)} of {len(rows)} budgets."]
 
 
@@ -243,10 +260,9 @@ def _choices(summary: Summary) -> list[str]:
         if not next(iter(courses.values()))[0]:
             return [f"Whichever evaluations are fitted ({listed(courses)}), there is no switch."]
         ratios = [max(at) / min(at) for at in zip(*(points for _, points in courses.values()), strict=True)]
-        return [
-            f"Whichever evaluations are fitted ({listed(courses)}), the same switches are found, "
-            f"at computes that differ by at most a factor of {max(ratios):.2f}."
-        ]
+        widest = max(ratios) - 1
+        apart = f"at computes that differ by up to {widest:.1%}" if widest >= 1e-3 else "at the same compute"
+        return [f"Whichever evaluations are fitted ({listed(courses)}), the same switches are found, {apart}."]
     told = "; ".join(
         f"{rule}: "
         + (listed(f"{a} → {b} at {rollouts(c)}" for (a, b), c in zip(pairs, at, strict=True)) or "no switch")

@@ -94,5 +94,6 @@ def _switch(
         to_index=after.index,
         reward=reward,
         epochs=epochs(compute, group_size=left.group_size, problem_set_size=left.problem_set_size),
+        span=(before.start, after.end),
         cause="crossing" if crossing else "range",
     )

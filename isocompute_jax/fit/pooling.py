@@ -52,7 +52,6 @@ class Budget:
     Attributes:
       compute: rollouts.
       mean: [K] mean reward over seeds; NaN where a configuration has no data.
-      seeds: [K] number of seeds behind each mean.
       seed_sd: standard deviation of one seed's reward, pooled over configurations; NaN with one seed each.
       best: number of the configuration with the highest mean.
       tied: those within one standard error of the difference of the best, itself included; only `best` without noise.
@@ -60,15 +59,9 @@ class Budget:
 
     compute: float
     mean: np.ndarray
-    seeds: np.ndarray
     seed_sd: float
     best: int
     tied: tuple[int, ...]
-
-    def separates(self, better: int, worse: int) -> bool:
-        """Whether `better` leads `worse` by more than one standard error of the difference (False without noise)."""
-        error = self.seed_sd * np.sqrt(1.0 / self.seeds[better] + 1.0 / self.seeds[worse])
-        return bool(self.mean[better] - self.mean[worse] > error)
 
 
 def group_runs(runs: Sequence[RunCurve]) -> tuple[list[Group], list[str]]:
@@ -129,11 +122,11 @@ def _names(members: Sequence[RunCurve]) -> list[str]:
 
 
 def average_seeds(group: Group, metric: str, *, seed: int | None = None) -> Curve | None:
-    """The mean curve of a configuration over the range that all of its seeds cover.
+    """The mean curve of a configuration, over a range that all of the averaged seeds cover.
 
-    The grid is that of the seed with the most evaluations; a seed that was evaluated at other computes is read off by
-    linear interpolation in log C. Averaging a changing set of seeds
-    would put steps into the curve, so the mean ends where the first seed ends.
+    Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends. A
+    seed that broke off early is left out when the others have more evaluations without it (see `_longest_mean`). The
+    grid is that of the seed with the most evaluations; the others are read off by linear interpolation in log C.
 
     Args:
       group: the configuration's runs.
@@ -143,26 +136,49 @@ def average_seeds(group: Group, metric: str, *, seed: int | None = None) -> Curv
     Returns:
       The curve, or None when no run has the metric.
     """
-    series = [
-        (run.facts.seed, run.compute[known], run.columns[metric][known])
-        for run in group.runs
-        if metric in run.columns and seed in (None, run.facts.seed)
-        for known in [~np.isnan(run.columns[metric])]
-        if known.any()
-    ]
+    series = []
+    for run in group.runs:
+        values = run.columns.get(metric, np.full_like(run.compute, np.nan))
+        known = ~np.isnan(values)
+        if known.any() and seed in (None, run.facts.seed):
+            series.append((run.facts.seed, run.compute[known], values[known]))
     if not series:
         return None
-    trained = [compute[compute > 0] for _, compute, _ in series]
-    grid = np.array([])
-    if all(len(compute) for compute in trained):
-        low, high = max(c[0] for c in trained), min(c[-1] for c in trained)
-        densest = max(trained, key=len)
-        grid = densest[(densest >= low) & (densest <= high)]
+    series = [series[i] for i in _longest_mean([compute[compute > 0] for _, compute, _ in series])]
+    grid = _shared_grid([compute[compute > 0] for _, compute, _ in series])
     values = np.array([read_off(compute, reward, grid) for _, compute, reward in series])
     if all(compute[0] == 0 for _, compute, _ in series):
         base = np.array([[reward[0]] for _, _, reward in series])
         grid, values = np.concatenate([[0.0], grid]), np.concatenate([base, values], axis=1)
     return Curve(group.configuration, tuple(seed for seed, _, _ in series), grid, values)
+
+
+def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:
+    """The computes of the series with the most points, within the range that every series covers."""
+    if not all(len(compute) for compute in computes):
+        return np.array([])
+    low, high = max(c[0] for c in computes), min(c[-1] for c in computes)
+    densest = max(computes, key=len)
+    return densest[(densest >= low) & (densest <= high)]
+
+
+def _longest_mean(computes: Sequence[np.ndarray]) -> list[int]:
+    """The series to average: of the k that reach furthest, the k with the most values (k x points); most of equals."""
+    furthest = sorted(range(len(computes)), key=lambda i: -computes[i][-1] if len(computes[i]) else 0.0)
+    choices = [furthest[:k] for k in range(len(furthest), 0, -1)]
+    return sorted(max(choices, key=lambda chosen: len(chosen) * len(_shared_grid([computes[i] for i in chosen]))))
+
+
+def uncovered(group: Group, curve: Curve) -> str | None:
+    """What the mean of a configuration leaves unused because its seeds do not reach equally far; None if nothing."""
+    left_out = [str(run.facts.seed) for run in group.runs if run.facts.seed not in curve.seeds]
+    reach = max(run.compute[-1] for run in group.runs)
+    parts = []
+    if left_out:
+        parts.append(f"leaves out seed {', '.join(left_out)}, which breaks off early")
+    if len(curve.compute) and curve.compute[-1] < reach * (1 - SAME_COMPUTE):
+        parts.append(f"ends at compute {curve.compute[-1]:g}, although a seed reaches {reach:g}")
+    return f"{group.configuration.name}: the mean of its seeds {' and '.join(parts)}" if parts else None
 
 
 def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -194,19 +210,52 @@ def compare(curves: Sequence[Curve]) -> list[Budget]:
 
 
 def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
-    mean = np.full(len(curves), np.nan)
+    levels = [_level(curve, np.array([compute])) for curve in curves]
+    mean = np.array([np.nan if level is None else level.mean() for level in levels])
     seeds = np.array([len(curve.seeds) for curve in curves])
-    squares, freedom = 0.0, 0
-    for k, curve in enumerate(curves):
-        trained = curve.compute[curve.compute > 0]
-        if not len(trained) or not trained[0] * (1 - SAME_COMPUTE) <= compute <= trained[-1] * (1 + SAME_COMPUTE):
-            continue
-        values = np.array([read_off(curve.compute, row, np.array([compute]))[0] for row in curve.per_seed])
-        mean[k] = values.mean()
-        squares += float(np.sum((values - values.mean()) ** 2))
-        freedom += len(values) - 1
-    seed_sd = float(np.sqrt(squares / freedom)) if freedom else float("nan")
+    seed_sd = _pooled_sd(levels)
     best = int(np.nanargmax(mean))
     error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
     tied = {best} | {int(k) for k in np.flatnonzero(mean[best] - mean <= error)}
-    return Budget(compute, mean, seeds, seed_sd, best, tuple(sorted(tied)))
+    return Budget(compute, mean, seed_sd, best, tuple(sorted(tied)))
+
+
+def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarray) -> tuple[float, float]:
+    """How far `better` is ahead of `worse` on average over several budgets: (difference, its standard error).
+
+    A seed's evaluations move together, so each seed is averaged over the budgets first and counts as one observation;
+    the variance of these is pooled over configurations.
+
+    Args:
+      curves: all configurations.
+      better: number of one of them.
+      worse: number of another.
+      compute: [P] budgets.
+
+    Returns:
+      NaN for what the data do not give.
+    """
+    levels = [_level(curve, compute) for curve in curves]
+    one, other = levels[better], levels[worse]
+    if one is None or other is None:
+        return float("nan"), float("nan")
+    error = _pooled_sd(levels) * np.sqrt(1.0 / len(one) + 1.0 / len(other))
+    return float(one.mean() - other.mean()), float(error)
+
+
+def _level(curve: Curve, compute: np.ndarray) -> np.ndarray | None:
+    """[S] mean reward of each seed over budgets `compute`; None when the curve does not reach over all of them."""
+    trained = curve.compute[curve.compute > 0]
+    if not len(compute) or not len(trained):
+        return None
+    if compute.min() < trained[0] * (1 - SAME_COMPUTE) or compute.max() > trained[-1] * (1 + SAME_COMPUTE):
+        return None
+    return np.array([read_off(curve.compute, row, compute).mean() for row in curve.per_seed])
+
+
+def _pooled_sd(levels: Sequence[np.ndarray | None]) -> float:
+    """Standard deviation of one seed, pooled over configurations; NaN when none has two seeds."""
+    known = [level for level in levels if level is not None]
+    freedom = sum(len(level) - 1 for level in known)
+    squares = sum(float(np.sum((level - level.mean()) ** 2)) for level in known)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")

@@ -84,6 +84,7 @@ class Switch:
       to_index: number of the configuration that is best after.
       reward: fitted reward of the new configuration there.
       epochs: compute / (n D) of the configuration that is left; NaN when D is unknown.
+      span: compute at which the old configuration took the lead, and at which the new one loses it.
       cause: `crossing` of two curves, or `range`: a curve's data begin or end there, which says nothing about n.
     """
 
@@ -92,6 +93,7 @@ class Switch:
     to_index: int
     reward: float
     epochs: float
+    span: tuple[float, float]
     cause: Literal["crossing", "range"]
 
 

@@ -20,10 +20,13 @@ import numpy as np
 from isocompute_jax import __version__
 from isocompute_jax.fit.analysis import Analysis, MetricAnalysis
 from isocompute_jax.fit.load import SOLVE_SHARES
-from isocompute_jax.fit.pooling import average_seeds
+from isocompute_jax.fit.pooling import average_seeds, lead
 from isocompute_jax.fit.results import Configuration, Switch
 
 SCHEMA_VERSION = 1
+
+LEAD_ERRORS = 2.0
+"""A lead counts as beyond seed noise above so many standard errors."""
 
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def _frontier(analysis: Analysis) -> dict[str, Any]:
     return {
         "metric": main.metric,
         "switches": [
-            switch | {"beyond_noise": _beyond_noise(main, found), "by_seed": _seen_by_seed(analysis, switch)}
+            switch | _support(analysis, switch, found)
             for switch, found in zip(_switches(main), main.frontier.switches, strict=True)
         ],
         "segments": [_cell(configurations[s.index]) | {"start": s.start, "end": s.end} for s in main.frontier.segments],
@@ -156,18 +159,31 @@ def _switch(switch: Switch, configurations: Sequence[Configuration]) -> dict[str
     }
 
 
-def _beyond_noise(main: MetricAnalysis, switch: Switch) -> bool | None:
-    """Whether the evaluations bear a switch out; None without a noise estimate.
+def _support(analysis: Analysis, switch: dict[str, Any], found: Switch) -> dict[str, Any]:
+    """How well the evaluations bear a switch out.
 
-    They do when the old configuration leads by more than one standard error of the difference at some budget before the
-    switch, and the new one does at some budget after it.
+    `lead_before` is that of the old configuration over the budgets before the switch, `lead_after` that of the new one
+    over those after it. `beyond_noise`: both exceed `LEAD_ERRORS` standard errors. `by_seed`: where each seed alone has
+    this switch. `established`: beyond noise, and in every seed. None where there are no two seeds to tell.
     """
-    known = [budget for budget in main.budgets if math.isfinite(budget.seed_sd)]
-    if not known:
-        return None
-    before = any(b.separates(switch.from_index, switch.to_index) for b in known if b.compute <= switch.compute)
-    after = any(b.separates(switch.to_index, switch.from_index) for b in known if b.compute >= switch.compute)
-    return before and after
+    main = analysis.main
+    computes = np.array([budget.compute for budget in main.budgets])
+    before = computes[(computes >= found.span[0]) & (computes <= found.compute)]
+    after = computes[(computes >= found.compute) & (computes <= found.span[1])]
+    leads = (
+        lead(main.curves, found.from_index, found.to_index, compute=before),
+        lead(main.curves, found.to_index, found.from_index, compute=after),
+    )
+    noise = any(math.isfinite(budget.seed_sd) for budget in main.budgets)
+    beyond = all(difference > LEAD_ERRORS * error for difference, error in leads)
+    by_seed = _seen_by_seed(analysis, switch)
+    return {
+        "lead_before": dict(zip(("difference", "stderr"), leads[0], strict=True)),
+        "lead_after": dict(zip(("difference", "stderr"), leads[1], strict=True)),
+        "beyond_noise": beyond if noise else None,
+        "by_seed": by_seed,
+        "established": beyond and None not in by_seed.values() if noise and by_seed else None,
+    }
 
 
 def _seen_by_seed(analysis: Analysis, switch: dict[str, Any]) -> dict[str, float | None]:
@@ -264,7 +280,7 @@ def _training(analysis: Analysis) -> list[dict[str, Any]]:
         series = {}
         for name in ("entropy", *SOLVE_SHARES):
             curve = average_seeds(group, name)
-            if curve is not None:
+            if curve is not None and np.any(curve.compute > 0):
                 series[name] = {"compute": curve.compute, "mean": curve.reward}
         if series:
             rows.append(_cell(group.configuration) | {"series": series})
@@ -296,7 +312,8 @@ def tables(summary: dict[str, Any]) -> dict[str, str]:
         for curve in summary["curves"]
     ]
     switches = [
-        {key: value for key, value in switch.items() if key != "by_seed"} for switch in summary["frontier"]["switches"]
+        {key: value for key, value in switch.items() if not isinstance(value, dict)}
+        for switch in summary["frontier"]["switches"]
     ]
     return {
         "fits.csv": _csv(fits, ()),

@@ -30,7 +30,7 @@ def write_run(
     """One run: `params` are floor, asymptote, midpoint and steepness of avg@4."""
     path.mkdir(parents=True)
     rng = np.random.default_rng([group_size, seed])
-    steps = int(budgets[-1] // (BATCH * group_size))
+    steps = int(BUDGETS[-1] // (BATCH * group_size))
     facts = {
         "group_size": group_size,
         "problems_per_batch": BATCH,

@@ -50,7 +50,13 @@ def test_bad_rows_are_reported_with_file_and_line_and_the_rest_goes_on(tmp_path)
     log.write_text("\n".join(lines) + "\n")
     (run,), warnings = load(tmp_path)
     assert len(run.compute) == len(lines) - 5
-    for line, reason in {2: "not JSON", 3: "avg@4 is 1.7", 4: "compute is None", 6: "already given", 7: "object"}.items():
+    for line, reason in {
+        2: "not JSON",
+        3: "avg@4 is 1.7",
+        4: "compute is None",
+        6: "already given",
+        7: "object",
+    }.items():
         assert any(f"{log}:{line}: row left out" in w and reason in w for w in warnings), (line, warnings)
 
 

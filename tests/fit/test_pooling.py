@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.load import RunCurve
-from isocompute_jax.fit.pooling import average_seeds, compare, group_runs, merge_close
+from isocompute_jax.fit.pooling import average_seeds, compare, group_runs, lead, merge_close, uncovered
 from isocompute_jax.records.run_files import RunFacts
 
 
@@ -38,6 +38,19 @@ def test_the_mean_ends_where_the_first_seed_ends_and_other_computes_are_interpol
     np.testing.assert_allclose(curve.per_seed, [[0.1, 0.2, 0.3], [0.3, 0.4, 0.5]])
 
 
+def test_a_seed_that_broke_off_is_left_out_when_the_others_say_more_without_it():
+    full = {"compute": (100, 200, 300, 400, 500), "reward": (0.1, 0.2, 0.3, 0.4, 0.5)}
+    runs = [run(seed=0, **full), run(seed=1, **full), run(seed=2, compute=(100, 200), reward=(0.4, 0.5))]
+    groups, _ = group_runs(runs)
+    curve = average_seeds(groups[0], "avg@4")
+    assert curve is not None and curve.seeds == (0, 1) and curve.compute[-1] == 500
+    assert "leaves out seed 2" in (uncovered(groups[0], curve) or "")
+    groups, _ = group_runs([*runs[:2], run(seed=2, compute=(100, 200, 300, 400), reward=(0.4, 0.5, 0.6, 0.7))])
+    curve = average_seeds(groups[0], "avg@4")
+    assert curve is not None and curve.seeds == (0, 1, 2) and curve.compute[-1] == 400
+    assert "ends at compute 400, although a seed reaches 500" in (uncovered(groups[0], curve) or "")
+
+
 def test_other_swept_fields_keep_configurations_apart_and_name_them():
     groups, _ = group_runs([run(seed=s, lr=lr, steps_note="same") for lr in (0.1, 0.2) for s in (0, 1)])
     assert [(g.configuration.name, len(g.runs)) for g in groups] == [("n = 8, lr = 0.1", 2), ("n = 8, lr = 0.2", 2)]
@@ -60,7 +73,19 @@ def test_ties_follow_the_pooled_standard_error():
     (budget,) = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.40)))
     assert budget.seed_sd == pytest.approx(np.sqrt(0.02))
     assert budget.best == 2 and budget.tied == (1, 2)
-    assert budget.separates(2, 0) and not budget.separates(2, 1) and not budget.separates(0, 2)
+
+
+def test_a_lead_averages_each_seed_over_the_budgets_first():
+    # Over both budgets the seeds of n = 2 average 0.2 and 0.3, those of n = 4 0.5 and 0.5: variances 0.005 and 0.
+    pair = curves(
+        run(n=2, seed=0, compute=(100, 200), reward=(0.1, 0.3)),
+        run(n=2, seed=1, compute=(100, 200), reward=(0.2, 0.4)),
+        run(n=4, seed=0, compute=(100, 200), reward=(0.4, 0.6)),
+        run(n=4, seed=1, compute=(100, 200), reward=(0.6, 0.4)),
+    )
+    assert lead(pair, 1, 0, compute=np.array([100.0, 200.0])) == pytest.approx((0.25, np.sqrt(0.0025)))
+    assert np.isnan(lead(pair, 1, 0, compute=np.array([100.0, 300.0]))).all()
+    assert np.isnan(lead(pair, 1, 0, compute=np.array([]))).all()
 
 
 def test_one_seed_gives_no_noise_and_no_ties():
@@ -69,7 +94,6 @@ def test_one_seed_gives_no_noise_and_no_ties():
     assert [b.best for b in budgets] == [0, 0, 1, 0]
     assert all(np.isnan(b.seed_sd) and b.tied == (b.best,) for b in budgets)
     assert np.isnan(budgets[-1].mean[1])
-    assert not budgets[0].separates(0, 1)
 
 
 def test_budgets_that_differ_by_rounding_are_one():

@@ -1,0 +1,233 @@
+"""From run directories to the report: every file, findings that are computed, and honesty in degenerate cases."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit import findings
+from isocompute_jax.fit.analysis import Options, analyse_runs
+from isocompute_jax.fit.outputs import analyse, headline_table
+from isocompute_jax.fit.sections import Section, Table
+from isocompute_jax.fit.summary import summarise
+from isocompute_jax.records.errors import InputError
+from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
+
+FIGURES = ("learning_curves", "optimal_group_size", "targets", "epochs", "entropy", "solve_rates")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A noise-free sweep, analysed and written: (output directory, summary, report's HTML)."""
+    root = tmp_path_factory.mktemp("sweep")
+    out = root / "out"
+    write_sweep(root / "runs", noise=0.0)
+    extra = Section("How the runs were made", ("By hand & on purpose.",), table=Table(("a",), ((1.5,), (None,))))
+    analysis = analyse([root / "runs"], out, before=[extra])
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(summarise(analysis)))
+    return out, summary, (out / "report.html").read_text()
+
+
+def crossing(one: int, other: int) -> float:
+    """Where two curves of `CROSSING` meet, by bisection on their definition."""
+
+    def gap(compute: float) -> float:
+        values = [f + (a - f) / (1 + (mid / compute) ** b) for f, a, mid, b in (CROSSING[one], CROSSING[other])]
+        return values[0] - values[1]
+
+    low, high = 2e3, 3e5
+    assert gap(low) > 0 > gap(high)
+    for _ in range(200):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if gap(middle) > 0 else (low, middle)
+    return low
+
+
+def test_every_file_exists(written):
+    out, _, _ = written
+    names = {"fits.csv", "frontier.csv", "switches.csv", "summary.json", "report.html", "figures"}
+    assert {path.name for path in out.iterdir()} == names
+    expected = {f"{name}{suffix}" for name in FIGURES for suffix in (".svg", ".png")}
+    assert {path.name for path in (out / "figures").iterdir()} == expected
+
+
+def test_summary_schema_and_numbers(written):
+    _, summary, _ = written
+    assert list(summary) == [
+        "schema_version", "inputs", "flags", "versions", "seed", "warnings", "base_model", "curves", "frontier",
+        "allocation", "ties", "per_seed", "record_choices", "targets", "training",
+    ]  # fmt: skip
+    assert [curve["run"] for curve in summary["curves"]] == ["n = 2", "n = 4", "n = 8", "n = 16"]
+    for curve in summary["curves"]:
+        assert curve["form"] == "hill" and curve["seeds"] == [0, 1, 2] and curve["window"] == [2048, 2**18]
+        names = ("floor", "asymptote", "midpoint", "steepness")
+        np.testing.assert_allclose([curve["params"][k] for k in names], CROSSING[curve["group_size"]], rtol=1e-5)
+    switches = summary["frontier"]["switches"]
+    assert [(s["from_group_size"], s["to_group_size"], s["cause"]) for s in switches] == [
+        (2, 4, "crossing"),
+        (4, 8, "crossing"),
+    ]
+    for switch in switches:
+        n = switch["from_group_size"]
+        assert switch["compute"] == pytest.approx(crossing(n, switch["to_group_size"]), rel=1e-5)
+        assert switch["epochs"] == pytest.approx(switch["compute"] / (n * PROBLEMS))
+        assert switch["from_problems_per_batch"] == 8
+        assert [switch["by_seed"][s] for s in "012"] == pytest.approx([switch["compute"]] * 3, rel=1e-6)
+    assert [row["group_size"] for row in summary["frontier"]["budgets"]] == [2, 2, 2, 2, 2, 4, 4, 8]
+    assert set(summary["record_choices"]) == {"strict", "bucketed", "off"}
+    assert set(summary["targets"]) == {"avg@4", "best@4", "worst@4"}
+    assert summary["base_model"]["avg@4"] == pytest.approx(0.07)
+    assert all(row["unanimous"] for row in summary["per_seed"]["budgets"])
+    assert summary["allocation"]["status"] == "warning"  # levels at 8 of 16: the data end during the rise
+
+
+def test_tables_match_the_summary(written):
+    out, summary, _ = written
+    for name, count in {"fits": 4, "frontier": 8, "switches": 2}.items():
+        with open(out / f"{name}.csv", newline="") as file:
+            assert len(list(csv.DictReader(file))) == count
+    with open(out / "switches.csv", newline="") as file:
+        computes = [float(row["compute"]) for row in csv.DictReader(file)]
+    assert computes == [switch["compute"] for switch in summary["frontier"]["switches"]]
+
+
+def test_the_report_is_one_file_with_computed_findings(written):
+    _, summary, html = written
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", html)
+    assert html.count("data:image/svg+xml;base64,") == len(FIGURES)
+    for switch in summary["frontier"]["switches"]:
+        where = f"at {findings.rollouts(switch['compute'])} rollouts"
+        assert f"from {switch['from_run']} to {switch['to_run']} {where}" in html
+        assert switch["beyond_noise"] and switch["established"]
+    assert "in all 3 seeds" in html
+    assert "How the runs were made" in html and "By hand &amp; on purpose." in html
+    for term in ("rollout", "B<sub>problem</sub>", "epoch", "How to read this"):
+        assert term in html
+
+
+def summary_of(root, **options):
+    return summarise(analyse_runs([str(root)], Options(**options)))
+
+
+def text_of(summary) -> str:
+    parts = (findings.headline, findings.learning_curves, findings.ties, findings.optimal_group_size, findings.targets)
+    return " ".join(sentence for part in parts for sentence in part(summary))
+
+
+def test_one_group_size_cannot_answer_the_question(tmp_path):
+    write_sweep(tmp_path / "runs", curves={8: CROSSING[8]}, seeds=2)
+    analyse([tmp_path / "runs"], tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert "cannot say which n is best" in text_of(summary)
+    assert "passes from" not in text_of(summary)
+    assert not (tmp_path / "out" / "figures" / "epochs.svg").exists()
+    assert "cannot say which n is best" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_one_seed_has_no_noise_estimate(tmp_path):
+    text = text_of(summary_of(write_sweep(tmp_path / "runs", seeds=1)))
+    assert "no noise estimate" in text and "seed noise" not in text and "all 1 seeds" not in text
+
+
+def test_pure_noise_is_reported_as_ties_and_no_switch_stands_out_of_it(tmp_path):
+    same = {n: CROSSING[4] for n in (4, 8, 16)}
+    summary = summary_of(write_sweep(tmp_path / "runs", curves=same, noise=0.02))
+    assert len([row for row in summary["ties"]["budgets"] if len(row["tied_runs"]) > 1]) >= 4
+    switches = summary["frontier"]["switches"]
+    assert switches and not any(switch["established"] for switch in switches)
+    assert "not established" in text_of(summary) and "tie" in text_of(summary)
+
+
+def test_no_switch_is_said_so(tmp_path):
+    better = {4: (0.07, 0.9, 2e4, 1.2), 8: (0.07, 0.6, 5e4, 1.2)}
+    summary = summary_of(write_sweep(tmp_path / "runs", curves=better, noise=0.001))
+    assert summary["frontier"]["switches"] == []
+    assert "there is no switch" in text_of(summary)
+    assert "n* is 4 at every budget" in summary["allocation"]["message"]
+
+
+def test_runs_that_never_learn_or_only_have_the_base_model(tmp_path):
+    write_run(tmp_path / "flat", group_size=4, seed=0, params=(0.3, 0.3, 1e4, 1.0))
+    write_run(tmp_path / "start", group_size=8, seed=0, params=CROSSING[8], budgets=np.array([], dtype=int), done=False)
+    summary = summary_of(tmp_path)
+    assert [curve["status"] for curve in summary["curves"]] == ["warning", "failed"]
+    assert text_of(summary)
+    with pytest.raises(InputError, match="no curve of"):
+        analyse_runs([str(tmp_path / "start")], Options())
+
+
+def test_missing_targets_and_histograms_are_left_out(tmp_path):
+    rows = ["run,group_size,problems_per_batch,compute,reward"]
+    rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]
+    (tmp_path / "curves.csv").write_text("\n".join(rows))
+    analyse([tmp_path / "curves.csv"], tmp_path / "out", Options(metric="reward"))
+    assert {p.stem for p in (tmp_path / "out" / "figures").iterdir()} == {"learning_curves", "optimal_group_size"}
+
+
+@pytest.mark.parametrize("bad", [{"window": 2}, {"bin_width": 1.5}, {"records": "bucketed"}])
+def test_bad_options_name_the_flag(bad):
+    with pytest.raises(InputError, match=f"--{next(iter(bad))}"):
+        Options(**bad)
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+
+
+def command_line(*flags: str) -> subprocess.CompletedProcess:
+    return python("-m", "isocompute_jax.fit", *flags)
+
+
+def test_command_line(tmp_path):
+    write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4)}, seeds=2)
+    done = command_line(f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}", "--title=Two sizes")
+    assert done.returncode == 0, done.stderr
+    assert "configuration" in done.stdout and "n = 2" in done.stdout and "report.html" in done.stdout
+    assert "<h1>Two sizes</h1>" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--runs=nowhere", "--out=out"], "nowhere does not exist"),
+        (["--out=out"], "--runs is missing"),
+        (["--runs=.", "--out=out", "--recrods=off"], "recrods"),
+        (["somewhere"], "did you mean --runs=somewhere"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_message(flags, message):
+    done = command_line(*flags)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr and done.stderr.count("error:") == 1
+
+
+def test_headline_table_lists_every_configuration(written):
+    _, summary, _ = written
+    table = headline_table(summary)
+    assert all(curve["run"] in table for curve in summary["curves"])
+
+
+def test_the_room_works_without_the_training_packages():
+    code = """
+import sys
+for name in ("flax", "orbax", "transformers", "grain", "optax", "torch"):
+    sys.modules[name] = None
+import isocompute_jax.fit
+assert "matplotlib" not in sys.modules
+import isocompute_jax.fit.outputs
+import numpy as np
+from isocompute_jax.fit import fit_curves
+(fit,) = fit_curves([np.geomspace(1e3, 1e6, 9)], [np.linspace(0.1, 0.6, 9)])
+assert fit.status != "failed"
+"""
+    done = python("-W", "error", "-c", code)
+    assert done.returncode == 0, done.stderr
