@@ -1,0 +1,162 @@
+"""What a study runs: presets, each a base model, a curation and a list of slices through (n, B_problem, ...).
+
+The learning rate is constant over batch sizes except where a slice asks otherwise: see the departures in BUILD.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isocompute_jax.experiment.base_model import BaseModelConfig
+from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
+from isocompute_jax.experiment.curate import CurationConfig
+from isocompute_jax.experiment.sweep import fixed_rollouts_per_step
+from isocompute_jax.learner import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """One question asked of one problem set: a sweep and its analysis.
+
+    Attributes:
+      name: directory below `runs/` and `report/`.
+      question: what it asks, for the report.
+      problem_set: a set or mixture of the curation.
+      axes: swept fields of the run config.
+      overrides: fields that differ from `base_run`.
+      max_rollouts_per_step: combinations above it are left out.
+    """
+
+    name: str
+    question: str
+    problem_set: str
+    axes: Mapping[str, Sequence[Any]]
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    max_rollouts_per_step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A study.
+
+    Attributes:
+      num_problems: problems that are measured and cut into sets.
+      base_problems: further problems, used only to teach the base model.
+      base: the base model's supervised phase.
+      curation: how the sets are cut.
+      run: config that every slice starts from; its paths are filled in by the study.
+      slices: what is asked.
+    """
+
+    num_problems: int
+    base_problems: int
+    base: BaseModelConfig
+    curation: CurationConfig
+    run: RunConfig
+    slices: tuple[Slice, ...]
+
+
+def embedded_run(*, max_compute: int, points: int, samples: int) -> RunConfig:
+    """The run that the embedded model is trained with, before a slice's overrides."""
+    return RunConfig(
+        max_compute=max_compute,
+        checkpoint_every_s=30.0,
+        recipe=RecipeConfig(healthy="none"),
+        optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
+        evaluation=EvaluationConfig(samples=samples, points=points, first_compute=2048),
+    )
+
+
+HARD = Slice(
+    name="hard",
+    question="Hard problems, 8 problems per batch: how many rollouts per problem at which budget?",
+    problem_set="hard",
+    axes={"group_size": (2, 4, 8, 16, 32), "seed": (0, 1, 2)},
+    overrides={"recipe.healthy": "hard"},
+)
+
+EASY = Slice(
+    name="easy",
+    question="Easy problems, 8 problems per batch, KL and entropy terms on: does n* differ from Hard?",
+    problem_set="easy",
+    axes={"group_size": (2, 4, 8, 16, 32), "seed": (0, 1, 2)},
+    overrides={"recipe.healthy": "easy"},
+)
+
+SMOKE = Preset(
+    num_problems=512,
+    base_problems=1024,
+    base=BaseModelConfig(steps=120),
+    curation=CurationConfig(sets=("easy", "hard"), validation_size=48),
+    run=embedded_run(max_compute=2048, points=4, samples=4),
+    slices=(dataclasses.replace(HARD, axes={"group_size": (4, 16), "seed": (0, 1)}),),
+)
+
+QUICK = Preset(
+    num_problems=5120,
+    base_problems=20480,
+    base=BaseModelConfig(),
+    curation=CurationConfig(sets=("easy", "hard"), validation_size=300),
+    run=embedded_run(max_compute=2**18, points=15, samples=8),
+    slices=(HARD,),
+)
+
+FULL = dataclasses.replace(
+    QUICK,
+    curation=CurationConfig(
+        sets=("easy", "hard"), mixtures={"mixture": {"easy": 0.5, "hard": 0.5}}, validation_size=300
+    ),
+    slices=(
+        HARD,
+        EASY,
+        Slice(
+            name="mixture",
+            question="Half Easy, half Hard: which of the two decides n*?",
+            problem_set="mixture",
+            axes=HARD.axes,
+            overrides={"recipe.healthy": "mixture"},
+        ),
+        Slice(
+            name="fixed_batch",
+            question="Fixed B = 256 rollouts per step: more rollouts per problem, or more problems?",
+            problem_set="hard",
+            axes={
+                **fixed_rollouts_per_step(256, (4, 8, 16, 32, 64)),
+                "seed": (0, 1, 2),
+            },
+            overrides={"recipe.healthy": "hard"},
+        ),
+        Slice(
+            name="free",
+            question="Everything free: n and problems per batch together, up to 512 rollouts per step.",
+            problem_set="hard",
+            axes={"group_size": (4, 8, 16, 32), "problems_per_batch": (4, 8, 16, 32), "seed": (0, 1)},
+            overrides={"recipe.healthy": "hard"},
+            max_rollouts_per_step=512,
+        ),
+        *(
+            Slice(
+                name=f"problems_{size}",
+                question=f"Only {size} training problems: does over-fitting lower n*?",
+                problem_set="hard",
+                axes=HARD.axes,
+                overrides={"recipe.healthy": "hard", "problem_set_size": size},
+            )
+            for size in (64, 256)
+        ),
+        *(
+            Slice(
+                name=f"lr_{rule}",
+                question=f"Learning rate scaled as B^{exponent} ({rule} rule) in place of a constant one.",
+                problem_set="hard",
+                axes=HARD.axes,
+                overrides={"recipe.healthy": "hard", "optimizer.lr_scaling_exponent": exponent},
+            )
+            for rule, exponent in (("sqrt", 0.5), ("linear", 1.0))
+        ),
+    ),
+)
+
+PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL}
