@@ -1,0 +1,69 @@
+"""One device and eight: the same numbers, and no device holds what it could share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import learner, model
+from tests.learner.builders import make_groups, mesh, optimizer, pack, relative_difference, train_step
+from tests.model.tiny import random_params, tiny_config
+
+CONFIG = tiny_config()
+STEPS = 3
+
+
+def train(*, sharded):
+    """Three steps on three batches; gradients and metrics of each, and the state after them."""
+    params, reference = random_params(CONFIG), random_params(CONFIG, seed=5)
+    if sharded:
+        reference = jax.device_put(reference, model.param_shardings(CONFIG, mesh()))
+    state = learner.init_state(params, CONFIG, optimizer(), mesh() if sharded else None)
+    history = []
+    for seed in range(STEPS):
+        batch = learner.place_batch(pack(make_groups(seed=seed)), mesh() if sharded else None)
+        step = train_step(sharded=sharded, donate=sharded)
+        state, metrics = step(state, batch, jnp.float32(1e-3), jnp.float32(0.8), reference)
+        history.append((jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)))
+    # Whoever handed the first parameters over still owns them, although the step reuses the state's memory.
+    np.testing.assert_array_equal(params["final_norm"], random_params(CONFIG)["final_norm"])
+    return state, history
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return train(sharded=False), train(sharded=True)
+
+
+def test_eight_devices_train_as_one_does(runs):
+    """Loss, metrics and gradients of every step, and the parameters at the end; the sharded step donates its state."""
+    (state, history), (sharded_state, sharded_history) = runs
+    assert len(jax.devices()) == 8
+    for (gradient, metrics), (sharded_gradient, sharded_metrics) in zip(history, sharded_history, strict=True):
+        assert relative_difference(sharded_gradient, gradient) < 1e-5
+        assert sharded_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+    assert relative_difference(sharded_state.params, state.params) < 1e-5
+    assert int(sharded_state.step) == STEPS
+
+
+def test_state_is_sharded_and_moments_like_their_parameters(runs):
+    _, (state, _) = runs
+    wanted = model.param_shardings(CONFIG, mesh())
+    adam = state.opt_state[1][1]
+    for tree in (state.params, state.opt_state[0], adam.mu, adam.nu):
+        jax.tree.map(lambda x, sharding: _same_sharding(x, sharding), tree, wanted)
+    embed = adam.mu["embed"]
+    assert embed.sharding.shard_shape(embed.shape) == (6, 8)  # [12 / tensor, 16 / fsdp]
+    wq = adam.nu["layers"]["wq"]
+    assert wq.sharding.shard_shape(wq.shape) == (2, 8, 1, 8)  # [L, 16 / fsdp, 2 heads / tensor, H]
+    assert adam.count.sharding.is_fully_replicated and state.step.sharding.is_fully_replicated
+
+
+def _same_sharding(array, sharding):
+    assert array.sharding.is_equivalent_to(sharding, array.ndim), (array.shape, array.sharding, sharding)
+
+
+def test_the_first_state_is_sharded_from_the_start():
+    state = learner.init_state(random_params(CONFIG), CONFIG, optimizer(), mesh())
+    shardings = learner.state_shardings(CONFIG, mesh(), optimizer())
+    jax.tree.map(_same_sharding, state, shardings)

@@ -1,0 +1,235 @@
+"""What one update does to the state: nothing without signal, AdamW with it, in the direction each term names."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from isocompute_jax import learner, model
+from tests.learner.builders import (
+    CLIPPING,
+    SEVERAL,
+    WHOLE,
+    make_groups,
+    optimizer,
+    pack,
+    relative_difference,
+    train_step,
+)
+from tests.model.tiny import random_params, tiny_config
+
+CONFIG = tiny_config()
+
+
+def fresh_state(seed=0, dtype="float32"):
+    config = tiny_config(dtype=dtype)
+    return learner.init_state(random_params(config, seed), config, optimizer())
+
+
+def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
+    step = train_step(**kind) if step is None else step
+    state, metrics = step(state, batch, jnp.float32(lr), jnp.float32(1.0), reference)
+    return state, jax.tree.map(float, metrics)
+
+
+REFERENCE_PARAMS = random_params(CONFIG, seed=5)
+
+
+def assert_same(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_a_batch_without_signal_leaves_parameters_and_moments_untouched():
+    """Bit for bit, with KL and entropy terms on and moments that are not zero; the step still counts."""
+    groups = make_groups()
+    state, _ = take_step(fresh_state(), pack(groups), reference=REFERENCE_PARAMS)
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state))
+    flat = [dataclasses.replace(group, rewards=np.full(4, 0.5, np.float32)) for group in groups]
+    after, metrics = take_step(state, pack(flat), lr=1.0, reference=REFERENCE_PARAMS)
+    assert_same(after.params, state.params)
+    assert_same(after.opt_state, state.opt_state)
+    assert (int(state.step), int(after.step)) == (1, 2)
+    assert metrics["tokens"] == 0 and metrics["gradient_norm"] == 0
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_dropping_a_group_equals_leaving_it_out():
+    """`drop`: loss, regularizers and denominators are those of a batch that never had the group."""
+    groups = make_groups()
+    signal = [group for i, group in enumerate(groups) if i != 2]
+    dropped, with_group = take_step(fresh_state(), pack(groups), reference=REFERENCE_PARAMS)
+    absent, without = take_step(fresh_state(), pack(signal), reference=REFERENCE_PARAMS)
+    assert with_group == without
+    assert_same(dropped.opt_state, absent.opt_state)
+
+
+def test_keeping_a_group_changes_denominators_or_regularizers():
+    """Policy term: 24 rollouts divide in place of 20. KL and entropy: only `keep` hears the group without signal."""
+    batches = {kind: pack(make_groups(), zero_variance=kind) for kind in ("drop", "drop_regularizers", "keep")}
+    metrics = {kind: take_step(fresh_state(), b, reference=REFERENCE_PARAMS)[1] for kind, b in batches.items()}
+    for kind in ("drop_regularizers", "keep"):
+        assert metrics[kind]["policy_loss"] == pytest.approx(metrics["drop"]["policy_loss"] * 20 / 24, rel=1e-5)
+    assert metrics["drop_regularizers"]["kl"] == pytest.approx(metrics["drop"]["kl"], rel=1e-5)
+    assert metrics["keep"]["kl"] != pytest.approx(metrics["drop"]["kl"], rel=1e-3)
+
+
+def test_adamw_parity():
+    """Clipping, moments, bias correction and decay equal optax.adamw, over steps whose clip binds."""
+    rate = 3e-3
+    adamw = optax.chain(
+        optax.clip_by_global_norm(CLIPPING.clip_norm), optax.adamw(rate, weight_decay=CLIPPING.weight_decay)
+    )
+    state = fresh_state()
+    params, theirs = state.params, jax.jit(adamw.init)(state.params)
+    update = jax.jit(adamw.update)
+    for seed in range(4):
+        state, metrics = take_step(state, pack(make_groups(seed=seed)), lr=rate, reference=REFERENCE_PARAMS)
+        assert metrics["gradient_norm"] > CLIPPING.clip_norm
+        norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(state.opt_state[0])))
+        assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+        updates, theirs = update(state.opt_state[0], theirs, params)
+        params = optax.apply_updates(params, updates)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.params, params)
+    assert int(state.step) == 4
+
+
+def test_metrics_of_an_on_policy_step():
+    """The first use of a batch has ratio 1 everywhere and clips nothing; sampler statistics are those of a loop."""
+    groups = make_groups()
+    batch = pack(groups, WHOLE)
+    params = random_params(CONFIG)
+    logprobs, entropies = learner.completion_logprobs(
+        CONFIG,
+        params,
+        batch.prompt_tokens[0],
+        batch.prompt_mask[0],
+        batch.tokens[0],
+        temperature=1.0,
+        chunk_tokens=1000,
+    )
+    mask = batch.mask[0]
+    differences = np.abs(logprobs - batch.sampler_logprobs[0])[mask]
+    weights = np.minimum(np.exp(logprobs - batch.sampler_logprobs[0]), 2.0)[mask]
+    _, metrics = take_step(fresh_state(), batch, reference=REFERENCE_PARAMS)
+    assert metrics["tokens"] == mask.sum()
+    assert metrics["ratio"] == metrics["ratio_max"] == 1.0
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["entropy"] == pytest.approx(float(np.asarray(entropies)[mask].mean()), rel=1e-5)
+    assert metrics["logprob_difference"] == pytest.approx(float(differences.mean()), rel=1e-5)
+    assert metrics["logprob_difference_max"] == pytest.approx(float(differences.max()), rel=1e-5)
+    assert metrics["correction"] == pytest.approx(float(weights.mean()), rel=1e-5)
+    assert metrics["correction_cut"] == pytest.approx(float((weights == 2.0).mean()), rel=1e-5)
+    assert 0 < metrics["correction_cut"] < 1
+
+
+OFF_POLICY = learner.LossConfig(clip_low=0.02, clip_high=0.02, correction_mode="off")
+
+
+def test_reusing_a_batch_moves_the_ratio_and_the_clip():
+    """With old_logprobs of before the first update, the second has ratios off 1, and clips some of them."""
+    batch = pack(make_groups())
+    state = fresh_state()
+    old = [
+        learner.completion_logprobs(
+            CONFIG,
+            state.params,
+            batch.prompt_tokens[i],
+            batch.prompt_mask[i],
+            batch.tokens[i],
+            temperature=1.0,
+            chunk_tokens=1000,
+        )[0]
+        for i in range(SEVERAL.microbatches)
+    ]
+    batch = batch.replace(old_logprobs=np.stack(old))
+    state, first = take_step(state, batch, lr=3e-3, loss_config=OFF_POLICY)
+    _, second = take_step(state, batch, lr=3e-3, loss_config=OFF_POLICY)
+    assert first["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert first["clip_fraction"] == 0.0
+    assert second["ratio_max"] > 1.02
+    assert 0.0 < second["clip_fraction"] < 1.0
+    assert second["policy_loss"] < first["policy_loss"]  # the surrogate was improved
+
+
+def scores_of(params, batch):
+    """Log-probabilities and entropies of the batch's trained tokens."""
+    scores = learner.completion_logprobs(
+        CONFIG,
+        params,
+        batch.prompt_tokens[0],
+        batch.prompt_mask[0],
+        batch.tokens[0],
+        temperature=1.0,
+        chunk_tokens=1000,
+    )
+    return [np.asarray(x)[batch.mask[0]] for x in scores]
+
+
+def without_policy_term(batch):
+    return batch.replace(advantages=np.zeros_like(batch.advantages))
+
+
+ENTROPY_ALONE = learner.LossConfig(policy_loss="reinforce", entropy_coef=1.0)
+KL_ALONE = learner.LossConfig(policy_loss="reinforce", kl_coef=1.0)
+
+
+def test_the_entropy_bonus_raises_entropy():
+    batch = without_policy_term(pack(make_groups(), WHOLE))
+    state = fresh_state()
+    after, _ = take_step(state, batch, lr=1e-3, loss_config=ENTROPY_ALONE)
+    (_, before_entropy), (_, after_entropy) = scores_of(state.params, batch), scores_of(after.params, batch)
+    assert after_entropy.mean() > before_entropy.mean() + 1e-3
+
+
+def test_the_kl_penalty_pulls_towards_the_reference():
+    batch = without_policy_term(pack(make_groups(), WHOLE))
+    state = fresh_state()
+    target, _ = scores_of(REFERENCE_PARAMS, batch)
+    distances, penalties = [], []
+    for _ in range(3):
+        distances.append(np.mean((scores_of(state.params, batch)[0] - target) ** 2))
+        state, metrics = take_step(state, batch, lr=1e-3, loss_config=KL_ALONE, reference=REFERENCE_PARAMS)
+        penalties.append(metrics["kl"])
+    assert distances[0] > distances[1] > distances[2]
+    assert penalties[0] > penalties[1] > penalties[2] > 0
+    settled, metrics = take_step(
+        fresh_state(5), batch, lr=1e-3, loss_config=KL_ALONE, reference=REFERENCE_PARAMS
+    )  # at the reference nothing pulls
+    assert metrics["kl"] == 0.0 and metrics["gradient_norm"] == 0.0
+    assert int(settled.step) == 1
+
+
+def test_kl_without_a_reference_is_an_error():
+    with pytest.raises(ValueError, match="reference_params"):
+        take_step(fresh_state(), pack(make_groups()), loss_config=KL_ALONE)
+
+
+def test_bfloat16_keeps_float32_masters():
+    """Updates far smaller than a bfloat16 weight resolves add up in the masters and reach the model."""
+    config = tiny_config(dtype="bfloat16")
+    state = fresh_state(dtype="bfloat16")
+    assert {leaf.dtype for leaf in jax.tree.leaves(random_params(config))} == {jnp.dtype("bfloat16")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+    start = state.params["embed"]
+    batch = pack(make_groups())
+    for _ in range(3):
+        state, metrics = take_step(state, batch, lr=1e-5, dtype="bfloat16", loss_config=learner.LossConfig())
+    assert {leaf.dtype for leaf in jax.tree.leaves((state.params, state.opt_state[0]))} == {jnp.dtype("float32")}
+    moved = np.asarray(state.params["embed"] - start)
+    assert 1e-6 < np.abs(moved).max() < 5e-5
+    assert np.isfinite(metrics["loss"]) and metrics["gradient_norm"] > 0
+    same = model.cast_params(state.params, "bfloat16")["embed"] == start.astype(jnp.bfloat16)
+    assert np.mean(same) > 0.5  # most weights would have lost all three updates
+
+
+def test_gradients_of_bfloat16_agree_with_float32():
+    batch = pack(make_groups())
+    params = random_params(tiny_config(dtype="bfloat16"))
+    half = learner.init_state(params, tiny_config(dtype="bfloat16"), optimizer())
+    full = learner.init_state(model.cast_params(params, "float32"), CONFIG, optimizer())
+    half, _ = take_step(half, batch, dtype="bfloat16", loss_config=learner.LossConfig())
+    full, _ = take_step(full, batch, loss_config=learner.LossConfig())
+    assert relative_difference(half.opt_state[0], full.opt_state[0]) < 0.05  # 8 bits of mantissa

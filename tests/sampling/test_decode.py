@@ -1,0 +1,151 @@
+"""How a token is drawn: the right frequencies, the right nucleus, and never a token outside of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isocompute_jax import model
+from isocompute_jax.sampling import SamplingParams
+from isocompute_jax.sampling.decode import draw_uniforms, nucleus, pick
+from tests.sampling.builders import CONFIG, make_request, sample, weights
+
+DRAWS = 4096
+
+
+def first_token_probs(prompt, temperature) -> np.ndarray:
+    """softmax(logits / temperature) after `prompt`, in float64 NumPy."""
+    tokens = jnp.asarray([prompt])
+    hidden, _ = model.prefill(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
+    scaled = np.asarray(model.logits(CONFIG, weights(), hidden[0, -1]), np.float64) / temperature
+    return np.exp(scaled - scaled.max()) / np.sum(np.exp(scaled - scaled.max()))
+
+
+def looped_nucleus(probs, top_p):
+    """Most probable tokens first until their sum reaches top_p; tokens as probable as the last one stay, too."""
+    chosen, total = [], 0.0
+    for token in sorted(range(len(probs)), key=lambda i: -probs[i]):
+        if total >= top_p and probs[token] != probs[chosen[-1]]:
+            break
+        chosen.append(token)
+        total += probs[token]
+    return sorted(chosen)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """First tokens of 4,096 rollouts of one prompt, and their log-probabilities, for (temperature, top_p)."""
+
+    def draw(temperature, top_p):
+        params = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=1)
+        request = make_request("coin", prompt=[3, 7, 1], group_size=DRAWS, params=params)
+        completions = sample([request], budget=DRAWS)["coin"].completions
+        assert all(len(completion.tokens) == 1 for completion in completions)
+        return np.array([c.tokens[0] for c in completions]), np.array([c.logprobs[0] for c in completions])
+
+    return draw
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 1.0), (1.0, 0.7), (0.6, 0.7)])
+def test_frequencies_match_the_softmax(drawn, temperature, top_p):
+    """Chi-square over the tokens that can be drawn; with top_p the distribution is renormalised over the nucleus."""
+    tokens, logprobs = drawn(temperature, top_p)
+    probs = first_token_probs([3, 7, 1], temperature)
+    allowed = looped_nucleus(probs, top_p) if top_p < 1 else list(range(CONFIG.vocab_size))
+    assert len(allowed) >= 2
+    assert (len(allowed) < CONFIG.vocab_size) == (top_p < 1)
+    expected = np.zeros(CONFIG.vocab_size)
+    expected[allowed] = probs[allowed] / probs[allowed].sum()
+    counts = np.bincount(tokens, minlength=CONFIG.vocab_size)
+    assert counts[expected == 0].sum() == 0
+    # Cells of fewer than five expected draws are joined, as the test asks for.
+    rare = [i for i in allowed if DRAWS * expected[i] < 5]
+    cells = [[i] for i in allowed if i not in rare] + ([rare] if rare else [])
+    observed = [counts[cell].sum() for cell in cells]
+    wanted = [DRAWS * expected[cell].sum() for cell in cells]
+    assert scipy.stats.chisquare(observed, wanted).pvalue > 0.001
+    np.testing.assert_allclose(logprobs, np.log(expected[tokens]), atol=1e-5)
+
+
+def test_the_frequency_test_has_teeth(drawn):
+    """The draws at one temperature are not taken for those of another."""
+    tokens, _ = drawn(1.0, 1.0)
+    counts = np.bincount(tokens, minlength=CONFIG.vocab_size)
+    assert scipy.stats.chisquare(counts, DRAWS * first_token_probs([3, 7, 1], 1.15)).pvalue < 0.001
+
+
+def test_nucleus_logprobs_sum_to_one(drawn):
+    tokens, logprobs = drawn(1.0, 0.7)
+    probability = dict(zip(tokens.tolist(), np.exp(logprobs.astype(np.float64)), strict=True))
+    assert sorted(probability) == looped_nucleus(first_token_probs([3, 7, 1], 1.0), 0.7)
+    assert sum(probability.values()) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(
+    cuts=st.lists(st.integers(0, 64), min_size=7, max_size=7).map(sorted),
+    edge=st.integers(1, 127),
+)
+def test_nucleus_equals_a_plain_loop(cuts, edge):
+    """Probabilities in 64ths, so that sums are exact in float32, ties and zeros included."""
+    counts = np.diff([0, *cuts, 64])
+    probs = (counts / 64).astype(np.float32)
+    got = np.flatnonzero(nucleus(jnp.asarray(probs), edge / 128)).tolist()
+    assert got == looped_nucleus((counts / 64).tolist(), edge / 128)
+
+
+@given(st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=9), st.floats(0, 0.9999, width=32))
+def test_pick_inverts_the_cdf(scaled, uniform):
+    """The token whose slice of [0, 1) holds the uniform number, within rounding; its log-probability is log-softmax."""
+    token, logprob = pick(jnp.array(scaled), jnp.float32(uniform), top_p=1.0)
+    exact = np.exp(np.array(scaled) - scipy.special.logsumexp(scaled))
+    below, above = exact[: int(token)].sum(), exact[: int(token) + 1].sum()
+    assert below - 1e-6 <= uniform < above + 1e-6
+    assert float(logprob) == pytest.approx(np.log(exact[int(token)]), abs=1e-5)
+
+
+def test_tokens_without_probability_are_never_drawn():
+    """Over a large vocabulary the parallel cumsum also rises, by an ulp, at tokens outside the nucleus; it dips, too.
+
+    The uniform numbers are placed on each of these rises. Among V = 1,000 they are one in 10^6, not never.
+    """
+    vocab, top_p = 1000, 0.7
+    scaled = 3 * jax.random.normal(jax.random.key(0), (64, vocab))
+
+    @jax.jit
+    def cumulate(scaled):
+        probs = jnp.exp(jax.nn.log_softmax(scaled, axis=-1))
+        probs = jnp.where(nucleus(probs, top_p), probs, 0.0)
+        return probs, jnp.cumsum(probs, axis=-1)
+
+    probs, cdf = map(np.asarray, cumulate(scaled))
+    rows, places = np.nonzero((np.diff(cdf, axis=-1, prepend=0) > 0) & (probs == 0))
+    assert len(rows) > 10  # there are such rises, or this proves nothing
+    uniforms = cdf[rows, places - 1] / cdf[rows, -1]
+    for offset in (-1, 0, 1):
+        shifted = np.nextafter(uniforms, np.float32(offset), dtype=np.float32) if offset else uniforms
+        tokens, _ = jax.jit(lambda x, u: pick(x, u, top_p=top_p))(scaled[rows], shifted)
+        assert np.all(probs[rows, np.asarray(tokens)] > 0)
+        assert not np.any(np.isin(np.asarray(tokens), [vocab - 1]) & (probs[rows, -1] == 0))
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.float32(1 - 2**-23)])
+def test_the_ends_of_the_unit_interval(uniform):
+    """0 takes the first token that has probability, the last float32 below 1 the last that has."""
+    scaled = jnp.array([-200.0, 1.0, 0.0, 2.0, -200.0])
+    token, _ = pick(scaled, jnp.float32(uniform), top_p=1.0)
+    assert int(token) == (1 if uniform == 0 else 3)
+
+
+def test_uniform_streams():
+    """No two streams are alike, all lie in [0, 1), and each is the same whatever stands beside it."""
+    words = np.array([[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]], np.uint32)
+    rollouts = np.tile(np.arange(5, dtype=np.uint32), (3, 1))
+    uniforms = np.asarray(draw_uniforms(words, rollouts, 8))
+    assert uniforms.shape == (3, 5, 8)
+    assert uniforms.min() >= 0 and uniforms.max() < 1
+    assert len({tuple(stream) for stream in uniforms.reshape(-1, 8).tolist()}) == 15
+    np.testing.assert_array_equal(draw_uniforms(words[1:2], rollouts[:1, 3:], 8), uniforms[1:2, 3:])

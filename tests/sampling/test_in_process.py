@@ -1,0 +1,187 @@
+"""The sampler draws from what the learner scores, and what else is in the batch never matters."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from isocompute_jax import model, sharding
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.sampling import SamplingParams
+from isocompute_jax.sampling.in_process import UnitShape, problem_words, unit_shape
+from tests.sampling.builders import (
+    CONFIG,
+    LENGTH,
+    PARAMS,
+    PROMPT,
+    STOP,
+    assert_same_group,
+    learner_logprobs,
+    make_request,
+    make_sampler,
+    sample,
+    token_lists,
+    weights,
+)
+
+NAMES = ["ant", "bee", "cat", "dog", "elk"]
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return sample([make_request(name) for name in NAMES])
+
+
+def test_logprobs_equal_the_learners(groups):
+    """Decoding token by token from a cache, and scoring whole completions: one distribution, within 1e-5."""
+    lengths = {len(group.prompt_tokens) for group in groups.values()}
+    assert len(lengths) >= 3  # prompts padded by various amounts
+    expected = learner_logprobs(weights(), list(groups.values()), PARAMS.temperature)
+    for group, scores in zip(groups.values(), expected, strict=True):
+        for completion, score in zip(group.completions, scores, strict=True):
+            assert completion.logprobs.dtype == np.float32
+            np.testing.assert_allclose(completion.logprobs, score, rtol=0, atol=1e-5)
+            assert completion.logprobs.max() < 0
+
+
+def test_groups_carry_their_request(groups):
+    assert list(groups) == NAMES
+    for name, group in groups.items():
+        assert group.step == 2 and group.rewards is None
+        np.testing.assert_array_equal(group.prompt_tokens, make_request(name).prompt_tokens)
+        assert group.num_tokens == sum(map(len, token_lists(group)))
+        for completion in group.completions:
+            assert completion.mask.all() and len(completion.mask) == len(completion.tokens)
+            assert completion.policy_versions.tolist() == [0] * len(completion.tokens)
+
+
+def test_stop_tokens_end_a_completion_and_belong_to_it(groups):
+    completions = [completion for group in groups.values() for completion in group.completions]
+    assert {completion.finish_reason for completion in completions} == {"stop", "length"}
+    for completion in completions:
+        body, last = completion.tokens[:-1], completion.tokens[-1]
+        assert not np.isin(body, STOP).any()
+        assert completion.finish_reason == ("stop" if last in STOP else "length")
+        assert len(completion.tokens) == LENGTH or last in STOP
+        assert len(completion.logprobs) == len(completion.tokens)
+
+
+def test_a_unit_retried_is_bit_identical(groups):
+    for name, group in sample([make_request(name) for name in NAMES]).items():
+        assert_same_group(group, groups[name], atol=0)
+
+
+@pytest.mark.parametrize("budget", [4, 64])
+def test_other_splits_draw_the_same_tokens(groups, budget):
+    for name, group in sample([make_request(name) for name in NAMES], budget=budget).items():
+        assert_same_group(group, groups[name], atol=1e-5)
+
+
+def test_order_and_company_do_not_matter(groups):
+    """Reversed, among strangers, and with requests of another size and temperature in the queue."""
+    queue = [make_request(name) for name in ["yak", *reversed(NAMES), "zebu"]]
+    queue.insert(3, make_request("other", params=dataclasses.replace(PARAMS, temperature=1.5)))
+    queue.insert(5, make_request("pair", group_size=8))
+    mixed = sample(queue)
+    assert len(mixed) == len(NAMES) + 4
+    assert len(mixed["pair"].completions) == 8
+    for name in NAMES:
+        assert_same_group(mixed[name], groups[name], atol=1e-5)
+
+
+def test_groups_larger_than_the_budget_come_back_whole():
+    """Ten rollouts in units of four: complete, in rollout order, each from a stream of its own."""
+    requests = [make_request(name, group_size=10) for name in NAMES[:2]]
+    pieces, whole = sample(requests, budget=4, stop=()), sample(requests, budget=64, stop=())
+    assert list(pieces) == NAMES[:2]
+    for name in NAMES[:2]:
+        assert len(pieces[name].completions) == 10
+        assert_same_group(pieces[name], whole[name], atol=1e-5)
+        assert len({tuple(tokens) for tokens in token_lists(pieces[name])}) == 10
+    four = sample([make_request(NAMES[0])], budget=4, stop=())[NAMES[0]]
+    assert token_lists(four) == token_lists(pieces[NAMES[0]])[:4]  # rollout i is rollout i in a group of any size
+
+
+def test_random_streams_are_keyed_by_seed_step_problem_and_rollout():
+    """Changing any one of the four changes the draws; nothing else does."""
+    prompt = [3, 7, 1]
+    base = sample([make_request("same", prompt=prompt)], stop=())["same"]
+    again = sample([make_request("same", prompt=prompt)], stop=())["same"]
+    assert token_lists(base) == token_lists(again)
+    changed = {
+        "seed": make_request("same", prompt=prompt, seed=2),
+        "step": make_request("same", prompt=prompt, step=3),
+        "swapped": make_request("same", prompt=prompt, seed=2, step=1),
+        "problem": make_request("same2", prompt=prompt),
+    }
+    draws = {"base": token_lists(base)}
+    for kind, request in changed.items():
+        draws[kind] = token_lists(sample([request], stop=())[request.problem.id])
+    rollouts = [tuple(tokens) for lists in draws.values() for tokens in lists]
+    assert len(set(rollouts)) == len(rollouts) == 5 * 4
+    assert problem_words("same") != problem_words("same2")
+    assert all(0 <= word < 2**32 for word in problem_words("same"))
+
+
+def test_update_weights_changes_the_distribution_and_the_marks():
+    """Everything sampled after the update, queued before or not, is of the new weights and carries their version."""
+    sampler = make_sampler()
+    sampler.submit([make_request("ant")])
+    sampler.update_weights(weights(9), version=3)
+    sampler.submit([make_request("bee")])
+    found = list(sampler.completed())
+    for group, scores, old in zip(
+        found,
+        learner_logprobs(weights(9), found, PARAMS.temperature),
+        learner_logprobs(weights(), found, PARAMS.temperature),
+        strict=True,
+    ):
+        for completion, score, old_score in zip(group.completions, scores, old, strict=True):
+            np.testing.assert_allclose(completion.logprobs, score, rtol=0, atol=1e-5)
+            assert np.abs(completion.logprobs - old_score).max() > 1e-3
+            assert completion.policy_versions.tolist() == [3] * len(completion.tokens)
+    assert list(sampler.completed()) == []
+
+
+def test_eight_devices_sample_what_one_does(groups):
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    params = jax.device_put(weights(), model.param_shardings(CONFIG, mesh))
+    sharded = sample([make_request(name) for name in NAMES], budget=16, params=params, mesh=mesh)
+    for name in NAMES:
+        assert_same_group(sharded[name], groups[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [0, PROMPT + 1])
+def test_prompts_that_do_not_fit_are_refused_by_name(length):
+    sampler = make_sampler()
+    good, bad = make_request("ant"), make_request("yeti", prompt=[1] * length)
+    with pytest.raises(InputError, match=rf"'yeti'.* {length} tokens.*max_prompt_tokens = {PROMPT}"):
+        sampler.submit([good, bad])
+    assert list(sampler.completed()) == []  # nothing of the refused call was queued
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", 0.0), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1), ("max_tokens", 0)],
+)
+def test_impossible_sampling_params_are_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        SamplingParams(**(dict(temperature=1.0, top_p=1.0, max_tokens=4) | {field: value}))
+
+
+@pytest.mark.parametrize(
+    ("group_size", "budget", "shards", "expected"),
+    [
+        (4, 8, 1, UnitShape(2, 4)),
+        (4, 11, 1, UnitShape(2, 4)),
+        (10, 4, 1, UnitShape(1, 4)),  # parts of 4, 4 and 2
+        (16, 6, 1, UnitShape(1, 6)),  # 6, 6 and 4
+        (9, 8, 1, UnitShape(1, 5)),  # 5 and 4, not 8 and 1
+        (4, 1, 1, UnitShape(1, 1)),
+        (4, 32, 4, UnitShape(8, 4)),
+        (10, 16, 4, UnitShape(4, 4)),  # each shard decodes 4
+    ],
+)
+def test_unit_shapes(group_size, budget, shards, expected):
+    assert unit_shape(group_size, budget, batch_shards=shards) == expected
