@@ -23,6 +23,7 @@ import fcntl
 import hashlib
 import itertools
 import json
+import logging
 import os
 import pathlib
 import re
@@ -31,7 +32,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import logging
 from rich.console import Console
 
 from isocompute_jax.experiment import sweep_status, workers
@@ -43,6 +43,7 @@ from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 
+LOG = logging.getLogger(__name__)
 TIED = "+"
 """Joins the fields of an axis that change together: `group_size+problems_per_batch`."""
 MAX_NAME = 150
@@ -98,7 +99,7 @@ def grid(
         name = run_name(overrides)
         reason = _left_out(config, max_rollouts_per_step)
         if reason:
-            logging.info("left out: %s (%s)", name, reason)
+            LOG.info("left out: %s (%s)", name, reason)
             continue
         try:
             config.resolved()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import logging
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -22,6 +22,7 @@ from rich.table import Table
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 
+LOG = logging.getLogger(__name__)
 TABLE_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 TAIL_BYTES = 32 * 1024
@@ -136,10 +137,10 @@ def _lines(sweep: SweepState) -> Show:
         nonlocal last
         for name in ended:
             status = read_status(sweep.root / name, sweep.runs[name])
-            logging.info("%s: %s", name, sweep.failed.get(name) or f"{sweep.states[name]} {status.score}")
+            LOG.info("%s: %s", name, f"{sweep.states[name]}: {sweep.failed.get(name, status.score)}")
         if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
-            logging.info("sweep: %s", headline(sweep, _statuses(sweep)))
+            LOG.info("sweep: %s", headline(sweep, _statuses(sweep)))
 
     return show
 
