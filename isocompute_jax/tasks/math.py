@@ -48,7 +48,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 # Around the one number, units and a name ("x = 5 cm", "\text{ hours}") are fine; mathematics that would change its
-# value ("5^2", "\sqrt{5}", "2\pi", "5-x") is not.
+# value ("5^2", "\sqrt{5}", "2\pi", "5-x") is not. Units and variables look alike: "2x" counts as 2.
 _MATHEMATICS = re.compile(
     r"[-+^_*<>√π∞÷\u00d7]|(?<![A-Za-z}])/|\\(?!text|mathrm|mbox|quad|left|right|[\s,;:!()\[\]$]|$)", re.MULTILINE
 )
