@@ -144,7 +144,8 @@ def analyse_metric(
 def points_to_fit(curve: Curve, *, records: Records, bin_width: float) -> np.ndarray:
     """[E] bool: record-breaking points, or every point when fewer than two evaluations after the base model's count.
 
-    One record would make a flat curve at its luckiest evaluation.
+    The base model's evaluation is the first that later ones must exceed. A single record would make a flat curve at its
+    luckiest evaluation.
     """
     keep = record_breaking(curve.reward, records=records, bin_width=bin_width)
     return keep if np.count_nonzero(keep & (curve.compute > 0)) >= 2 else np.ones_like(keep)

@@ -161,7 +161,7 @@ def solve_rates(summary: Summary) -> list[str]:
     reach = min(last, key=lambda run: last[run]["never_solved"])
     sure = max(last, key=lambda run: last[run]["always_solved"])
     return [
-        f"At its last evaluation {reach} leaves the smallest share of held-out problems never solved "
+        f"At its last evaluation {reach} leaves the smallest share of evaluation problems never solved "
         f"({last[reach]['never_solved']:.1%}); {sure} has the largest share solved in every sample "
         f"({last[sure]['always_solved']:.1%})."
     ]

@@ -97,7 +97,7 @@ def learning_curves(summary: dict[str, Any]) -> Figure:
     for switch in summary["frontier"]["switches"]:
         if switch["cause"] == "crossing":
             axes.axvline(switch["compute"], color=QUIET, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
-    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"held-out {summary['frontier']['metric']}")
+    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"{summary['frontier']['metric']} ({summary['flags']['eval_set']})")
     _legend_of_sizes(figure, colours)
     return figure
 
@@ -221,7 +221,7 @@ def entropy(summary: dict[str, Any]) -> Figure | None:
 
 
 def solve_rates(summary: dict[str, Any], most: int = 6) -> Figure | None:
-    """How the held-out problems divide by solve rate over training, one panel per configuration (at most `most`)."""
+    """How the evaluation problems divide by solve rate over training, one panel per configuration (at most `most`)."""
     rows = [row for row in summary["training"] if all(name in row["series"] for name in SOLVE_SHARES)]
     if not rows:
         return None
@@ -241,7 +241,7 @@ def solve_rates(summary: dict[str, Any], most: int = 6) -> Figure | None:
     for axes in panels[len(rows) :]:
         axes.set_visible(False)
     figure.supxlabel(COMPUTE, fontsize=11)
-    figure.supylabel("share of held-out problems", fontsize=11)
+    figure.supylabel("share of evaluation problems", fontsize=11)
     labels = ("never solved", "less than half", "half or more", "always solved")
     handles = [
         Line2D([], [], color=shade, linewidth=7, label=label) for shade, label in zip(shades, labels, strict=True)

@@ -13,7 +13,7 @@ from isocompute_jax.fit import findings
 from isocompute_jax.fit.sections import Figures, Section, Summary, analysis_sections
 
 MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
-EN_DASH = "\N{EN DASH}"
+EN_DASH, NO_BREAK_SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
 def render_report(
@@ -36,6 +36,7 @@ def render_report(
     )
     environment.filters["embedded"] = embedded
     environment.filters["cell"] = cell
+    environment.filters["unbroken"] = unbroken
     return environment.get_template("report.html.j2").render(
         summary=summary,
         headline=findings.headline(summary),
@@ -47,6 +48,11 @@ def embedded(path: pathlib.Path) -> str:
     """A picture as a data: address, so that the report is one file."""
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     return f"data:{MEDIA_TYPES[path.suffix]};base64,{data}"
+
+
+def unbroken(text: str) -> str:
+    """`n = 8` kept on one line; the text's own type (markup or plain) is kept too."""
+    return text.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}")
 
 
 def cell(value: Any) -> str:

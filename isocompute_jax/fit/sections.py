@@ -10,12 +10,18 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from markupsafe import Markup
-
 from isocompute_jax.fit import findings
 
 Summary = dict[str, Any]
 Figures = Mapping[str, pathlib.Path]
+
+
+class Html(str):
+    """Text that is HTML already: templates put it in as it is, where plain text is escaped."""
+
+    def __html__(self) -> str:
+        """The protocol by which template engines recognise it."""
+        return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Section:
 
     Attributes:
       title: its heading.
-      paragraphs: explanation; plain text, or `markupsafe.Markup` where HTML is meant.
+      paragraphs: explanation; plain text, or `Html`.
       figure: path of an .svg or .png, which is put into the report itself.
       alt: what the figure shows, for those who cannot see it.
       how_to_read: the figure's caption.
@@ -66,20 +72,20 @@ def _learning_curves(summary: Summary, figures: Figures) -> Section:
         title="Learning curves and the frontier",
         paragraphs=(
             "The seeds of a configuration are averaged first. Through the mean evaluations runs a monotone curve,",
-            Markup(
+            Html(
                 '<span class="formula">R(C) = R<sub>0</sub> + (A - R<sub>0</sub>) / '
                 "(1 + (C<sub>mid</sub> / C)<sup>B</sup>),</span>"
             ),
-            Markup(
+            Html(
                 "which starts at the floor R<sub>0</sub>, has made half of its gain at C<sub>mid</sub>, and levels "
                 "off at the asymptote A; B says how steep it is. The base model's own score, at C = 0, measures "
                 "R<sub>0</sub>."
             ),
         ),
         figure=figures.get("learning_curves"),
-        alt="Held-out reward against compute for each group size, with fitted curves and their upper envelope",
+        alt="Reward against compute for each group size, with fitted curves and their upper envelope",
         how_to_read=(
-            "Each dot is the mean evaluation of a configuration on held-out problems; hollow ones were not fitted, "
+            "Each dot is the mean evaluation of a configuration on the evaluation problems; hollow ones were not fitted, "
             "because they do not exceed the earlier ones. Thin lines are the fitted curves, drawn only where there "
             "are data. The thick line is the frontier: the best curve at each budget, in the colour of its n. Dotted "
             "verticals mark where the lead changes. The base model has no place on a logarithmic axis."
@@ -102,11 +108,11 @@ def _optimal_group_size(summary: Summary, figures: Figures) -> Section:
         paragraphs=(
             "Reading the frontier's n at each evaluated budget gives n*(C). A sigmoid in log C is fitted to it, as in "
             "the IsoCompute playbook (arXiv 2603.12151):",
-            Markup(
+            Html(
                 '<span class="formula">log<sub>2</sub> n* = L / (1 + exp(-k (log<sub>10</sub> C - log<sub>10</sub> '
                 "C<sub>0</sub>))) + b.</span>"
             ),
-            Markup("Where it has levelled off, n* stays at 2<sup>L + b</sup>, its saturation value."),
+            Html("Where it has levelled off, n* stays at 2<sup>L + b</sup>, its saturation value."),
         ),
         figure=figures.get("optimal_group_size"),
         alt="Optimal group size against compute, with its running average and fitted sigmoid",
@@ -162,7 +168,7 @@ def _targets(summary: Summary, figures: Figures) -> Section:
     return Section(
         title="Average, best and worst of k",
         paragraphs=(
-            "avg@k is the average solve rate over k samples of each held-out problem. best@k asks whether at least "
+            "avg@k is the average solve rate over k samples of each evaluation problem. best@k asks whether at least "
             "one of k samples is right (coverage: how many problems are within reach); worst@k asks whether all k are "
             "(sharpening: how reliable the model is).",
         ),
@@ -206,11 +212,11 @@ def _solve_rates(summary: Summary, figures: Figures) -> Section:
     return Section(
         title="Which problems improve",
         paragraphs=(
-            "Held-out problems, divided by how many of their samples are right. When all bands move together, problems "
+            "Evaluation problems, divided by how many of their samples are right. When all bands move together, problems "
             "improve alike; when the top band grows and the bottom one stays, the rich get richer.",
         ),
         figure=figures["solve_rates"],
-        alt="Shares of held-out problems by solve rate over training",
+        alt="Shares of evaluation problems by solve rate over training",
         how_to_read="One panel per configuration; the height of a band is the share of problems with that solve rate.",
         findings=tuple(findings.solve_rates(summary)),
     )

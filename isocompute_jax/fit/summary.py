@@ -25,6 +25,16 @@ from isocompute_jax.fit.results import Configuration, Switch
 
 SCHEMA_VERSION = 1
 
+FIT_COLUMNS = (
+    "run", "group_size", "problems_per_batch", "num_seeds", "form", "floor", "asymptote", "midpoint", "steepness",
+    "window_start", "window_end", "num_points", "sse", "r2", "status", "message",
+)  # fmt: skip
+FRONTIER_COLUMNS = ("compute", "run", "group_size", "problems_per_batch", "reward", "smoothed_group_size")
+SWITCH_COLUMNS = (
+    "compute", "from_group_size", "to_group_size", "from_problems_per_batch", "to_problems_per_batch", "from_run",
+    "to_run", "reward", "epochs", "cause", "beyond_noise", "established",
+)  # fmt: skip
+
 LEAD_ERRORS = 2.0
 """A lead counts as beyond seed noise above so many standard errors."""
 
@@ -305,34 +315,22 @@ def _plain(value: Any) -> Any:
 def tables(summary: dict[str, Any]) -> dict[str, str]:
     """File name -> CSV text of fits.csv, frontier.csv and switches.csv."""
     fits = [
-        {key: curve[key] for key in ("run", "group_size", "problems_per_batch", "form")}
+        curve
         | curve["params"]
         | {"window_start": curve["window"][0], "window_end": curve["window"][1], "num_seeds": len(curve["seeds"])}
-        | {key: curve[key] for key in ("num_points", "sse", "r2", "status", "message")}
         for curve in summary["curves"]
     ]
-    switches = [
-        {key: value for key, value in switch.items() if not isinstance(value, dict)}
-        for switch in summary["frontier"]["switches"]
-    ]
     return {
-        "fits.csv": _csv(fits, ()),
-        "frontier.csv": _csv(
-            summary["frontier"]["budgets"],
-            ("compute", "run", "group_size", "problems_per_batch", "reward", "smoothed_group_size"),
-        ),
-        "switches.csv": _csv(
-            switches,
-            ("compute", "from_group_size", "to_group_size", "from_problems_per_batch", "to_problems_per_batch",
-             "from_run", "to_run", "reward", "epochs", "cause", "beyond_noise"),
-        ),
-    }  # fmt: skip
+        "fits.csv": _csv(fits, FIT_COLUMNS),
+        "frontier.csv": _csv(summary["frontier"]["budgets"], FRONTIER_COLUMNS),
+        "switches.csv": _csv(summary["frontier"]["switches"], SWITCH_COLUMNS),
+    }
 
 
 def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """CSV text; `columns` is the header of an empty table."""
+    """CSV text with these columns of the rows."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else list(columns), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

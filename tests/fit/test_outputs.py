@@ -33,7 +33,7 @@ def written(tmp_path_factory):
     analysis = analyse([root / "runs"], out, before=[extra])
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(summarise(analysis)))
-    return out, summary, (out / "report.html").read_text()
+    return out, summary, (out / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def crossing(one: int, other: int) -> float:
