@@ -85,10 +85,10 @@ def _learning_curves(summary: Summary, figures: Figures) -> Section:
         figure=figures.get("learning_curves"),
         alt="Reward against compute for each group size, with fitted curves and their upper envelope",
         how_to_read=(
-            "Each dot is the mean evaluation of a configuration on the evaluation problems; hollow ones were not fitted, "
-            "because they do not exceed the earlier ones. Thin lines are the fitted curves, drawn only where there "
-            "are data. The thick line is the frontier: the best curve at each budget, in the colour of its n. Dotted "
-            "verticals mark where the lead changes. The base model has no place on a logarithmic axis."
+            "Each dot is the mean evaluation of a configuration on the evaluation problems; hollow ones were not "
+            "fitted, because they do not exceed the earlier ones. Thin lines are the fitted curves, drawn only where "
+            "there are data. The thick line is the frontier: the best curve at each budget, in the colour of its n. "
+            "Dotted verticals mark where the lead changes. The base model has no place on a logarithmic axis."
         ),
         findings=tuple(findings.learning_curves(summary)),
         table=Table(
@@ -212,8 +212,8 @@ def _solve_rates(summary: Summary, figures: Figures) -> Section:
     return Section(
         title="Which problems improve",
         paragraphs=(
-            "Evaluation problems, divided by how many of their samples are right. When all bands move together, problems "
-            "improve alike; when the top band grows and the bottom one stays, the rich get richer.",
+            "Evaluation problems, divided by how many of their samples are right. When all bands move together, "
+            "problems improve alike; when the top band grows and the bottom one stays, the rich get richer.",
         ),
         figure=figures["solve_rates"],
         alt="Shares of evaluation problems by solve rate over training",
