@@ -235,14 +235,15 @@ class _Sweep:
         self._cores = list(cores) if cores else [None]
         self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
         self._running: dict[str, Worker] = {}
+        self._logs_at_start: dict[str, list[int]] = {}
 
     def work(self, interrupt: Interrupt, show: Show) -> None:
         """Until every run has ended, or every worker after an interrupt."""
         try:
             while self._running or (self._waiting and not interrupt.requested):
                 if interrupt.requested:
-                    for worker in self._running.values():
-                        worker.interrupt()
+                    for name, worker in self._running.items():
+                        self._interrupt(name, worker)
                 elif self._waiting and len(self._running) < self.state.num_workers:
                     self._start(self._waiting.pop(0))
                     continue
@@ -261,6 +262,7 @@ class _Sweep:
         run_files.write_atomic(config, json.dumps({"config": dataclasses.asdict(run.config)}, indent=2) + "\n")
         taken = [worker.core for worker in self._running.values()]
         self.state.states[run.name] = "running"
+        self._logs_at_start[run.name] = self._logs(run.name)
         self._running[run.name] = Worker(
             [
                 *(sys.executable, "-m", "isocompute_jax.train"),
@@ -270,6 +272,21 @@ class _Sweep:
             core=min(self._cores, key=taken.count),
             environment=self._environment,
         )
+
+    def _interrupt(self, name: str, worker: Worker) -> None:
+        """Lets a worker end between two steps; one that is still starting up has nothing to lose and is killed.
+
+        Python drops a Ctrl-C that falls into a callback without a caller, and JAX's start-up has many. From the first
+        line in a log on, the run's own handler is in place.
+        """
+        if self._logs(name) == self._logs_at_start[name]:
+            worker.kill()
+        worker.interrupt()
+
+    def _logs(self, name: str) -> list[int]:
+        """When the run's logs were last written."""
+        paths = [self.state.root / name / file for file in (run_files.METRICS, run_files.EVAL)]
+        return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
     def _book(self, name: str, worker: Worker) -> None:
         """Files an ended run: done, interrupted or failed."""

@@ -293,7 +293,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
 
 
 def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path):
-    config = dataclasses.replace(base, max_compute=8 * 300)
+    config = dataclasses.replace(base, max_compute=8 * 200)
     file = tmp_path / "config.py"
     file.write_text(
         "import json\nfrom isocompute_jax.experiment.config import RunConfig, from_dict\n"
@@ -302,12 +302,21 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path):
     root = tmp_path / "runs"
     command = [sys.executable, "-m", "isocompute_jax.sweep", f"--config={file}", "--grid=seed=0,1"]
     command += [f"--workdir={root}", "--workers=2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # While the workers start up: nothing is lost, so nothing is waited for.
+    process = start(command)
     with process:
-        wait_for(lambda: len(sweep_status.tail(root / "seed=0" / run_files.METRICS)) > 2)
+        wait_for((root / "logs" / "seed=0.log").exists, 300)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert processes_of(root) == []
+    # While they train.
+    process = start(command)
+    with process:
+        wait_for(lambda: len(sweep_status.tail(root / "seed=0" / run_files.METRICS)) > 2, 300)
         assert len(processes_of(root)) == 3
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "interrupted" in output and "the same command goes on" in output
     assert processes_of(root) == []
@@ -318,7 +327,11 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"going on from step {steps}" in (root / "logs" / "seed=0.log").read_text()
     assert len(run_files.read_lines(root / "seed=0" / run_files.METRICS)) == config.num_steps
-    assert "2 done; 100% of 4,800 rollouts" in done.stdout
+    assert "2 done; 100% of 3,200 rollouts" in done.stdout
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def processes_of(root: pathlib.Path) -> list[int]:
