@@ -1,6 +1,6 @@
-"""`python -m isocompute_jax.sweep`: a grid of training runs, side by side.
+r"""`python -m isocompute_jax.sweep`: a grid of training runs, side by side.
 
-    python -m isocompute_jax.sweep --config=configs/arithmetic_hard.py --workdir=runs/sweep \\
+    python -m isocompute_jax.sweep --config=configs/arithmetic_hard.py --workdir=runs/sweep \
         --grid='group_size=2,4,8,16;seed=0,1,2'
     python -m isocompute_jax.sweep ... --grid='group_size+problems_per_batch=2+32,4+16,8+8;seed=0,1,2' --dry_run
     python -m isocompute_jax.sweep ... --grid='optimizer.base_lr=1e-4,2.5e-4' --config.max_compute=65536
