@@ -35,13 +35,10 @@ def main() -> None:
     from isocompute_jax.experiment.curate import CurationConfig, curate
     from isocompute_jax.tasks import read_problems
 
-    for flag in (MODEL, PROBLEMS, OUT):
-        if not flag.value:
-            raise InputError(f"--{flag.name} is missing")
     counts = curate(
-        read_problems(PROBLEMS.value),
-        OUT.value,
-        model_directory=MODEL.value,
+        read_problems(needed(PROBLEMS)),
+        needed(OUT),
+        model_directory=needed(MODEL),
         sampling=SamplingConfig(
             temperature=TEMPERATURE.value,
             max_prompt_tokens=MAX_PROMPT_TOKENS.value,
@@ -60,6 +57,13 @@ def main() -> None:
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")
     print(f"written to {OUT.value}")
+
+
+def needed(flag: flags.FlagHolder[str | None]) -> str:
+    """The value of a flag that has no default."""
+    if not flag.value:
+        raise InputError(f"--{flag.name} is missing")
+    return flag.value
 
 
 def parse_mixture(text: str) -> tuple[str, dict[str, float]]:

@@ -25,7 +25,7 @@ RULES: dict[str, tuple[str, ...]] = {
 """Logical axis -> mesh axes; names that are absent are replicated."""
 
 
-def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     """A (`data`, `fsdp`, `tensor`) mesh over the first data x fsdp x tensor devices.
 
     Raises:

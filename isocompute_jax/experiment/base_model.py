@@ -11,6 +11,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +109,7 @@ def _sft_step(
     answers: tuple[jax.Array, jax.Array],
     config: ModelConfig,
     optimizer: optax.GradientTransformation,
-) -> tuple[Params, optax.OptState, jax.Array]:
+) -> tuple[Any, optax.OptState, jax.Array]:
     """One step of maximum likelihood on the answers' tokens."""
 
     def loss(params: Params) -> jax.Array:

@@ -155,7 +155,7 @@ def measure(
             )
             sampler.submit(requests)
             for group in graded(sampler.completed(), tokenizer):
-                rate = float(np.mean(group.rewards))
+                rate = float(np.mean(np.asarray(group.rewards)))
                 known = {**group.problem.measured, f"avg@{config.samples}": rate}
                 measured.append(dataclasses.replace(group.problem, measured=known))
             report(len(measured))

@@ -158,7 +158,7 @@ class Run:
             jnp.float32(config.sampling.temperature),
             self.reference_params,
         )
-        metrics = self.checked(jax.device_get(metrics))
+        metrics = self.checked({name: float(value) for name, value in jax.device_get(metrics).items()})
         self.update_sampler()
         phases.end("update")
         self.ledger = self.ledger.charge_training(groups)
@@ -178,20 +178,19 @@ class Run:
             epochs = self.ledger.compute / (config.group_size * len(self.problems))
             self.log(run_files.EVAL, {**columns, "epochs": epochs})
 
-    def checked(self, metrics: dict[str, np.ndarray]) -> dict[str, float | None]:
-        """Metrics as numbers; `kl` is None when no reference policy was scored.
+    def checked(self, metrics: dict[str, float]) -> dict[str, float | None]:
+        """The metrics; `kl` is None when no reference policy was scored.
 
         Raises:
           RunError: one of them is not finite.
         """
-        found: dict[str, float | None] = {name: float(value) for name, value in metrics.items()}
-        broken = [name for name, value in found.items() if value is None or not math.isfinite(value)]
+        broken = [name for name, value in metrics.items() if not math.isfinite(value)]
         if broken:
             raise RunError(
                 f"{self.path}: {', '.join(broken)} not finite at step {self.ledger.step}: the learning rate is "
                 "probably too high. The last checkpoint is kept"
             )
-        return found if self.config.loss.kl_coef else {**found, "kl": None}
+        return {**metrics, "kl": metrics["kl"] if self.config.loss.kl_coef else None}
 
     def update_sampler(self) -> None:
         """Gives the sampler the current weights, in the dtype it computes in."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
@@ -14,14 +15,15 @@ AdvantageScale = Literal["group_std", "batch_std", "none"]
 EPSILON = 1e-6
 
 
-def zero_variance(rewards: Float[Array, "P G"]) -> Bool[Array, "P"]:
+def zero_variance(rewards: Float[Array | np.ndarray, "P G"]) -> Bool[Array, "P"]:
     """Groups whose rewards are all equal: their advantages are zero whatever the scale."""
+    rewards = jnp.asarray(rewards)
     return jnp.all(rewards == rewards[:, :1], axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="scale")
 def group_advantages(
-    rewards: Float[Array, "P G"], keep: Bool[Array, "P"], *, scale: AdvantageScale
+    rewards: Float[Array | np.ndarray, "P G"], keep: Bool[Array | np.ndarray, "P"], *, scale: AdvantageScale
 ) -> Float[Array, "P G"]:
     """A_i = (r_i - mean(group)) / scale.
 

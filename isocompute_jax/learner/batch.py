@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import flax.struct
 import numpy as np
@@ -116,7 +116,7 @@ def pack(
     parts = rewards.shape[1] // shape.rollouts
     total = shape.microbatches * shape.rows
     batch = _empty(shape)
-    for place, index in enumerate(kept):
+    for place, index in enumerate(kept.tolist()):
         rows = slice(place * parts, (place + 1) * parts)
         fill(batch, rows, groups[index])
         batch["advantages"][rows] = advantages[index].reshape(parts, -1)
@@ -124,8 +124,12 @@ def pack(
         batch["regularizer_weights"][rows] = regularizer[index].reshape(parts, -1)
     used = len(kept) * parts
     assert used <= total, (used, total)
-    folded = {name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in batch.items()}
-    return TrainBatch(num_microbatches=np.int32(-(-used // shape.rows)), **folded)
+    # Host arrays: they travel with the call of the step, or before it, sharded, by `place_batch`.
+    folded: dict[str, Any] = {
+        name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in batch.items()
+    }
+    folded["num_microbatches"] = np.int32(-(-used // shape.rows))
+    return TrainBatch(**folded)
 
 
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:

@@ -53,7 +53,7 @@ class Checkpointer:
             return None
         args = ocp.args.Composite(state=ocp.args.StandardRestore(self._abstract), loop=ocp.args.JsonRestore())
         restored = self._manager.restore(step, args=args)
-        return restored.state, restored.loop
+        return restored["state"], restored["loop"]
 
     def close(self) -> None:
         """Waits for background work of the manager."""

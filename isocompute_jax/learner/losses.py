@@ -12,6 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
@@ -128,7 +129,11 @@ def kl_penalty(
 
 @functools.partial(jax.jit, static_argnames=("aggregation", "max_tokens"))
 def aggregation_weights(
-    lengths: Int[Array, "P G"], keep: Bool[Array, "P"], *, aggregation: Aggregation, max_tokens: int
+    lengths: Int[Array | np.ndarray, "P G"],
+    keep: Bool[Array | np.ndarray, "P"],
+    *,
+    aggregation: Aggregation,
+    max_tokens: int,
 ) -> Float[Array, "P G"]:
     """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
 

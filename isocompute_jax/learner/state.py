@@ -44,9 +44,12 @@ class OptimizerConfig:
 
 @flax.struct.dataclass
 class TrainState:
-    """Step counter ([] int32, steps taken), parameters and optimizer state."""
+    """Step counter ([] int32, steps taken), parameters and optimizer state.
 
-    step: jax.Array
+    The same tree holds shapes (`jax.ShapeDtypeStruct`) or shardings in place of arrays where those are asked for.
+    """
+
+    step: Any
     params: Params
     opt_state: Any
 

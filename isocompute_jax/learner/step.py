@@ -217,8 +217,8 @@ def accumulate_gradients(
             axes = ("batch", *[None] * (part.ndim - 1))
             return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
 
-        arrays = batch.replace(num_microbatches=None)
-        microbatch = jax.tree.map(cut, arrays).replace(num_microbatches=jnp.int32(1))
+        arrays = dataclasses.replace(batch, num_microbatches=None)
+        microbatch = dataclasses.replace(jax.tree.map(cut, arrays), num_microbatches=jnp.int32(1))
         (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(params, microbatch)
         return gradients, jax.lax.stop_gradient(metrics)
 

@@ -27,6 +27,7 @@ from isocompute_jax.records.errors import InputError
 
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,11 +55,19 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
         raise InputError(f"{directory} is not a Hugging Face checkpoint: it has no config.json") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{path}: not a JSON object; download the checkpoint again")
     if raw.get("model_type") != "qwen2":
         raise InputError(
             f"{path}: model_type is {raw.get('model_type')!r}; only 'qwen2' (Qwen2, Qwen2.5) is implemented"
         )
-    config = Qwen2Config(**raw)
+    dtype = dtype or str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
+    if dtype not in DTYPES:
+        raise InputError(f"{path}: dtype = {dtype!r} is not implemented (only {', '.join(DTYPES)})")
+    try:
+        config: Any = Qwen2Config(**raw)
+    except Exception as error:  # transformers checks fields with exceptions of many types
+        raise InputError(f"{path}: {error}") from error
     rope: Mapping[str, Any] = config.rope_parameters or {}
     for field, value, wanted in (
         ("hidden_act", config.hidden_act, "silu"),
@@ -67,20 +76,23 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     ):
         if value != wanted:
             raise InputError(f"{path}: {field} = {value!r} is not implemented (only {wanted!r})")
-    return ModelConfig(
-        vocab_size=config.vocab_size,
-        embed_dim=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=raw.get("head_dim") or config.hidden_size // config.num_attention_heads,
-        mlp_dim=config.intermediate_size,
-        tied_embeddings=bool(config.tie_word_embeddings),
-        rope_theta=float(rope.get("rope_theta", 10_000.0)),
-        norm_eps=float(config.rms_norm_eps),
-        max_positions=config.max_position_embeddings,
-        dtype=dtype or str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-    )
+    try:
+        return ModelConfig(
+            vocab_size=config.vocab_size,
+            embed_dim=config.hidden_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=raw.get("head_dim") or config.hidden_size // config.num_attention_heads,
+            mlp_dim=config.intermediate_size,
+            tied_embeddings=bool(config.tie_word_embeddings),
+            rope_theta=float(rope.get("rope_theta", 10_000.0)),
+            norm_eps=float(config.rms_norm_eps),
+            max_positions=config.max_position_embeddings,
+            dtype=dtype,
+        )
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shardings: Params | None = None) -> Params:
@@ -123,7 +135,7 @@ def save_checkpoint(
     tokenizer_from: str | os.PathLike[str] | None,
     max_file_bytes: int = 5 * 10**9,
 ) -> None:
-    """Writes a Hugging Face directory that transformers and vLLM load, replacing `directory` in one rename.
+    """Writes a Hugging Face directory that transformers and vLLM load; an older `directory` stays until it is whole.
 
     Args:
       directory: where to.
@@ -144,12 +156,25 @@ def save_checkpoint(
                 if source.exists():
                     shutil.copyfile(source, temporary / name)
         temporary.chmod(0o755)
-        if directory.exists():
-            shutil.rmtree(directory)
-        temporary.rename(directory)
+        _replace(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:
+    """Puts `new` in place of `directory`. The old one is moved aside first and deleted last: nothing is ever lost."""
+    if not directory.exists():
+        new.rename(directory)
+        return
+    aside = new.with_name(f"{new.name}.old")
+    directory.rename(aside)
+    try:
+        new.rename(directory)
+    except BaseException:
+        aside.rename(directory)
+        raise
+    shutil.rmtree(aside)
 
 
 def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
@@ -190,9 +215,9 @@ def _tensor_files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
     if index.exists():
         try:
             files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
+            paths = [directory / name for name in sorted(files)]
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise InputError(f"{index}: not a safetensors index ({error!r}); download the checkpoint again") from error
-        paths = [directory / name for name in sorted(files)]
     else:
         paths = [directory / SINGLE_FILE]
     found: dict[str, pathlib.Path] = {}

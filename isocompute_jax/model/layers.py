@@ -6,6 +6,7 @@ R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain ba
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -65,12 +66,11 @@ def attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Ar
         mask = source.mask[:, :, None, :, None, :]
         scores.append(jnp.where(mask, score, jnp.finfo(wide).min))
     weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(q.dtype)
-    out, start = 0.0, 0
-    for source in sources:
-        length = source.k.shape[-3]
+    ends = list(itertools.accumulate(source.k.shape[-3] for source in sources))
+    out = jnp.zeros_like(q)
+    for source, part in zip(sources, jnp.split(weights, ends[:-1], axis=-1), strict=True):
         keys = "pskh" if source.v.ndim == 4 else "pgskh"
-        out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", weights[..., start : start + length], source.v)
-        start += length
+        out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", part, source.v)
     return out.reshape(p, g, t, n, h)
 
 

@@ -8,7 +8,7 @@ gradients flow through them, and prefill + extend equals one pass over the joine
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,8 +115,8 @@ def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -
 
 
 def _run_layers(
-    config: ModelConfig, params: Params, tokens: Array, positions: Array, attend: Callable, keys: object
-) -> tuple[Array, object]:
+    config: ModelConfig, params: Params, tokens: Array, positions: Array, attend: Callable, keys: Any
+) -> tuple[Array, Any]:
     """Embeds, runs the layers, applies the final norm.
 
     `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer.
@@ -124,7 +124,7 @@ def _run_layers(
     x = params["embed"][tokens]
     cos, sin = rope_angles(config, positions)
 
-    def body(x: Array, scanned: tuple[Params, object]) -> tuple[Array, object]:
+    def body(x: Array, scanned: tuple[Params, Any]) -> tuple[Array, Any]:
         layer, layer_keys = scanned
         normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
         q = apply_rope(jnp.einsum("pgtd,dnh->pgtnh", normed, layer["wq"]) + layer["bq"], cos, sin)

@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from isocompute_jax import sharding
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling.decode import Samples, Unit, sample_unit
+from isocompute_jax.sampling.decode import Unit, sample_unit
 from isocompute_jax.sampling.protocol import SampleRequest
 
 
@@ -158,7 +159,8 @@ class InProcessSampler:
             words[row] = (request.seed, request.step, *problem_words(request.problem.id))
             rollouts[row] = first + np.arange(shape.rollouts)
             active[row] = True
-        unit = Unit(tokens, mask, words, rollouts, active)
+        arrays: Sequence[Any] = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
+        unit = Unit(*arrays)
         if self._mesh is None:
             return unit
         axes = ("batch", None)
@@ -171,8 +173,8 @@ def problem_words(problem_id: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def unpack(samples: Samples, row: int, rollouts: int, version: int) -> Iterator[Completion]:
-    """The first `rollouts` completions of one row of host arrays."""
+def unpack(samples: Any, row: int, rollouts: int, version: int) -> Iterator[Completion]:
+    """The first `rollouts` completions of one row of `Samples` on the host."""
     for i in range(rollouts):
         length = int(samples.lengths[row, i])
         yield Completion(

@@ -18,9 +18,11 @@ from isocompute_jax import model, tasks
 from isocompute_jax import sweep as main
 from isocompute_jax.experiment import sweep, sweep_status, workers
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig
+from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
 
@@ -240,16 +242,18 @@ def base(tmp_path_factory) -> RunConfig:
     )
     params = model.init_params(config, jax.random.key(0))
     model.save_checkpoint(path / "model", config, params, tokenizer_from=path / "tokenizer")
-    problems = tasks.make_problems(24, seed=0)
+    # Any text with the right digit counts, so that even a random model is rewarded, and updated.
+    problems = [Problem(f"p{i}", f"{i}+{i}=", str(i % 10), "numeric") for i in range(24)]
     tasks.write_problems(path / "train.jsonl", problems[:16])
     tasks.write_problems(path / "validation.jsonl", problems[16:])
     return RunConfig(
         model=str(path / "model"),
         train_set=str(path / "train.jsonl"),
-        group_size=4,
+        group_size=16,
         problems_per_batch=2,
-        max_compute=64,
-        sampling=SamplingConfig(max_tokens=4),
+        max_compute=32 * 8,
+        sampling=SamplingConfig(max_tokens=2),
+        optimizer=OptimizerConfig(base_lr=1e-2),
         evaluation=EvaluationConfig(sets={"validation": str(path / "validation.jsonl")}, points=1),
     )
 
@@ -279,6 +283,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
     assert log_lines(tmp_path / "cold") == log_lines(tmp_path / "warm")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("cold", "warm")]
     assert weights[0] == weights[1]
+    assert weights[0] != pathlib.Path(base.model, "model.safetensors").read_bytes()
     assert list((tmp_path / ".compile_cache").glob("*-cache"))
     # Again: what is finished starts no process, what is broken is tried again.
     logs = {name: (tmp_path / "logs" / f"{name}.log").stat().st_mtime_ns for name in ("broken", "cold", "warm")}
@@ -293,7 +298,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
 
 
 def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path):
-    config = dataclasses.replace(base, max_compute=8 * 200)
+    config = dataclasses.replace(base, max_compute=32 * 200)
     file = tmp_path / "config.py"
     file.write_text(
         "import json\nfrom isocompute_jax.experiment.config import RunConfig, from_dict\n"
@@ -327,7 +332,7 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"going on from step {steps}" in (root / "logs" / "seed=0.log").read_text()
     assert len(run_files.read_lines(root / "seed=0" / run_files.METRICS)) == config.num_steps
-    assert "2 done; 100% of 3,200 rollouts" in done.stdout
+    assert "2 done; 100% of 12,800 rollouts" in done.stdout
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:

@@ -52,7 +52,7 @@ def test_a_batch_without_signal_leaves_parameters_and_moments_untouched():
     assert_same(after.params, state.params)
     assert_same(after.opt_state, state.opt_state)
     assert (int(state.step), int(after.step)) == (1, 2)
-    assert metrics["tokens"] == 0 and metrics["gradient_norm"] == 0
+    assert metrics["trained_tokens"] == 0 and metrics["gradient_norm"] == 0
     assert all(np.isfinite(value) for value in metrics.values())
 
 
@@ -114,7 +114,7 @@ def test_metrics_of_an_on_policy_step():
     differences = np.abs(logprobs - batch.sampler_logprobs[0])[mask]
     weights = np.minimum(np.exp(logprobs - batch.sampler_logprobs[0]), 2.0)[mask]
     _, metrics = take_step(fresh_state(), batch, reference=REFERENCE_PARAMS)
-    assert metrics["tokens"] == mask.sum()
+    assert metrics["trained_tokens"] == mask.sum()
     assert metrics["ratio"] == metrics["ratio_max"] == 1.0
     assert metrics["clip_fraction"] == 0.0
     assert metrics["entropy"] == pytest.approx(float(np.asarray(entropies)[mask].mean()), rel=1e-5)
@@ -125,7 +125,7 @@ def test_metrics_of_an_on_policy_step():
     assert 0 < metrics["correction_cut"] < 1
 
 
-OFF_POLICY = learner.LossConfig(clip_low=0.02, clip_high=0.02, correction_mode="off")
+OFF_POLICY = learner.LossConfig(clip_low=0.002, clip_high=0.002, correction_mode="off")
 
 
 def test_reusing_a_batch_moves_the_ratio_and_the_clip():
@@ -145,11 +145,11 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
         for i in range(SEVERAL.microbatches)
     ]
     batch = batch.replace(old_logprobs=np.stack(old))
-    state, first = take_step(state, batch, lr=3e-3, loss_config=OFF_POLICY)
-    _, second = take_step(state, batch, lr=3e-3, loss_config=OFF_POLICY)
+    state, first = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
+    _, second = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     assert first["ratio_max"] == pytest.approx(1.0, abs=1e-5)
     assert first["clip_fraction"] == 0.0
-    assert second["ratio_max"] > 1.02
+    assert second["ratio_max"] > 1.002
     assert 0.0 < second["clip_fraction"] < 1.0
     assert second["policy_loss"] < first["policy_loss"]  # the surrogate was improved
 

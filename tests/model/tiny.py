@@ -1,6 +1,7 @@
 """A model that compiles in seconds, with parameters that all matter."""
 
 import jax
+import numpy as np
 
 from isocompute_jax import model
 
@@ -24,9 +25,12 @@ def tiny_config(**changes) -> model.ModelConfig:
 
 
 def random_params(config: model.ModelConfig, seed: int = 0, scale: float = 0.3) -> model.Params:
-    """Every parameter random, biases and norms included, and large enough to matter."""
-    params = model.init_params(config, jax.random.key(seed))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1000), len(leaves))
-    noise = [scale * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(tree, [leaf + n for leaf, n in zip(leaves, noise, strict=True)])
+    """Every parameter random, biases and norms included, and large enough to matter; drawn without compiling."""
+    rng = np.random.default_rng(seed)
+    flat, tree = jax.tree_util.tree_flatten_with_path(model.abstract_params(config))
+    centres = [1.0 if "norm" in jax.tree_util.keystr(path) else 0.0 for path, _ in flat]
+    draws = [
+        (centre + scale * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+        for centre, (_, leaf) in zip(centres, flat, strict=True)
+    ]
+    return jax.device_put(jax.tree_util.tree_unflatten(tree, draws))
