@@ -35,7 +35,8 @@ class BaseModelConfig:
       batch_size: demonstrations per step, each sampled anew from the teacher.
       peak_lr: learning rate after warm-up; cosine decay to zero.
       warmup_steps: linear warm-up.
-      seed: seeds the teacher, the data and the initial weights.
+      seed: seeds the problems, the data and the initial weights.
+      teacher_seed: seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.
       max_prompt_tokens: compiled prompt length.
       max_tokens: compiled answer length, end-of-sequence token included.
     """
@@ -45,6 +46,7 @@ class BaseModelConfig:
     peak_lr: float = 3e-3
     warmup_steps: int = 100
     seed: int = 0
+    teacher_seed: int = 4
     max_prompt_tokens: int = 12
     max_tokens: int = 10
 

@@ -158,7 +158,7 @@ class Run:
             jnp.float32(config.sampling.temperature),
             self.reference_params,
         )
-        metrics = self.checked({name: float(value) for name, value in jax.device_get(metrics).items()})
+        metrics = self.checked({name: value.item() for name, value in metrics.items()})
         self.update_sampler()
         phases.end("update")
         self.ledger = self.ledger.charge_training(groups)

@@ -159,7 +159,7 @@ class InProcessSampler:
             words[row] = (request.seed, request.step, *problem_words(request.problem.id))
             rollouts[row] = first + np.arange(shape.rollouts)
             active[row] = True
-        arrays: Sequence[Any] = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
+        arrays: Any = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
         unit = Unit(*arrays)
         if self._mesh is None:
             return unit

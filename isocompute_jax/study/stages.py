@@ -90,7 +90,7 @@ def make_base_model(preset: Preset, root: pathlib.Path) -> None:
         directory,
         preset.base,
         problems=lessons,
-        teacher=make_teacher(preset.base.seed),
+        teacher=make_teacher(preset.base.teacher_seed),
         tokenizer=load_tokenizer(tokenizer_directory),
         tokenizer_directory=tokenizer_directory,
     )
