@@ -1,0 +1,1 @@
+"""What measures speed and memory; never part of the tests."""
