@@ -150,7 +150,7 @@ class Run:
             zero_variance_groups=config.recipe.zero_variance_groups,
         )
         phases.end("packing")
-        learning_rate = float(self.schedule(step))
+        learning_rate = float(np.asarray(self.schedule(step)))
         self.state, metrics = self.train_step(
             self.state,
             learner.place_batch(batch, self.mesh),

@@ -38,6 +38,24 @@ def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
 REFERENCE_PARAMS = random_params(CONFIG, seed=5)
 
 
+@jax.jit
+def score(params, prompt_tokens, prompt_mask, tokens):
+    return learner.completion_logprobs(
+        CONFIG, params, prompt_tokens, prompt_mask, tokens, temperature=1.0, chunk_tokens=1000
+    )
+
+
+def scores_of(params, batch, microbatch=0):
+    """Log-probabilities and entropies [N, R, T] of one micro-batch."""
+    parts = (batch.prompt_tokens, batch.prompt_mask, batch.tokens)
+    return [np.asarray(x) for x in score(params, *(part[microbatch] for part in parts))]
+
+
+def trained_scores(params, batch):
+    """Both of the trained tokens alone."""
+    return [x[batch.mask[0]] for x in scores_of(params, batch)]
+
+
 def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
@@ -99,21 +117,13 @@ def test_adamw_parity():
 def test_metrics_of_an_on_policy_step():
     """The first use of a batch has ratio 1 everywhere and clips nothing; sampler statistics are those of a loop."""
     groups = make_groups()
-    batch = pack(groups, WHOLE)
+    batch = pack(groups, WHOLE)  # for the loop; the step takes the same groups in two micro-batches
     params = random_params(CONFIG)
-    logprobs, entropies = learner.completion_logprobs(
-        CONFIG,
-        params,
-        batch.prompt_tokens[0],
-        batch.prompt_mask[0],
-        batch.tokens[0],
-        temperature=1.0,
-        chunk_tokens=1000,
-    )
+    logprobs, entropies = scores_of(params, batch)
     mask = batch.mask[0]
     differences = np.abs(logprobs - batch.sampler_logprobs[0])[mask]
     weights = np.minimum(np.exp(logprobs - batch.sampler_logprobs[0]), 2.0)[mask]
-    _, metrics = take_step(fresh_state(), batch, reference=REFERENCE_PARAMS)
+    _, metrics = take_step(fresh_state(), pack(groups), reference=REFERENCE_PARAMS)
     assert metrics["trained_tokens"] == mask.sum()
     assert metrics["ratio"] == metrics["ratio_max"] == 1.0
     assert metrics["clip_fraction"] == 0.0
@@ -132,18 +142,7 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
     """With old_logprobs of before the first update, the second has ratios off 1, and clips some of them."""
     batch = pack(make_groups())
     state = fresh_state()
-    old = [
-        learner.completion_logprobs(
-            CONFIG,
-            state.params,
-            batch.prompt_tokens[i],
-            batch.prompt_mask[i],
-            batch.tokens[i],
-            temperature=1.0,
-            chunk_tokens=1000,
-        )[0]
-        for i in range(SEVERAL.microbatches)
-    ]
+    old = [scores_of(state.params, batch, i)[0] for i in range(SEVERAL.microbatches)]
     batch = batch.replace(old_logprobs=np.stack(old))
     state, first = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     _, second = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
@@ -154,57 +153,42 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
     assert second["policy_loss"] < first["policy_loss"]  # the surrogate was improved
 
 
-def scores_of(params, batch):
-    """Log-probabilities and entropies of the batch's trained tokens."""
-    scores = learner.completion_logprobs(
-        CONFIG,
-        params,
-        batch.prompt_tokens[0],
-        batch.prompt_mask[0],
-        batch.tokens[0],
-        temperature=1.0,
-        chunk_tokens=1000,
-    )
-    return [np.asarray(x)[batch.mask[0]] for x in scores]
-
-
 def without_policy_term(batch):
     return batch.replace(advantages=np.zeros_like(batch.advantages))
 
 
-ENTROPY_ALONE = learner.LossConfig(policy_loss="reinforce", entropy_coef=1.0)
-KL_ALONE = learner.LossConfig(policy_loss="reinforce", kl_coef=1.0)
-
-
 def test_the_entropy_bonus_raises_entropy():
-    batch = without_policy_term(pack(make_groups(), WHOLE))
+    """A policy that is its own reference feels no KL (the penalty and its gradient are exactly zero)."""
+    groups = make_groups()
     state = fresh_state()
-    after, _ = take_step(state, batch, lr=1e-3, loss_config=ENTROPY_ALONE)
-    (_, before_entropy), (_, after_entropy) = scores_of(state.params, batch), scores_of(after.params, batch)
+    after, metrics = take_step(state, without_policy_term(pack(groups)), lr=1e-3, reference=state.params)
+    assert metrics["kl"] == 0.0 and metrics["policy_loss"] == 0.0 and metrics["gradient_norm"] > 0
+    (_, before_entropy), (_, after_entropy) = (
+        trained_scores(params, pack(groups, WHOLE)) for params in (state.params, after.params)
+    )
     assert after_entropy.mean() > before_entropy.mean() + 1e-3
 
 
 def test_the_kl_penalty_pulls_towards_the_reference():
-    batch = without_policy_term(pack(make_groups(), WHOLE))
-    state = fresh_state()
-    target, _ = scores_of(REFERENCE_PARAMS, batch)
+    """The distance to the reference falls step by step, and below where the entropy bonus alone leads."""
+    groups = make_groups()
+    batch, whole = without_policy_term(pack(groups)), pack(groups, WHOLE)
+    target, _ = trained_scores(REFERENCE_PARAMS, whole)
+    pulled = alone = fresh_state()
     distances, penalties = [], []
     for _ in range(3):
-        distances.append(np.mean((scores_of(state.params, batch)[0] - target) ** 2))
-        state, metrics = take_step(state, batch, lr=1e-3, loss_config=KL_ALONE, reference=REFERENCE_PARAMS)
+        distances.append(np.mean((trained_scores(pulled.params, whole)[0] - target) ** 2))
+        pulled, metrics = take_step(pulled, batch, lr=1e-3, reference=REFERENCE_PARAMS)
+        alone, _ = take_step(alone, batch, lr=1e-3, reference=alone.params)
         penalties.append(metrics["kl"])
     assert distances[0] > distances[1] > distances[2]
     assert penalties[0] > penalties[1] > penalties[2] > 0
-    settled, metrics = take_step(
-        fresh_state(5), batch, lr=1e-3, loss_config=KL_ALONE, reference=REFERENCE_PARAMS
-    )  # at the reference nothing pulls
-    assert metrics["kl"] == 0.0 and metrics["gradient_norm"] == 0.0
-    assert int(settled.step) == 1
+    assert distances[2] < np.mean((trained_scores(alone.params, whole)[0] - target) ** 2)
 
 
 def test_kl_without_a_reference_is_an_error():
     with pytest.raises(ValueError, match="reference_params"):
-        take_step(fresh_state(), pack(make_groups()), loss_config=KL_ALONE)
+        take_step(fresh_state(), pack(make_groups()), loss_config=learner.LossConfig(kl_coef=1.0))
 
 
 def test_bfloat16_keeps_float32_masters():
@@ -216,7 +200,7 @@ def test_bfloat16_keeps_float32_masters():
     start = state.params["embed"]
     batch = pack(make_groups())
     for _ in range(3):
-        state, metrics = take_step(state, batch, lr=1e-5, dtype="bfloat16", loss_config=learner.LossConfig())
+        state, metrics = take_step(state, batch, lr=1e-5, dtype="bfloat16", reference=REFERENCE_PARAMS)
     assert {leaf.dtype for leaf in jax.tree.leaves((state.params, state.opt_state[0]))} == {jnp.dtype("float32")}
     moved = np.asarray(state.params["embed"] - start)
     assert 1e-6 < np.abs(moved).max() < 5e-5
@@ -230,6 +214,6 @@ def test_gradients_of_bfloat16_agree_with_float32():
     params = random_params(tiny_config(dtype="bfloat16"))
     half = learner.init_state(params, tiny_config(dtype="bfloat16"), optimizer())
     full = learner.init_state(model.cast_params(params, "float32"), CONFIG, optimizer())
-    half, _ = take_step(half, batch, dtype="bfloat16", loss_config=learner.LossConfig())
-    full, _ = take_step(full, batch, loss_config=learner.LossConfig())
+    half, _ = take_step(half, batch, dtype="bfloat16", reference=REFERENCE_PARAMS)
+    full, _ = take_step(full, batch, reference=REFERENCE_PARAMS)
     assert relative_difference(half.opt_state[0], full.opt_state[0]) < 0.05  # 8 bits of mantissa

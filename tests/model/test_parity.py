@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from tests.model.tiny import random_params
 
 torch = pytest.importorskip("torch")
 
@@ -26,15 +27,6 @@ SHAPES = {
 def make_config(shape: str, **changes) -> model.ModelConfig:
     fields = dict(vocab_size=61, rope_theta=1e4, norm_eps=1e-6, max_positions=128) | SHAPES[shape] | changes
     return model.ModelConfig(**fields)
-
-
-def random_params(config: model.ModelConfig) -> model.Params:
-    """Every parameter random, biases and norms included, and large enough to matter."""
-    params = model.init_params(config, jax.random.key(0))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noise = [0.2 * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(tree, [leaf + n for leaf, n in zip(leaves, noise, strict=True)])
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -78,18 +70,21 @@ def test_prefix_sharing_equals_one_pass(shape):
     mask = np.arange(prompt)[None] >= np.array([[0], [2], [5]])  # left padding
     completions = rng.integers(0, config.vocab_size, (problems, rollouts, length))
 
-    _, prefix = model.prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
-    extended = model.extend(config, params, jnp.asarray(completions), prefix)
+    prefill, extend, decode = (
+        jax.jit(function, static_argnums=0) for function in (model.prefill, model.extend, model.decode)
+    )
+    _, prefix = prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
+    extended = extend(config, params, jnp.asarray(completions), prefix)
     cache = model.init_cache(config, problems, rollouts, length)
     steps = []
     for t in range(length):
-        step, cache = model.decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
+        step, cache = decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
         steps.append(step)
     decoded = jnp.stack(steps, axis=2)
 
     joined = np.concatenate([np.repeat(tokens[:, None], rollouts, 1), completions], -1).reshape(-1, prompt + length)
     joined_mask = np.pad(np.repeat(mask, rollouts, 0), ((0, 0), (0, length)), constant_values=True)
-    whole, _ = model.prefill(config, params, jnp.asarray(joined), jnp.asarray(joined_mask))
+    whole, _ = prefill(config, params, jnp.asarray(joined), jnp.asarray(joined_mask))
     expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
     np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
