@@ -205,6 +205,7 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
     with parent:
+        assert parent.stdout
         pid = int(parent.stdout.readline())
         wait_for(lambda: b"sleep" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:1])
         parent.kill()
