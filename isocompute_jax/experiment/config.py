@@ -239,12 +239,14 @@ def _apply_preset(config: RunConfig) -> RunConfig:
 
 def _validate(config: RunConfig) -> None:
     """Raises InputError for the first field that cannot work."""
+    if config.problems_per_batch < 1:
+        raise InputError(f"config.problems_per_batch = {config.problems_per_batch} must be at least 1")
+    if config.group_size < 2:
+        raise InputError(f"config.group_size = {config.group_size}: advantages compare rollouts, so at least 2")
     sampling, evaluation, loss, optimizer = config.sampling, config.evaluation, config.loss, config.optimizer
     checks = (
         (bool(config.model), "model is empty: give a Hugging Face directory"),
         (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
-        (config.group_size >= 2, f"group_size = {config.group_size}: advantages compare rollouts, so at least 2"),
-        (config.problems_per_batch >= 1, f"problems_per_batch = {config.problems_per_batch} must be at least 1"),
         (
             config.num_steps >= 1,
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import flax.struct
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -82,6 +83,36 @@ def batch_shape(
     # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
     rows = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
     return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens)
+
+
+def single_batch(
+    *,
+    prompt_tokens: Int[Array, "N S"],
+    prompt_mask: Bool[Array, "N S"],
+    tokens: Int[Array, "N R T"],
+    mask: Bool[Array, "N R T"],
+    sampler_logprobs: Float[Array, "N R T"],
+    advantages: Float[Array, "N R"],
+    weights: Float[Array, "N R"],
+    old_logprobs: Float[Array, "N R T"] | None = None,
+) -> TrainBatch:
+    """A batch of one micro-batch from arrays of your own; fields as in `TrainBatch`, without their leading M.
+
+    `weights` (from `aggregation_weights`) weigh policy-gradient, KL and entropy terms alike.
+    """
+    arrays = {
+        "prompt_tokens": prompt_tokens,
+        "prompt_mask": prompt_mask,
+        "tokens": tokens,
+        "mask": mask,
+        "sampler_logprobs": sampler_logprobs,
+        "advantages": advantages,
+        "policy_weights": weights,
+        "regularizer_weights": weights,
+    }
+    old = None if old_logprobs is None else old_logprobs[None]
+    folded: dict[str, Any] = {name: x[None] for name, x in arrays.items()}
+    return TrainBatch(num_microbatches=jnp.int32(1), old_logprobs=old, **folded)
 
 
 def pack(

@@ -121,9 +121,11 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
         stacked = np.stack(ours) if spec.stacked else ours[0]
         return jax.device_put(stacked.astype(jnp.dtype(config.dtype)), sharding)
 
-    if shardings is None:
-        return map_specs(lambda spec: load(spec, None), config)
     specs = param_specs(config)
+    if shardings is None:
+        # Committed to its device, as restored checkpoints are: else a resumed run would compile everything anew.
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        shardings = map_specs(lambda _: here, config)
     return jax.tree.map(load, specs, shardings, is_leaf=lambda node: isinstance(node, ParamSpec))
 
 
