@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -59,7 +58,7 @@ def exit_code(main: Callable[[], None]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
     return code
 
 

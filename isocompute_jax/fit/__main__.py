@@ -5,7 +5,6 @@
 Reads run directories (or long-form CSV / JSONL tables), averages the seeds of each configuration, fits a monotone
 curve to each, takes their upper envelope, and writes which group size n is best at which compute: fits.csv,
 frontier.csv, switches.csv, summary.json, figures/ and one self-contained report.html. A short table is printed.
-Exit codes: 0 done, 1 cannot write, 2 bad input.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from __future__ import annotations
 import os
 import sys
 import typing
-from collections.abc import Sequence
 
-from absl import app, flags, logging
+from absl import flags
 
+from isocompute_jax import app
 from isocompute_jax.fit.analysis import Options
 from isocompute_jax.fit.curves import Records
 from isocompute_jax.fit.outputs import REPORT, analyse, headline_table
@@ -40,48 +39,25 @@ WINDOW = flags.DEFINE_integer("window", DEFAULTS.window, "Running average of n*(
 TITLE = flags.DEFINE_string("title", DEFAULTS.title, "Heading of the report.")
 
 
-def main(_: Sequence[str]) -> int:
-    """Flags to one call; returns the exit code."""
-    logging.set_verbosity(logging.WARNING)  # at INFO, JAX lists the backends that it does not find
-    try:
-        for flag in (RUNS, OUT):
-            if not flag.value:
-                raise InputError(f"--{flag.name} is missing; see --help")
-        options = Options(
-            metric=METRIC.value,
-            eval_set=EVAL_SET.value,
-            records=typing.cast(Records, RECORDS.value),
-            bin_width=BIN_WIDTH.value,
-            window=WINDOW.value,
-            title=TITLE.value,
-        )
-        analysis = analyse(RUNS.value, OUT.value, options)
-    except InputError as error:
-        return _fail(error, 2)
-    except OSError as error:
-        return _fail(error, 1)
+def main() -> None:
+    """Flags -> one call."""
+    for flag in (RUNS, OUT):
+        if not flag.value:
+            raise InputError(f"--{flag.name} is missing; see --help")
+    options = Options(
+        metric=METRIC.value,
+        eval_set=EVAL_SET.value,
+        records=typing.cast(Records, RECORDS.value),
+        bin_width=BIN_WIDTH.value,
+        window=WINDOW.value,
+        title=TITLE.value,
+    )
+    analysis = analyse(RUNS.value, OUT.value, options)
     for warning in analysis.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(headline_table(summarise(analysis)))
     print(f"\nreport: {os.path.join(OUT.value, REPORT)}")
-    return 0
-
-
-def _parse(arguments: Sequence[str]) -> list[str]:
-    """Flags from the command line; what is wrong with them is bad input."""
-    try:
-        rest = flags.FLAGS(arguments)
-    except flags.Error as error:
-        sys.exit(_fail(error, 2))
-    if len(rest) > 1:
-        sys.exit(_fail(f"unexpected argument {rest[1]!r}; did you mean --runs={rest[1]}?", 2))
-    return rest
-
-
-def _fail(error: Exception | str, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_parse)
+    app.run(main)
