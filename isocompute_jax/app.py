@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -66,12 +67,29 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     """Flag errors of any kind (unknown, mistyped, unknown config field, unreadable config file) exit with code 2."""
     try:
         rest = flags.FLAGS(arguments)
-    except (flags.Error, InputError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        if isinstance(error, KeyError):
-            error = error.args[0]
+        if "config" in flags.FLAGS and flags.FLAGS.config is not None:
+            flags.FLAGS.config.keys()  # a config file that cannot be read says so no earlier
+    except SystemExit:  # absl shows the help, and takes having been asked for a failure
+        sys.exit(0)
+    except (AttributeError, KeyError) as error:
+        sys.exit(_fail(f"{_unknown_field(str(error.args[0]), arguments)}\nSee --help.", BAD_INPUT))
+    except OSError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))
+    except (flags.Error, InputError, TypeError, ValueError) as error:
         sys.exit(_fail(f"{error}\nSee --help.", BAD_INPUT))
     if len(rest) > 1:
         sys.exit(_fail(f"unexpected argument {rest[1]!r}: flags start with --. See --help.", BAD_INPUT))
-    if flags.FLAGS.help:
-        sys.exit(0)
     return rest
+
+
+def _unknown_field(error: str, arguments: Sequence[str]) -> str:
+    """What config_flags says of a field that is not there, with the whole path of the field."""
+    names = re.findall(r"\w+", error.partition("Did you mean")[0])
+    fields = [found[1] for text in arguments if (found := re.match(r"--?(config\.[\w.]+)", text))]
+    wrong = next((field for field in fields if names and names[0] in field.split(".")), None)
+    if wrong is None:
+        return error
+    nearest = re.search(r'Did you mean "(\w+)"', error)
+    hint = f"did you mean {nearest[1]!r}?" if nearest else "the fields there are stand in the config file"
+    return f"unknown config field {wrong}: {hint}"
