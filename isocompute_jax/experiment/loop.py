@@ -50,8 +50,7 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
         return
     total = run.config.num_steps
     with Interrupt() as interrupt, progress(os.path.basename(run.path), total) as report:
-        run.restore()
-        if run.ledger.step == 0:
+        if not run.restore():
             run.evaluate()
         while run.ledger.step < total:
             if interrupt.requested:
@@ -204,8 +203,8 @@ class Run:
         self.clock = now
         run_files.append_line(self.path / name, {**self.ledger.columns(), **columns})
 
-    def restore(self) -> None:
-        """Goes on from the last checkpoint, or starts anew; logs are cut back to it."""
+    def restore(self) -> bool:
+        """Goes on from the last checkpoint, or starts anew (False); logs are cut back to it."""
         restored = self.checkpointer.restore()
         step = -1
         if restored is not None:
@@ -217,6 +216,7 @@ class Run:
             self.sampler.update_weights(params, version=step)
             LOG.info("%s: going on from step %d", self.path, step)
         workdirs.cut_logs_back(self.path, step=step)
+        return restored is not None
 
     def checkpoint_if_due(self) -> None:
         """A checkpoint every `checkpoint_every_s` seconds; when it falls changes no result."""
