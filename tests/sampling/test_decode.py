@@ -87,14 +87,19 @@ def test_nucleus_logprobs_sum_to_one(drawn):
 
 @given(
     cuts=st.lists(st.integers(0, 64), min_size=7, max_size=7).map(sorted),
-    edge=st.integers(1, 127),
+    whole=st.integers(1, 8),
+    offset=st.sampled_from([-1, 0, 1]),
 )
-def test_nucleus_equals_a_plain_loop(cuts, edge):
-    """Probabilities in 64ths, so that sums are exact in float32, ties and zeros included."""
+def test_nucleus_equals_a_plain_loop(cuts, whole, offset):
+    """Probabilities in 64ths, so that sums are exact in float32, ties and zeros included.
+
+    top_p lies on the sum of the most probable tokens, and just beside it: a sum that equals top_p is enough.
+    """
     counts = np.diff([0, *cuts, 64])
+    edge = np.clip(2 * np.sort(counts)[::-1][:whole].sum() + offset, 1, 127) / 128
     probs = (counts / 64).astype(np.float32)
-    got = np.flatnonzero(nucleus(jnp.asarray(probs), edge / 128)).tolist()
-    assert got == looped_nucleus((counts / 64).tolist(), edge / 128)
+    got = np.flatnonzero(nucleus(jnp.asarray(probs), float(edge))).tolist()
+    assert got == looped_nucleus((counts / 64).tolist(), edge)
 
 
 @given(st.lists(st.floats(-8, 8, width=32), min_size=7, max_size=7), st.integers(0, 2**23 - 1).map(lambda i: i / 2**23))
