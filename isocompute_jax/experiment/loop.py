@@ -157,12 +157,13 @@ class Run:
             jnp.float32(config.sampling.temperature),
             self.reference_params,
         )
-        metrics = self.checked({name: value.item() for name, value in metrics.items()})
+        metrics = {name: value.item() for name, value in metrics.items()}
         self.update_sampler()
         phases.end("update")
         self.ledger = self.ledger.charge_training(groups)
         columns = {**rollout_metrics(groups), **metrics, "learning_rate": learning_rate, "staleness": 0}
-        self.log(run_files.METRICS, {**columns, "phase_s": phases.seconds})
+        kl = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
+        self.log(run_files.METRICS, {**columns, "kl": kl, "phase_s": phases.seconds})
         return columns["reward"]
 
     def evaluate(self) -> None:
@@ -177,27 +178,20 @@ class Run:
             epochs = self.ledger.compute / (config.group_size * len(self.problems))
             self.log(run_files.EVAL, {**columns, "epochs": epochs})
 
-    def checked(self, metrics: dict[str, float]) -> dict[str, float | None]:
-        """The metrics; `kl` is None when no reference policy was scored.
-
-        Raises:
-          RunError: one of them is not finite.
-        """
-        broken = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if broken:
-            raise RunError(
-                f"{self.path}: {', '.join(broken)} not finite at step {self.ledger.step}: the learning rate is "
-                "probably too high. The last checkpoint is kept"
-            )
-        return {**metrics, "kl": metrics["kl"] if self.config.loss.kl_coef else None}
-
     def update_sampler(self) -> None:
         """Gives the sampler the current weights, in the dtype it computes in."""
         params = model.cast_params(self.state.params, self.model_config.dtype)
         self.sampler.update_weights(params, version=self.ledger.step + 1)
 
     def log(self, name: str, columns: dict[str, Any]) -> None:
-        """Appends a line with the ledger's columns first."""
+        """Appends a line with the ledger's columns first.
+
+        Raises:
+          RunError: a number is not finite.
+        """
+        broken = [key for key, value in columns.items() if isinstance(value, float) and not math.isfinite(value)]
+        if broken:
+            raise self.diverged(", ".join(broken))
         now = time.monotonic()
         self.ledger = self.ledger.charge_time(now - self.clock, len(jax.devices()) if self.mesh is not None else 1)
         self.clock = now
@@ -224,10 +218,23 @@ class Run:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Parameters, optimizer, position in the data and ledger; random numbers are keyed by seed and step."""
+        """Parameters, optimizer, position in the data and ledger; random numbers are keyed by seed and step.
+
+        Raises:
+          RunError: a parameter is not finite; the earlier checkpoint is kept.
+        """
+        if not all_finite(self.state.params):
+            raise self.diverged("parameters")
         loop = {"ledger": dataclasses.asdict(self.ledger), "stream": self.stream.get_state()}
         self.checkpointer.save(self.state, loop)
         self.last_checkpoint = time.monotonic()
+
+    def diverged(self, what: str) -> RunError:
+        """The error of a run that cannot go on."""
+        return RunError(
+            f"{self.path}: {what} not finite at step {self.ledger.step}: the learning rate is probably too high. The "
+            "last checkpoint is kept"
+        )
 
     def finish(self) -> None:
         """Last checkpoint, the trained model as a Hugging Face directory, and DONE."""
@@ -250,6 +257,12 @@ class Phases:
         now = time.perf_counter()
         self.seconds[name] = round(now - self._last, 6)
         self._last = now
+
+
+@jax.jit
+def all_finite(params: model.Params) -> jax.Array:
+    """Whether every parameter is a number."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
 def rollout_metrics(groups: list[RolloutGroup]) -> dict[str, float]:
