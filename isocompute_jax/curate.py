@@ -23,8 +23,8 @@ MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SE
 TRAIN_SIZE = flags.DEFINE_integer("train_size", 0, "Problems per training set; 0 takes all that are left.")
 VALIDATION_SIZE = flags.DEFINE_integer("validation_size", 300, "Held-out problems per set.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
-MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 12, "Longest prompt, in tokens.")
-MAX_TOKENS = flags.DEFINE_integer("max_tokens", 10, "Longest completion, in tokens.")
+MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 9, "Longest completion, in tokens.")
 MAX_ROLLOUTS = flags.DEFINE_integer("max_rollouts_per_dispatch", 1024, "Completions decoded at once.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the rollouts and of the split.")
 

@@ -47,8 +47,8 @@ class BaseModelConfig:
     warmup_steps: int = 100
     seed: int = 0
     teacher_seed: int = 4
-    max_prompt_tokens: int = 12
-    max_tokens: int = 10
+    max_prompt_tokens: int = 9
+    max_tokens: int = 9
 
 
 def embedded_model_config() -> ModelConfig:

@@ -36,8 +36,8 @@ class SamplingConfig:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    max_prompt_tokens: int = 12
-    max_tokens: int = 10
+    max_prompt_tokens: int = 9
+    max_tokens: int = 9
     max_rollouts_per_dispatch: int = 512
 
 

@@ -15,6 +15,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.learner import rewards_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
@@ -155,7 +156,7 @@ def measure(
             )
             sampler.submit(requests)
             for group in graded(sampler.completed(), tokenizer):
-                rate = float(np.mean(np.asarray(group.rewards)))
+                rate = float(np.mean(rewards_of(group)))
                 known = {**group.problem.measured, f"avg@{config.samples}": rate}
                 measured.append(dataclasses.replace(group.problem, measured=known))
             report(len(measured))

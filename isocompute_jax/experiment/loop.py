@@ -267,7 +267,7 @@ def all_finite(params: model.Params) -> jax.Array:
 
 def rollout_metrics(groups: list[RolloutGroup]) -> dict[str, float]:
     """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
-    rewards = np.stack([group.rewards for group in groups if group.rewards is not None])
+    rewards = np.stack([learner.rewards_of(group) for group in groups])
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(len(completion.tokens) for completion in completions)
     return {

@@ -1,7 +1,7 @@
 """The GRPO learner: advantages, losses, the batch, the optimizer state and the jitted, sharded step."""
 
 from isocompute_jax.learner.advantages import group_advantages, zero_variance
-from isocompute_jax.learner.batch import BatchShape, TrainBatch, batch_shape, pack, single_batch
+from isocompute_jax.learner.batch import BatchShape, TrainBatch, batch_shape, pack, rewards_of, single_batch
 from isocompute_jax.learner.losses import aggregation_weights
 from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
@@ -23,6 +23,7 @@ __all__ = [
     "make_train_step",
     "pack",
     "place_batch",
+    "rewards_of",
     "single_batch",
     "state_shardings",
     "zero_variance",

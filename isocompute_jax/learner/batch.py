@@ -133,7 +133,7 @@ def pack(
       zero_variance_groups: groups whose rewards are all equal leave the loss and its denominators (`drop`), leave
         the KL and entropy terms only (`drop_regularizers`), or stay (`keep`).
     """
-    rewards = np.stack([group.rewards for group in groups if group.rewards is not None])
+    rewards = np.stack([rewards_of(group) for group in groups])
     signal = ~np.asarray(zero_variance(rewards))
     keep_policy = signal if zero_variance_groups == "drop" else np.ones_like(signal)
     keep_regularizer = np.ones_like(signal) if zero_variance_groups == "keep" else signal
@@ -161,6 +161,13 @@ def pack(
     }
     folded["num_microbatches"] = np.int32(-(-used // shape.rows))
     return TrainBatch(**folded)
+
+
+def rewards_of(group: RolloutGroup) -> np.ndarray:
+    """[G] rewards of a graded group."""
+    if group.rewards is None:
+        raise ValueError(f"problem {group.problem.id!r}: its group has not been graded")
+    return group.rewards
 
 
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:

@@ -228,6 +228,9 @@ def accumulate_gradients(
         return jax.tree.map(jnp.add, total[0], gradients), summed
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, jnp.int32(0)))
+    if batch.tokens.shape[0] == 1:
+        # A loop over one micro-batch is loop-invariant: XLA would hoist it and compute it even for no rows at all.
+        return jax.lax.cond(batch.num_microbatches > 0, lambda: one(jnp.int32(0)), lambda: zeros)
     return jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
 
 
