@@ -103,7 +103,7 @@ class Run:
         params = model.load_params(config.model, self.model_config, shardings=shardings)
         self.reference_params = params if config.loss.kl_coef else None
         self.optimizer = learner.make_optimizer(config.optimizer)
-        self.schedule = learner.make_schedule(config.optimizer, rollouts_per_step=config.rollouts_per_step)
+        self.schedule = jax.jit(learner.make_schedule(config.optimizer, rollouts_per_step=config.rollouts_per_step))
         self.state = learner.init_state(params, self.model_config, self.optimizer, self.mesh)
         self.train_step = learner.make_train_step(self.model_config, config.loss, self.optimizer, mesh=self.mesh)
         self.batch_shape = learner.batch_shape(

@@ -88,6 +88,8 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
             f"{directory} has no {TOKENIZER}: give a Hugging Face directory with a fast tokenizer "
             "(transformers writes one with AutoTokenizer.from_pretrained(...).save_pretrained(directory))"
         )
+    # Prompts and completions come in small batches of short texts: handing them to threads costs more than it saves.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer
 
     try:
