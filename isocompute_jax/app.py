@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -34,7 +35,9 @@ def _logged(main: Callable[[], None]) -> int:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    return exit_code(main)
+    code = exit_code(main)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C cannot end it sooner, only noisily
+    return code
 
 
 def exit_code(main: Callable[[], None]) -> int:
