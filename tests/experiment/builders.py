@@ -1,0 +1,127 @@
+"""A random model on digit problems, runs of it, and what two runs must have in common."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+
+from isocompute_jax import model, tasks
+from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
+from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.model import ModelConfig
+from isocompute_jax.records import run_files
+from isocompute_jax.records.rollout import Problem
+from tests.model.tiny import random_params
+
+MODEL = ModelConfig(
+    vocab_size=32,
+    embed_dim=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    mlp_dim=32,
+    tied_embeddings=True,
+    rope_theta=10_000.0,
+    norm_eps=1e-6,
+    max_positions=64,
+)
+
+
+def make_inputs(path: pathlib.Path) -> RunConfig:
+    """Writes a model and problem sets; returns a run on them, of 24 steps, that uses every part of a step.
+
+    Completions have at most two tokens, and the answer is one digit: a random model is rewarded now and then.
+    """
+    tasks.save_arithmetic_tokenizer(path / "tokenizer")
+    model.save_checkpoint(path / "model", MODEL, random_params(MODEL, scale=0.1), tokenizer_from=path / "tokenizer")
+    problems = [Problem(f"p{i}", f"{i}+{i}=", str(i % 10), "numeric") for i in range(24)]
+    tasks.write_problems(path / "train.jsonl", problems[:16])
+    tasks.write_problems(path / "validation.jsonl", problems[16:])
+    return RunConfig(
+        model=str(path / "model"),
+        train_set=str(path / "train.jsonl"),
+        group_size=16,
+        problems_per_batch=4,
+        max_compute=64 * 24,
+        checkpoint_every_s=0.0,
+        sampling=SamplingConfig(max_prompt_tokens=6, max_tokens=2),
+        recipe=RecipeConfig(microbatch_tokens=32),  # one group: a step has up to four micro-batches
+        loss=LossConfig(kl_coef=1e-2, entropy_coef=1e-3),
+        optimizer=OptimizerConfig(base_lr=1e-2, base_batch=64, warmup_steps=2),
+        evaluation=EvaluationConfig(
+            sets={"validation": str(path / "validation.jsonl"), "train": str(path / "train.jsonl")},
+            samples=4,
+            k=2,
+            points=4,
+            first_compute=128,
+        ),
+    )
+
+
+def write_config(path: pathlib.Path, config: RunConfig) -> pathlib.Path:
+    """A file for --resolved_config."""
+    path.write_text(json.dumps({"config": dataclasses.asdict(config)}))
+    return path
+
+
+def train_command(config: pathlib.Path, workdir: pathlib.Path) -> list[str]:
+    return [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={config}", f"--workdir={workdir}"]
+
+
+def pinned(command: list[str]) -> list[str]:
+    """`command` on one core: another number of threads may sum in another order."""
+    core = "-"
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        core = str(cores[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(cores)])
+    return [sys.executable, "-m", "isocompute_jax.experiment.workers", str(os.getpid()), core, *command]
+
+
+def compile_cache(path: pathlib.Path) -> dict[str, str]:
+    """Environment variables of a compile cache that takes small programs too."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def log_lines(workdir: pathlib.Path, name: str) -> list[dict]:
+    """One log, without what the clock wrote."""
+    lines = run_files.read_lines(workdir / name)
+    return [{key: value for key, value in line.items() if key not in run_files.WALL_CLOCK_KEYS} for line in lines]
+
+
+def final_checkpoint(workdir: pathlib.Path) -> tuple[list[np.ndarray], dict]:
+    """Every array of the last orbax checkpoint (parameters, moments, step), and the loop's JSON without the clock."""
+    import orbax.checkpoint as ocp
+
+    with ocp.CheckpointManager((workdir / run_files.CHECKPOINTS).absolute()) as manager:
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(), loop=ocp.args.JsonRestore())
+        restored = manager.restore(manager.latest_step(), args=args)
+    ledger = {k: v for k, v in restored["loop"]["ledger"].items() if k not in run_files.WALL_CLOCK_KEYS}
+    return [np.asarray(x) for x in jax.tree.leaves(restored["state"])], {**restored["loop"], "ledger": ledger}
+
+
+def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
+    """Both are done, with the same logs (wall-clock fields aside), model and checkpoint, bit for bit."""
+    for name in (run_files.METRICS, run_files.EVAL):
+        assert log_lines(ours, name) == log_lines(theirs, name)
+    [mine, yours] = [(workdir / "model" / "model.safetensors").read_bytes() for workdir in (ours, theirs)]
+    assert mine == yours
+    (my_state, my_loop), (your_state, your_loop) = final_checkpoint(ours), final_checkpoint(theirs)
+    assert my_loop == your_loop
+    for a, b in zip(my_state, your_state, strict=True):
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    assert (ours / run_files.DONE).read_text() == (theirs / run_files.DONE).read_text()
+    assert run_files.read_run(ours).facts == run_files.read_run(theirs).facts

@@ -1,0 +1,36 @@
+"""What this room's tests share: one set of inputs, and step functions that are compiled once for all runs."""
+
+import functools
+import pathlib
+
+import pytest
+
+from isocompute_jax import learner
+from isocompute_jax.experiment.config import RunConfig
+from tests.experiment import builders
+
+MAKE_OPTIMIZER = functools.cache(learner.make_optimizer)
+MAKE_TRAIN_STEP = functools.cache(learner.make_train_step)
+
+
+@pytest.fixture(autouse=True)
+def compile_once(monkeypatch):
+    """Runs in this process that differ in neither model, loss nor optimizer share a program (they are pure)."""
+    monkeypatch.setattr(learner, "make_optimizer", MAKE_OPTIMIZER)
+    monkeypatch.setattr(learner, "make_train_step", MAKE_TRAIN_STEP)
+
+
+@pytest.fixture(scope="session")
+def base_run(tmp_path_factory) -> RunConfig:
+    """See `builders.make_inputs`; nobody writes to its files."""
+    return builders.make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(base_run, tmp_path_factory) -> pathlib.Path:
+    """The run directory of `base_run`, run in this process without a break."""
+    from isocompute_jax.experiment.loop import train
+
+    workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train(base_run, workdir)
+    return workdir

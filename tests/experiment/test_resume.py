@@ -1,0 +1,244 @@
+"""A run that is killed or interrupted, wherever that is, and started again equals an undisturbed one, bit for bit."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from isocompute_jax import app, model
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import override
+from isocompute_jax.learner.checkpoint import Checkpointer
+from isocompute_jax.records import run_files
+from tests.experiment import builders
+
+LOGS = (run_files.METRICS, run_files.EVAL)
+
+
+# --- in processes of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """Starts runs, all on one core (the same thread count), with a compile cache that no other test reads.
+
+    JAX writes its cache in place: a kill may leave half an entry.
+    """
+
+    cache: pathlib.Path
+    config: pathlib.Path
+
+    def start(self, workdir: pathlib.Path, config: pathlib.Path | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            builders.pinned(builders.train_command(config or self.config, workdir)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **builders.compile_cache(self.cache)},
+        )
+
+    def finish(self, workdir: pathlib.Path, config: pathlib.Path | None = None) -> str:
+        """Starts a run and lets it end; returns what it said."""
+        with self.start(workdir, config) as process:
+            output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        return output
+
+
+@pytest.fixture(scope="module")
+def processes(base_run, tmp_path_factory) -> Processes:
+    path = tmp_path_factory.mktemp("processes")
+    return Processes(path / "compile-cache", builders.write_config(path / "config.json", base_run))
+
+
+@pytest.fixture(scope="module")
+def reference(processes, tmp_path_factory) -> pathlib.Path:
+    """The undisturbed run, in a process of its own."""
+    workdir = tmp_path_factory.mktemp("reference") / "run"
+    processes.finish(workdir)
+    return workdir
+
+
+def wait_for(process: subprocess.Popen[str], condition) -> None:
+    """Polls, as often as it can, until the condition holds."""
+    while not condition():
+        assert process.poll() is None, f"it ended before its time: {process.communicate()[0]}"
+        time.sleep(0.0005)
+
+
+def written(workdir: pathlib.Path):
+    """A function that tells how many bytes were appended to the logs since its first call."""
+    sizes: dict[str, int] = {}
+    total = 0
+
+    def so_far() -> int:
+        nonlocal total
+        for name in LOGS:
+            try:
+                size = (workdir / name).stat().st_size
+            except FileNotFoundError:
+                size = 0
+            total += max(0, size - sizes.get(name, size))  # a log that was cut back is shorter
+            sizes[name] = size
+        return total
+
+    so_far()
+    return so_far
+
+
+def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
+    """Whether orbax is at work on one; a whole one is named by its step alone."""
+    path = workdir / run_files.CHECKPOINTS
+    return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())
+
+
+def test_killed_at_ten_random_moments_ends_the_same(processes, reference, tmp_path):
+    rng = np.random.default_rng(0)
+    workdir = tmp_path / "run"
+    moments = rng.permutation(["start-up"] * 3 + ["log"] * 4 + ["checkpoint"] * 3)
+    for moment in moments:
+        with processes.start(workdir) as process:
+            appended, growth = written(workdir), rng.integers(1, 2000)
+            if moment == "start-up":
+                time.sleep(rng.uniform(0.1, 2.0))
+            else:
+                wait_for(process, lambda appended=appended, growth=growth: appended() >= growth)
+            if moment == "checkpoint":
+                wait_for(process, lambda: unfinished_checkpoint(workdir))
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+        assert not (workdir / run_files.DONE).exists()
+    steps = [len((workdir / name).read_bytes().splitlines()) for name in LOGS]
+    assert steps[0] > 0 and steps[1] > 0  # it had come somewhere
+    for name in LOGS:  # what a kill within a write, or a full disk, leaves
+        with open(workdir / name, "a", encoding="utf-8") as file:
+            file.write('{"step": 99, "comp')
+    assert "going on from step" in processes.finish(workdir)
+    builders.assert_same_run(workdir, reference)
+
+
+def test_killed_before_its_first_checkpoint_ends_the_same(base_run, processes, reference, tmp_path):
+    config = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
+    workdir = tmp_path / "run"
+    with processes.start(workdir, config) as process:
+        wait_for(process, lambda: (workdir / run_files.METRICS).exists())
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not any((workdir / run_files.CHECKPOINTS).iterdir())
+    assert "going on" not in processes.finish(workdir, config)
+    builders.assert_same_run(workdir, reference)
+
+
+def test_interrupted_once_and_twice_ends_the_same(base_run, processes, reference, tmp_path):
+    # No checkpoint but the one that Ctrl-C asks for.
+    config = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
+    workdir = tmp_path / "run"
+    with processes.start(workdir, config) as process:
+        wait_for(process, lambda: (workdir / run_files.METRICS).exists())
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == app.INTERRUPTED, output
+    assert output.count("error: interrupted; the same command goes on from the last checkpoint\n") == 1
+    assert "Traceback" not in output
+    step = len(run_files.read_lines(workdir / run_files.METRICS))
+    assert [entry.name for entry in (workdir / run_files.CHECKPOINTS).iterdir()] == [str(step)]
+    with processes.start(workdir) as process:  # a checkpoint after every step: the second falls into one
+        appended = written(workdir)
+        wait_for(process, lambda: appended() > 0)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 30
+    assert process.returncode == app.INTERRUPTED, output
+    assert f"going on from step {step}" in output and "Traceback" not in output
+    assert output.count("error: interrupted; the same command goes on") == 1
+    processes.finish(workdir)
+    builders.assert_same_run(workdir, reference)
+
+
+# --- in this process, where every effect can be hit
+
+
+class Killed(BaseException):
+    """Nobody catches it, as nobody catches SIGKILL."""
+
+
+@pytest.fixture
+def effects(monkeypatch):
+    """Counts what a run does to files; `effects["fatal"]` is the one before which it dies."""
+    counts = {"made": 0, "fatal": -1, "names": []}
+
+    def fatal(owner, name):
+        original = getattr(owner, name)
+
+        def effect(*args, **kwargs):
+            if counts["made"] == counts["fatal"]:
+                raise Killed
+            counts["made"] += 1
+            counts["names"].append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, effect)
+
+    for name in ("append_line", "write_atomic", "cut_back"):
+        fatal(run_files, name)
+    fatal(Checkpointer, "save")
+    fatal(model, "save_checkpoint")
+    fatal(os, "replace")
+    return counts
+
+
+def test_dying_before_any_effect_ends_the_same(base_run, effects, tmp_path):
+    config = override(base_run, "max_compute", 4 * base_run.rollouts_per_step)
+    loop.train(config, tmp_path / "whole")
+    names = list(effects["names"])
+    # Every kind of effect, the first and the last time, and some at random.
+    chosen = {names.index(name) for name in names} | {len(names) - 1 - names[::-1].index(name) for name in names}
+    chosen |= set(np.random.default_rng(1).choice(len(names), 5, replace=False).tolist())
+    assert {"append_line", "write_atomic", "save", "save_checkpoint", "replace"} <= set(names)
+    for fatal in sorted(chosen):
+        effects.update(made=0, fatal=fatal)
+        workdir = tmp_path / str(fatal)
+        with pytest.raises(Killed):
+            loop.train(config, workdir)
+        assert not (workdir / run_files.DONE).exists()
+        effects.update(fatal=-1)
+        loop.train(config, workdir)
+        builders.assert_same_run(workdir, tmp_path / "whole")
+
+
+def test_dying_again_and_again_ends_the_same(base_run, undisturbed, effects, tmp_path):
+    rng = np.random.default_rng(2)
+    workdir = tmp_path / "run"
+    for _ in range(10):
+        effects.update(made=0, fatal=rng.integers(3, 12))
+        with pytest.raises(Killed):
+            loop.train(base_run, workdir)
+    effects.update(fatal=-1)
+    loop.train(base_run, workdir)
+    builders.assert_same_run(workdir, undisturbed)
+
+
+def test_interrupted_in_the_first_evaluation_ends_the_same(base_run, undisturbed, monkeypatch, tmp_path):
+    evaluate = loop.Run.evaluate
+    monkeypatch.setattr(loop.Run, "evaluate", lambda run: (evaluate(run), os.kill(os.getpid(), signal.SIGINT)))
+    assert app.exit_code(lambda: loop.train(base_run, tmp_path / "run")) == app.INTERRUPTED
+    monkeypatch.undo()
+    assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["0"]
+    loop.train(base_run, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_a_finished_run_is_left_alone(base_run, undisturbed, caplog):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+    with caplog.at_level("INFO"):
+        loop.train(override(base_run, "checkpoint_every_s", 60.0), undisturbed)
+    assert "done already" in caplog.text
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
