@@ -42,8 +42,7 @@ class Preset:
     """A study.
 
     Attributes:
-      num_problems: problems that are measured and cut into sets.
-      base_problems: further problems, used only to teach the base model.
+      num_problems: problems that the base model is taught on (with the teacher's errors), measured and cut into sets.
       base: the base model's supervised phase.
       curation: how the sets are cut.
       run: config that every slice starts from; its paths are filled in by the study.
@@ -51,7 +50,6 @@ class Preset:
     """
 
     num_problems: int
-    base_problems: int
     base: BaseModelConfig
     curation: CurationConfig
     run: RunConfig
@@ -88,7 +86,6 @@ EASY = Slice(
 
 SMOKE = Preset(
     num_problems=512,
-    base_problems=1024,
     base=BaseModelConfig(steps=120),
     curation=CurationConfig(sets=("easy", "hard"), validation_size=48),
     run=embedded_run(max_compute=2048, points=4, samples=4),
@@ -97,7 +94,6 @@ SMOKE = Preset(
 
 QUICK = Preset(
     num_problems=5120,
-    base_problems=20480,
     base=BaseModelConfig(),
     curation=CurationConfig(sets=("easy", "hard"), validation_size=300),
     run=embedded_run(max_compute=2**18, points=15, samples=8),

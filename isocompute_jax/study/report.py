@@ -43,8 +43,8 @@ def problems_section(part: Slice, root: pathlib.Path) -> Section:
         paragraphs=(
             "A problem is a chain of additions and subtractions, answered by its running totals: `47+3-2=` by "
             "`50,48`. The reward is 1 when the whole answer is right, else 0.",
-            "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised learning on other "
-            "problems, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
+            "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised "
+            "learning, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
             "problems nearly always and others nearly never, as a real base model does. Problem sets are cut by the "
             "base model's own solve rate. Training and validation problems differ, but they are made of the same "
             "80 facts: validation measures how learned facts transfer to new chains.",

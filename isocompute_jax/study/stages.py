@@ -76,25 +76,24 @@ def open_study(preset: Preset, root: pathlib.Path) -> None:
 
 
 def make_base_model(preset: Preset, root: pathlib.Path) -> None:
-    """Tokenizer, problems, and the embedded base model, taught on problems that no set contains."""
+    """Tokenizer, problems, and the embedded base model, taught on the teacher's answers to them."""
     directory = root / "base"
     if (directory / BASE_FACTS).exists():
         return
     LOG.info("Base model: %d steps of supervised learning from an imperfect teacher", preset.base.steps)
-    drawn = make_problems(preset.num_problems + preset.base_problems, seed=preset.base.seed)
-    problems, lessons = drawn[: preset.num_problems], drawn[preset.num_problems :]
+    problems = make_problems(preset.num_problems, seed=preset.base.seed)
     write_problems(root / "problems.jsonl", problems)
     tokenizer_directory = root / "tokenizer"
     save_arithmetic_tokenizer(tokenizer_directory)
     loss = train_base_model(
         directory,
         preset.base,
-        problems=lessons,
+        problems=problems,
         teacher=make_teacher(preset.base.teacher_seed),
         tokenizer=load_tokenizer(tokenizer_directory),
         tokenizer_directory=tokenizer_directory,
     )
-    facts = {"final_loss": loss, "steps": preset.base.steps, "lessons": len(lessons)}
+    facts = {"final_loss": loss, "steps": preset.base.steps}
     run_files.write_atomic(directory / BASE_FACTS, json.dumps(facts) + "\n")
 
 
