@@ -105,7 +105,10 @@ class Run:
         self.optimizer = learner.make_optimizer(config.optimizer)
         self.schedule = jax.jit(learner.make_schedule(config.optimizer, rollouts_per_step=config.rollouts_per_step))
         self.state = learner.init_state(params, self.model_config, self.optimizer, self.mesh)
-        self.train_step = learner.make_train_step(self.model_config, config.loss, self.optimizer, mesh=self.mesh)
+        # The old state's memory is reused: the sampler gets the new weights before it samples again.
+        self.train_step = learner.make_train_step(
+            self.model_config, config.loss, self.optimizer, mesh=self.mesh, donate=True
+        )
         self.batch_shape = learner.batch_shape(
             problems_per_batch=config.problems_per_batch,
             group_size=config.group_size,

@@ -80,7 +80,8 @@ def init_state(
         params = jax.device_put(params, shardings.params)
 
     def init(params: Params) -> TrainState:
-        params = cast_params(params, config.float_dtype)
+        # Copied, because the step may be told to reuse the state's memory while the caller keeps `params`.
+        params = jax.tree.map(jnp.copy, cast_params(params, config.float_dtype))
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     return jax.jit(init, out_shardings=shardings)(params)
