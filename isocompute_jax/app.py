@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import signal
 import sys
@@ -18,6 +19,7 @@ from absl import logging as absl_logging
 from isocompute_jax.records.errors import InputError, RunError
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 def run(main: Callable[[], None]) -> None:
@@ -29,6 +31,9 @@ def _logged(main: Callable[[], None]) -> int:
     """This package's own log as plain lines on stderr; of the libraries' only warnings, unless --verbosity asks."""
     if not flags.FLAGS["verbosity"].present:
         absl_logging.set_verbosity(absl_logging.WARNING)
+        # A checkpoint that fails is logged with a traceback by each of orbax's threads; the exception says it once.
+        logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger(__package__)
@@ -50,15 +55,25 @@ def exit_code(main: Callable[[], None]) -> int:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command goes on from the last checkpoint", INTERRUPTED)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+    except Exception as error:
+        number = _os_error(error)
+        if number not in CANNOT_WRITE:
             raise
-        place = f" ({error.filename})" if error.filename else ""
+        place = getattr(error, "filename", None)
         return _fail(
-            f"cannot write{place}: {error.strerror}. What was finished is kept: make room, then run the same command",
+            f"cannot write{f' ({place})' if place else ''}: {os.strerror(number)}. What was finished is kept: make "
+            "room, then run the same command",
             FAILED,
         )
     return 0
+
+
+def _os_error(error: Exception) -> int:
+    """The system's error number behind an exception, or 0; orbax and safetensors only mention it in their text."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    mentioned = re.search(r"\(os error (\d+)\)|os_error_code='(\d+)'", str(error))
+    return int(mentioned[1] or mentioned[2]) if mentioned else 0
 
 
 def _fail(message: str, code: int) -> int:
