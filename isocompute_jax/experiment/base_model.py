@@ -51,26 +51,6 @@ class BaseModelConfig:
     max_tokens: int = 9
 
 
-def embedded_model_config() -> ModelConfig:
-    """64 wide, 2 layers, 0.1 M parameters; the head size of 32 is one that vLLM's CPU build serves.
-
-    The vocabulary is the tokenizer's, rounded up to 32 as is usual; ids beyond it are never taught.
-    """
-    return ModelConfig(
-        vocab_size=32,
-        embed_dim=64,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=32,
-        mlp_dim=192,
-        tied_embeddings=True,
-        rope_theta=10_000.0,
-        norm_eps=1e-6,
-        max_positions=64,
-    )
-
-
 def train_base_model(
     directory: str | os.PathLike[str],
     config: BaseModelConfig,
@@ -85,7 +65,7 @@ def train_base_model(
     Returns:
       The mean loss of the last 50 steps, nats per answer token.
     """
-    model_config = embedded_model_config()
+    model_config = model.EMBEDDED
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.peak_lr, config.warmup_steps, config.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.0))
     params = model.init_params(model_config, jax.random.key(config.seed))

@@ -1,6 +1,6 @@
 """The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
-from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.config import EMBEDDED, ModelConfig
 from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
 from isocompute_jax.model.params import (
     Params,
@@ -15,6 +15,7 @@ from isocompute_jax.model.token_logprobs import token_logprobs
 from isocompute_jax.model.transformer import Cache, Prefix, decode, extend, init_cache, logits, prefill
 
 __all__ = [
+    "EMBEDDED",
     "Cache",
     "ModelConfig",
     "Params",

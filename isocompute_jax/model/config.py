@@ -51,3 +51,22 @@ class ModelConfig:
     def float_dtype(self) -> jnp.dtype:
         """`dtype`, or float32 where that is narrower: for norms, softmax and the head."""
         return jnp.promote_types(self.dtype, jnp.float32)
+
+
+EMBEDDED = ModelConfig(
+    vocab_size=32,
+    embed_dim=64,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=32,
+    mlp_dim=192,
+    tied_embeddings=True,
+    rope_theta=10_000.0,
+    norm_eps=1e-6,
+    max_positions=64,
+)
+"""The embedded default: 0.1 M parameters; the head size of 32 is one that vLLM's CPU build serves.
+
+The arithmetic tokenizer's 17 ids are rounded up to 32, as is usual; the ids beyond them are never taught.
+"""
