@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -13,6 +15,9 @@ from jax.sharding import Mesh
 
 from isocompute_jax.learner.state import TrainState, state_shardings
 from isocompute_jax.model import ModelConfig, abstract_params
+
+SPARE_BYTES = 1 << 20
+"""What a checkpoint takes beside its arrays, at most: indices, shardings, metadata."""
 
 
 class Checkpointer:
@@ -38,13 +43,25 @@ class Checkpointer:
         self._abstract = abstract_state(config, optimizer, mesh)
 
     def save(self, state: TrainState, loop: dict[str, Any]) -> None:
-        """Saves `state` and the JSON-able `loop` under the state's step, if that step is not saved already."""
+        """Saves `state` and the JSON-able `loop` under the state's step, if that step is not saved already.
+
+        Raises:
+          OSError: the disk is full; earlier checkpoints are kept.
+        """
         step = int(state.step)
         if step == self._manager.latest_step():
             return
+        self._check_space(state)
         self._manager.save(
             step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(loop))
         )
+
+    def _check_space(self, state: TrainState) -> None:
+        """Raises before orbax meets a full disk: its threads would each print a traceback of their own."""
+        directory = self._manager.directory
+        needed = sum(x.nbytes for x in jax.tree.leaves(state)) + SPARE_BYTES
+        if shutil.disk_usage(directory).free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
     def restore(self) -> tuple[TrainState, dict[str, Any]] | None:
         """The last whole checkpoint, or None when there is none."""
