@@ -22,7 +22,7 @@ def get_config() -> config_dict.ConfigDict:
         group_size=8,
         problems_per_batch=8,
         max_compute=2**18,
-        recipe=RecipeConfig(healthy="hard"),
-        optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
+        recipe=RecipeConfig(healthy="hard", microbatch_tokens=144),
+        optimizer=OptimizerConfig(base_lr=5e-4, base_batch=64, lr_scaling_exponent=0.0, warmup_steps=100),
         evaluation=EvaluationConfig(sets={"validation": f"{STUDY}/curated/hard/validation.jsonl"}),
     ).editable()
