@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ml_collections import config_dict
@@ -151,6 +152,8 @@ class RunConfig:
 
 def from_dict(values: Any, cls: type = RunConfig, path: str = "config") -> Any:
     """Builds `cls` from nested mappings; an unknown field is an error that names the nearest known one."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path} = {values!r}: is a group of fields; set {path}.FIELD")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
     built = {}
@@ -206,6 +209,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
             raise InputError(f"{where} = {value!r}: must be one of {', '.join(map(repr, typing.get_args(hint)))}")
         return value
     if origin is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in (*value, *value.values())):
+            raise InputError(f"{where} = {value!r}: must map names to files, such as {{'validation': 'v.jsonl'}}")
         return dict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -268,6 +273,10 @@ def _validate(config: RunConfig) -> None:
         (1 <= evaluation.k <= evaluation.samples, "evaluation needs 1 <= k <= samples"),
         (evaluation.points >= 1, f"evaluation.points = {evaluation.points} must be at least 1"),
         (evaluation.first_compute >= 1, "evaluation.first_compute must be at least 1"),
+        (evaluation.max_problems >= 0, f"evaluation.max_problems = {evaluation.max_problems} must be 0 (all) or more"),
+        (loss.chunk_tokens >= 1, f"loss.chunk_tokens = {loss.chunk_tokens} must be at least 1"),
+        (optimizer.warmup_steps >= 0, f"optimizer.warmup_steps = {optimizer.warmup_steps} must be 0 or more"),
+        (optimizer.clip_norm > 0, f"optimizer.clip_norm = {optimizer.clip_norm} must be above 0"),
         (loss.kl_coef >= 0 and loss.entropy_coef >= 0, "loss.kl_coef and loss.entropy_coef must be 0 or more"),
         (
             loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import InProcessSampler
-from isocompute_jax.tasks import load_tokenizer, read_problems
+from isocompute_jax.tasks import Tokenizer, load_tokenizer, read_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Run:
         self.problems = load_problems(config.train_set, config.problem_set_size)
         limit = config.evaluation.max_problems
         self.evaluation_sets = {name: load_problems(p)[: limit or None] for name, p in config.evaluation.sets.items()}
+        check_prompts([self.problems, *self.evaluation_sets.values()], self.tokenizer, config)
         self.stream = ProblemStream(self.problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
         self.mesh = make_mesh(config)
         self._build_learner()
@@ -288,6 +290,19 @@ def load_problems(path: str, size: int = 0) -> list[Problem]:
     if size > len(problems):
         raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
     return problems[:size] if size else problems
+
+
+def check_prompts(sets: Sequence[Sequence[Problem]], tokenizer: Tokenizer, config: RunConfig) -> None:
+    """Raises InputError for a prompt that cannot be sampled from: now, and not in the step that meets it."""
+    limit = config.sampling.max_prompt_tokens
+    for problems in sets:
+        prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
+        for problem, prompt in zip(problems, prompts, strict=True):
+            if not 1 <= len(prompt) <= limit:
+                raise InputError(
+                    f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "
+                    f"config.sampling.max_prompt_tokens = {limit} are possible: raise it, or leave the problem out"
+                )
 
 
 def make_mesh(config: RunConfig) -> Any:

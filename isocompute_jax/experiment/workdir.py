@@ -27,12 +27,15 @@ def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_
       InputError: the directory holds a run of another config, or something that is no run.
     """
     path = pathlib.Path(workdir)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"--workdir={path}: there is a file in its place; choose another --workdir") from None
     config_path = path / run_files.CONFIG
     if config_path.exists():
         try:
             theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
         ours = json.loads(json.dumps(dataclasses.asdict(config)))
         changed = differences(comparable(ours), comparable(theirs))
