@@ -1,0 +1,278 @@
+"""Bad input, tried one by one: one clear message, the right exit code, and nothing damaged."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from isocompute_jax import app
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import from_dict, override
+from isocompute_jax.records import run_files
+from isocompute_jax.tasks import make_problems, write_problems
+from tests.experiment import builders
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def ends_with(capsys, base_run, tmp_path):
+    """Runs `base_run` with changed fields in this process, and checks code, message and that nothing was begun."""
+
+    def check(code: int, *parts: str, workdir: pathlib.Path | None = None, **fields):
+        config = base_run
+        for name, value in fields.items():
+            config = override(config, name.replace("__", "."), value)
+        capsys.readouterr()
+        assert app.exit_code(lambda: loop.train(config, workdir or tmp_path / "run")) == code
+        message = capsys.readouterr().err
+        assert message.startswith("error: ") and message.count("\n") == 1, message
+        for part in parts:
+            assert part in message, message
+        if workdir is None and code == app.BAD_INPUT:
+            assert not (tmp_path / "run").exists()
+        return message
+
+    return check
+
+
+# --- fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"group_size": 1}, "config.group_size = 1: advantages compare rollouts"),
+        ({"group_size": 0}, "config.group_size = 0"),
+        ({"problems_per_batch": 0}, "config.problems_per_batch = 0"),
+        ({"problems_per_batch": 17}, "config.problems_per_batch = 17, but the training set has only 16 problems"),
+        ({"problem_set_size": 17}, "config.problem_set_size = 17, but"),
+        ({"max_compute": 63}, "config.max_compute = 63 is less than one step of 4 x 16 rollouts"),
+        ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
+        ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
+        ({"sampling__max_prompt_tokens": 5}, "max_prompt_tokens = 5 are possible: raise it, or leave the problem out"),
+        ({"evaluation__k": 5}, "config.evaluation needs 1 <= k <= samples"),
+        ({"evaluation__max_problems": -1}, "config.evaluation.max_problems = -1"),
+        ({"evaluation__sets": {"v": "no.jsonl"}}, "no.jsonl: no such problem set"),
+        ({"recipe__healthy": "easy", "loss__kl_coef": 0.0}, "Set loss.kl_coef too, or recipe.healthy=none"),
+        ({"recipe__healthy": "hard"}, "Set both to 0, or recipe.healthy=none"),
+        ({"optimizer__base_lr": float("nan")}, "config.optimizer.base_lr = nan must be above 0"),
+        ({"loss__chunk_tokens": 0}, "config.loss.chunk_tokens = 0"),
+        ({"mesh__data": 16}, "config.mesh: "),
+        ({"dtype": "float8"}, "config.dtype = 'float8' must be 'float32' or 'bfloat16'"),
+        ({"model": ""}, "config.model is empty: give a Hugging Face directory"),
+        ({"model": "no/such/model"}, "no/such/model has no tokenizer.json: give a Hugging Face directory"),
+        ({"train_set": "no/such/set.jsonl"}, "no/such/set.jsonl: no such problem set"),
+        ({"train_set": "set.csv"}, "problem sets are .jsonl or .parquet files"),
+    ],
+)
+def test_a_bad_field_is_named(ends_with, fields, message):
+    ends_with(app.BAD_INPUT, message, **fields)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"grop_size": 4}, "unknown config field config.grop_size: did you mean 'group_size'?"),
+        ({"optimizer": {"base_rl": 1.0}}, "config.optimizer.base_rl: did you mean 'base_lr'?"),
+        ({"group_size": "four"}, "config.group_size = 'four': must be of type int"),
+        ({"group_size": True}, "config.group_size = True: must be of type int"),
+        ({"optimizer": 3}, "config.optimizer = 3: is a group of fields; set config.optimizer.FIELD"),
+        ({"evaluation": {"sets": "v.jsonl"}}, "config.evaluation.sets = 'v.jsonl': must map names to files"),
+        ({"recipe": {"healthy": "medium"}}, "must be one of 'none', 'easy', 'hard', 'mixture'"),
+        ([], "config = []: is a group of fields"),
+    ],
+)
+def test_a_config_file_with_a_bad_field_is_named(capsys, values, message):
+    assert app.exit_code(lambda: from_dict(values)) == app.BAD_INPUT
+    assert message in capsys.readouterr().err
+
+
+# --- files
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ["set.jsonl: the problem set is empty", "give at least one problem"]),
+        ('{"id": "a", "prompt": "1+1=", "task": "numeric"}\n', ["set.jsonl:1", "answer"]),
+        ('{"id": "a", "prompt": "1+1=", "answer": "2", "task": "numeric"}\n{"id":\n', ["set.jsonl:2: not JSON"]),
+        ('{"id": "a", "prompt": "1+1=", "answer": "2", "task": "chess"}\n', ["set.jsonl:1: task", "chess"]),
+    ],
+)
+def test_a_bad_problem_set_is_named_with_its_line(ends_with, tmp_path, text, parts):
+    (tmp_path / "set.jsonl").write_text(text)
+    ends_with(app.BAD_INPUT, *parts, train_set=str(tmp_path / "set.jsonl"))
+    ends_with(app.BAD_INPUT, *parts, evaluation__sets={"v": str(tmp_path / "set.jsonl")})
+
+
+def test_a_damaged_model_is_named_with_its_file(ends_with, base_run, tmp_path):
+    def damaged(name: str) -> tuple[pathlib.Path, str]:
+        path = tmp_path / name
+        shutil.copytree(base_run.model, path)
+        return path, str(path)
+
+    path, name = damaged("corrupt")
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    ends_with(app.BAD_INPUT, "corrupt/model.safetensors: corrupt safetensors file", model=name)
+    path, name = damaged("garbage")
+    (path / "model.safetensors").write_bytes(b"garbage")
+    ends_with(app.BAD_INPUT, "garbage/model.safetensors: corrupt safetensors file", model=name)
+    path, name = damaged("no-weights")
+    (path / "model.safetensors").unlink()
+    ends_with(app.BAD_INPUT, "no-weights: model.safetensors is missing; the checkpoint is incomplete", model=name)
+    path, name = damaged("no-tokenizer")
+    (path / "tokenizer.json").unlink()
+    ends_with(app.BAD_INPUT, "no-tokenizer has no tokenizer.json", model=name)
+    path, name = damaged("no-config")
+    (path / "config.json").unlink()
+    ends_with(app.BAD_INPUT, "config.json", model=name)
+
+
+# --- run directories
+
+
+def test_a_workdir_of_another_config_is_refused_and_left_alone(ends_with, undisturbed):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+    ends_with(
+        app.BAD_INPUT,
+        "holds a run of another config (config.seed: 0 there, 7 here). Choose another --workdir, or remove it",
+        workdir=undisturbed,
+        seed=7,
+    )
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
+
+
+def test_a_workdir_that_is_no_run_is_refused_and_left_alone(ends_with, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "thesis.tex").write_text("years of work")
+    ends_with(app.BAD_INPUT, "is not empty and holds no run: choose another --workdir", workdir=work)
+    assert [path.name for path in work.iterdir()] == ["thesis.tex"]
+    ends_with(app.BAD_INPUT, "there is a file in its place", workdir=work / "thesis.tex")
+    ends_with(app.BAD_INPUT, "there is a file in its place", workdir=work / "thesis.tex" / "run")
+    (work / "config.json").write_text("[]")
+    ends_with(app.BAD_INPUT, "config.json: not a run's config", workdir=work)
+
+
+# --- runs that fail
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path, sets):
+    """With evaluation and without it, and where every reward is 0, so that the learner sees no tokens at all."""
+    changes = {"optimizer__base_lr": 1e30} | ({} if sets else {"evaluation__sets": {}})
+    for fields in (changes, changes | {"loss__kl_coef": 0.0, "loss__entropy_coef": 0.0}):
+        workdir = tmp_path / f"run{len(fields)}"
+        message = ends_with(app.FAILED, "not finite at step", workdir=workdir, **fields)
+        assert "the learning rate is probably too high" in message
+        assert not (workdir / run_files.DONE).exists() and not (workdir / "model").exists()
+
+
+# --- a full disk
+
+
+@contextlib.contextmanager
+def small_disk(path: pathlib.Path):
+    """A tmpfs of 64 KiB at `path`; yields a function that makes room. None where this user may not mount."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        yield (lambda: subprocess.run(["mount", "-o", "remount,size=64m", path], check=True)) if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def test_a_full_disk_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, monkeypatch, tmp_path):
+    with small_disk(tmp_path / "disk") as make_room:
+        workdir = tmp_path / "disk" / "run"
+        if make_room is None:  # the same, by another way: checkpoints find no room
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 20, 1 << 20, 0))
+                ends_with(app.FAILED, "No space left on device", "make room, then run the same", workdir=workdir)
+        else:
+            ends_with(app.FAILED, "No space left on device", "make room, then run the same", workdir=workdir)
+            make_room()
+        assert not (workdir / run_files.DONE).exists()
+        loop.train(base_run, workdir)
+        builders.assert_same_run(workdir, undisturbed)
+
+
+def test_a_log_that_cannot_grow_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, tmp_path):
+    """A limit on the size of files: a write stops within a line, as on a full disk, and needs no privileges."""
+    config = override(base_run, "checkpoint_every_s", 1e9)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    workdir = tmp_path / "run"
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+        ends_with(app.FAILED, "cannot write: File too large", workdir=workdir, checkpoint_every_s=1e9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (workdir / run_files.METRICS).read_bytes().endswith(b"\n")
+    loop.train(config, workdir)
+    builders.assert_same_run(workdir, undisturbed)
+
+
+# --- the command line
+
+
+def ends(arguments: list[str], code: int) -> str:
+    done = builders.run([sys.executable, "-m", "isocompute_jax.train", *arguments], cwd=ROOT)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+    assert done.stderr.count("error: ") == 1
+    return done.stderr
+
+
+CONFIG = "--config=configs/arithmetic_hard.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([CONFIG, "--config.grop_size=4"], "unknown config field config.grop_size: did you mean 'group_size'?"),
+        ([CONFIG, "--config.optimizer.base_rl=4"], "config.optimizer.base_rl: did you mean 'base_lr'?"),
+        ([CONFIG, "--config.group_size=four"], "--config.group_size=four: invalid literal"),
+        ([CONFIG, "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
+        ([CONFIG, "run"], "unexpected argument 'run': flags start with --"),
+        ([CONFIG], "--workdir is missing: say where the run's files go"),
+        (["--config=configs/no.py", "--workdir=x"], "--config cannot be loaded"),
+        (["--resolved_config=no.json", "--workdir=x"], "--resolved_config=no.json: not a run's config.json"),
+        (["--workdir=x"], "give either --config=configs/NAME.py or --resolved_config=FILE.json"),
+    ],
+)
+def test_a_bad_command_line_is_one_message(arguments, message):
+    assert message in ends(arguments, app.BAD_INPUT)
+    assert not (ROOT / "x").exists()
+
+
+def test_a_bad_field_from_the_command_line_is_one_message(base_run, tmp_path):
+    config = builders.write_config(tmp_path / "c.json", dataclasses.replace(base_run, group_size=1))
+    arguments = [f"--resolved_config={config}", f"--workdir={tmp_path / 'run'}"]
+    message = ends(arguments, app.BAD_INPUT)
+    assert message == "error: config.group_size = 1: advantages compare rollouts, so at least 2\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_curate_needs_its_flags_and_128_samples_for_extremely_hard(base_run, tmp_path):
+    write_problems(tmp_path / "p.jsonl", make_problems(4, seed=0))
+    command = [sys.executable, "-m", "isocompute_jax.curate"]
+    done = builders.run(command)
+    assert (done.returncode, done.stderr) == (app.BAD_INPUT, "error: --problems is missing\n")
+    command += [f"--problems={tmp_path / 'p.jsonl'}", f"--model={base_run.model}", f"--out={tmp_path / 'out'}"]
+    done = builders.run([*command, "--sets=extremely_hard"], env={**os.environ})
+    assert done.returncode == app.BAD_INPUT
+    assert "needs 128 samples per problem, not 16" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
