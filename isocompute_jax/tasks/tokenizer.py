@@ -90,6 +90,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         )
     # Prompts and completions come in small batches of short texts: handing them to threads costs more than it saves.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
     from transformers import AutoTokenizer
 
     try:
