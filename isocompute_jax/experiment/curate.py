@@ -175,8 +175,8 @@ def cut(name: str, chosen: Sequence[Problem], config: CurationConfig) -> tuple[l
             list(RANGES[name]),
             wanted,
         )
-    if not chosen:
-        return [], []
+    if not held_out:
+        return list(chosen[: config.train_size or None]), []
     train, validation = split(chosen, validation=held_out, seed=config.seed)
     return train[: config.train_size or None], validation
 
@@ -186,14 +186,27 @@ def mix(
     splits: Mapping[str, tuple[list[Problem], list[Problem]]],
     config: CurationConfig,
 ) -> tuple[list[Problem], list[Problem]]:
-    """A heterogeneous set: as many problems as the scarcest part allows at the given shares, shuffled."""
+    """A heterogeneous set: as many problems as the scarcest part allows at the given shares, shuffled.
+
+    Ranges share their ends: a problem of two parts counts for the first, and none that is held out is trained on.
+    """
     rng = np.random.default_rng(config.seed)
+    held_out = {problem.prompt for name in shares for problem in splits[name][1]}
     parts = []
     for half in (0, 1):
-        total = min(int(len(splits[name][half]) / share) for name, share in shares.items())
+        pools: dict[str, list[Problem]] = {}
+        taken = set(held_out) if half == 0 else set()
+        for name in shares:
+            pools[name] = [problem for problem in splits[name][half] if problem.prompt not in taken]
+            taken.update(problem.prompt for problem in pools[name])
+        total = min(int(len(pools[name]) / share) for name, share in shares.items())
         if half == 0 and config.train_size:
             total = min(total, config.train_size)
-        drawn = [problem for name, share in shares.items() for problem in splits[name][half][: int(total * share)]]
+        drawn = [problem for name, share in shares.items() for problem in pools[name][: int(total * share)]]
+        if not drawn:
+            LOG.warning(
+                "mixture of %s: no %s problems: bring more", ", ".join(shares), ("training", "validation")[half]
+            )
         parts.append([drawn[i] for i in rng.permutation(len(drawn))])
     return parts[0], parts[1]
 
