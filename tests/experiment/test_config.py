@@ -1,0 +1,184 @@
+"""The config of a run: presets, overrides, round trips."""
+
+import dataclasses
+import importlib
+import json
+import re
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from isocompute_jax.experiment.config import (
+    HEALTHY_COEFFICIENT,
+    EvaluationConfig,
+    MeshConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+    differences,
+    from_dict,
+    override,
+)
+from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.records.errors import InputError
+
+BASE = RunConfig(model="m", train_set="t.jsonl")
+
+
+def with_loss(healthy, kl, entropy) -> RunConfig:
+    return dataclasses.replace(
+        BASE, recipe=RecipeConfig(healthy=healthy), loss=LossConfig(kl_coef=kl, entropy_coef=entropy)
+    )
+
+
+# --- the healthy presets
+
+
+def test_easy_turns_both_terms_on():
+    loss = with_loss("easy", 0.0, 0.0).resolved().loss
+    assert loss.kl_coef == loss.entropy_coef == HEALTHY_COEFFICIENT > 0
+
+
+@pytest.mark.parametrize(("kl", "entropy"), [(0.1, 0.2), (0.1, 0.0)])
+def test_easy_keeps_coefficients_that_are_given(kl, entropy):
+    loss = with_loss("easy", kl, entropy).resolved().loss
+    assert (loss.kl_coef, loss.entropy_coef) == (kl, entropy)
+
+
+def test_easy_refuses_entropy_without_kl_and_says_why():
+    with pytest.raises(InputError, match=r"loss\.entropy_coef is on without config\.loss\.kl_coef.*entropy explodes"):
+        with_loss("easy", 0.0, 0.1).resolved()
+
+
+@pytest.mark.parametrize("healthy", ["hard", "mixture"])
+def test_hard_and_mixture_require_both_off(healthy):
+    config = with_loss(healthy, 0.0, 0.0)
+    assert config.resolved() == config
+    for kl, entropy in ((0.1, 0.0), (0.0, 0.1), (0.1, 0.1)):
+        with pytest.raises(InputError, match=f"under recipe.healthy={healthy} both are off.*recipe.healthy=none"):
+            with_loss(healthy, kl, entropy).resolved()
+
+
+@pytest.mark.parametrize(("kl", "entropy"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1)])
+def test_none_allows_every_ablation(kl, entropy):
+    config = with_loss("none", kl, entropy)
+    assert config.resolved() == config
+
+
+# --- building, overriding, comparing
+
+
+def config_with_everything_changed() -> RunConfig:
+    """No field has its default, so that one that is lost shows."""
+    return RunConfig(
+        model="m",
+        train_set="t.jsonl",
+        group_size=4,
+        problems_per_batch=3,
+        max_compute=1000,
+        problem_set_size=5,
+        seed=6,
+        checkpoint_every_s=7.0,
+        dtype="bfloat16",
+        sampling=SamplingConfig(0.5, 0.9, 8, 9, 10),
+        recipe=RecipeConfig("easy", "none", "sequence_mean", "regularize", 11),
+        loss=LossConfig("cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, 0.1, "k3", 0.2, chunk_tokens=12),
+        optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0),
+        evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
+        mesh=MeshConfig(2, 3, 4),
+    )
+
+
+def test_json_and_back():
+    config = config_with_everything_changed()
+    defaults = dataclasses.asdict(RunConfig())
+    same = [name for name, value in dataclasses.asdict(config).items() if value == defaults[name]]
+    assert same == []
+    assert from_dict(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert from_dict({}) == RunConfig()
+
+
+def test_editable_and_back():
+    config = config_with_everything_changed()
+    editable = config.editable()
+    assert from_dict(editable.to_dict()) == config
+    with pytest.raises(KeyError, match="group_size"):
+        editable.grop_size = 4
+    editable.optimizer.base_lr = 0.5
+    assert from_dict(editable.to_dict()) == override(config, "optimizer.base_lr", 0.5)
+
+
+def test_flags_override_fields_of_the_repositorys_configs():
+    values = flags.FlagValues()
+    config = config_flags.DEFINE_config_file("config", flag_values=values)
+    changes = {"group_size": 32, "optimizer.base_lr": 1, "recipe.healthy": "none", "evaluation.sets.validation": "v"}
+    arguments = [f"--config.{name}={value}" for name, value in changes.items()]
+    values(["program", f"--config={importlib.import_module('configs.arithmetic_hard').__file__}", *arguments])
+    built = from_dict(config.value.to_dict())
+    expected = from_dict(importlib.import_module("configs.arithmetic_hard").get_config().to_dict())
+    for name, value in changes.items():
+        expected = override(expected, name, value)
+    assert built == expected and built.optimizer.base_lr == 1.0
+    assert built.resolved().num_steps == built.max_compute // (32 * built.problems_per_batch)
+
+
+def test_override_replaces_one_field():
+    changed = override(BASE, "optimizer.base_lr", 2)
+    assert changed.optimizer == dataclasses.replace(BASE.optimizer, base_lr=2.0)
+    assert isinstance(changed.optimizer.base_lr, float)
+    assert override(changed, "optimizer.base_lr", BASE.optimizer.base_lr) == BASE
+    assert override(BASE, "evaluation.sets.v", "p").evaluation.sets == {"v": "p"}
+    assert override(BASE, "evaluation.sets", {"w": "q"}).evaluation.sets == {"w": "q"}
+    assert BASE.evaluation.sets == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("grop_size", 4, "unknown config field config.grop_size: did you mean 'group_size'?"),
+        ("optimizer.base_rl", 4.0, "unknown config field config.optimizer.base_rl: did you mean 'base_lr'?"),
+        ("xyz", 4, "unknown config field config.xyz: known fields: model, train_set"),
+        ("group_size", 4.0, "config.group_size = 4.0: must be of type int"),
+        ("group_size", True, "config.group_size = True: must be of type int"),
+        ("optimizer.base_lr", "fast", "config.optimizer.base_lr = 'fast': must be of type float"),
+        ("recipe.healthy", "hrd", "config.recipe.healthy = 'hrd': must be one of 'none', 'easy', 'hard', 'mixture'"),
+    ],
+)
+def test_a_bad_override_is_named_as_in_a_file(field, value, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        override(BASE, field, value)
+    nested = value
+    for name in reversed(field.split(".")):
+        nested = {name: nested}
+    with pytest.raises(InputError, match=re.escape(message)):
+        from_dict(nested)
+
+
+def test_differences_name_the_fields():
+    ours = dataclasses.asdict(BASE)
+    theirs = dataclasses.asdict(override(override(BASE, "seed", 3), "optimizer.base_lr", 2.0))
+    assert differences(ours, ours) == []
+    assert differences(ours, theirs) == [
+        "config.optimizer.base_lr: 2.0 there, 1e-06 here",
+        "config.seed: 3 there, 0 here",
+    ]
+    del theirs["mesh"]
+    assert "config.mesh: None there" in differences(ours, theirs)[0]
+
+
+# --- steps
+
+
+@pytest.mark.parametrize(
+    ("n", "problems", "compute", "steps"), [(8, 8, 2**18, 4096), (16, 4, 64, 1), (16, 4, 127, 1), (3, 5, 100, 6)]
+)
+def test_steps_are_compute_over_rollouts_per_step_rounded_down(n, problems, compute, steps):
+    config = dataclasses.replace(BASE, group_size=n, problems_per_batch=problems, max_compute=compute)
+    assert config.rollouts_per_step == n * problems
+    assert config.resolved().num_steps == steps
+
+
+def test_a_config_resolves_to_itself_the_second_time():
+    config = with_loss("easy", 0.0, 0.0).resolved()
+    assert config.resolved() == config
