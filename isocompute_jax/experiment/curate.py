@@ -204,9 +204,7 @@ def mix(
             total = min(total, config.train_size)
         drawn = [problem for name, share in shares.items() for problem in pools[name][: int(total * share)]]
         if not drawn:
-            LOG.warning(
-                "mixture of %s: no %s problems: bring more", ", ".join(shares), ("training", "validation")[half]
-            )
+            LOG.warning("mixture of %s: no %s problems", ", ".join(shares), ("training", "validation")[half])
         parts.append([drawn[i] for i in rng.permutation(len(drawn))])
     return parts[0], parts[1]
 
