@@ -23,6 +23,6 @@ def get_config() -> config_dict.ConfigDict:
         problems_per_batch=8,
         max_compute=2**18,
         recipe=RecipeConfig(healthy="hard", microbatch_tokens=144),
-        optimizer=OptimizerConfig(base_lr=5e-4, base_batch=64, lr_scaling_exponent=0.0, warmup_steps=100),
+        optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
         evaluation=EvaluationConfig(sets={"validation": f"{STUDY}/curated/hard/validation.jsonl"}),
     ).editable()
