@@ -41,8 +41,8 @@ def problems_section(part: Slice, root: pathlib.Path) -> Section:
     return Section(
         title="The base model and its problems",
         paragraphs=(
-            "A problem is a chain of additions and subtractions, answered by its running totals: `47+3-2=` by "
-            "`50,48`. The reward is 1 when the whole answer is right, else 0.",
+            "A problem is a chain of additions and subtractions, answered by its running totals: 47+3-2= by "
+            "50,48. The reward is 1 when the whole answer is right, else 0.",
             "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised "
             "learning, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
             "problems nearly always and others nearly never, as a real base model does. Problem sets are cut by the "
