@@ -117,9 +117,8 @@ def test_flags_override_fields_of_the_repositorys_configs(monkeypatch):
     file = importlib.import_module("configs.arithmetic_hard").__file__
     changes = {"group_size": 32, "optimizer.base_lr": 1, "recipe.healthy": "none", "evaluation.sets.validation": "v"}
     arguments = [f"--config.{name}={value}" for name, value in changes.items()]
-    monkeypatch.setattr(
-        sys, "argv", ["program", f"--config={file}", *arguments]
-    )  # where config_flags looks for overrides
+    # sys.argv is where config_flags looks for overrides.
+    monkeypatch.setattr(sys, "argv", ["program", f"--config={file}", *arguments])
     values(sys.argv)
     built = from_dict(config.value.to_dict())
     expected = from_dict(importlib.import_module("configs.arithmetic_hard").get_config().to_dict())

@@ -1,0 +1,274 @@
+"""The loop: what it logs, what it books, when it evaluates, and that it learns."""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from isocompute_jax import model, tasks
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import EvaluationConfig, override
+from isocompute_jax.experiment.evaluate import evaluation_seed, evaluation_steps
+from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.records import run_files
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import read_problems
+from tests.experiment import builders
+
+PHASES = {"sampling", "grading", "packing", "update"}
+
+
+def tensors(directory) -> dict[str, np.ndarray]:
+    """The parameters of a Hugging Face directory, by their names there."""
+    return safetensors.numpy.load_file(pathlib.Path(directory) / "model.safetensors")
+
+
+# --- the logs
+
+
+def test_metrics_have_a_line_per_step_and_every_column(undisturbed, base_run):
+    lines = run_files.read_lines(undisturbed / run_files.METRICS)
+    assert [line["step"] for line in lines] == list(range(1, base_run.num_steps + 1))
+    columns = {
+        *run_files.LINE_KEYS,
+        *("reward", "entropy", "sampler_entropy", "kl", "loss", "policy_loss", "gradient_norm", "learning_rate"),
+        *("ratio", "ratio_max", "clip_fraction", "correction", "correction_cut", "logprob_difference"),
+        *("truncation_rate", "zero_variance_share", "completion_length", "trained_tokens", "staleness", "phase_s"),
+        *("evaluation_rollouts", "evaluation_tokens"),
+    }
+    for line in lines:
+        assert columns <= set(line)
+        assert all(np.isfinite(line[name]) for name in columns - {"phase_s"})
+        assert set(line["phase_s"]) == PHASES and min(line["phase_s"].values()) >= 0
+        assert 0 <= line["reward"] <= 1 and 0 <= line["truncation_rate"] <= 1
+        assert line["reward"] * 64 == round(line["reward"] * 64)
+        assert line["zero_variance_share"] * 4 == round(line["zero_variance_share"] * 4)
+        assert 1 <= line["completion_length"] <= 2
+        assert line["staleness"] == 0
+        assert 0 < line["entropy"] < np.log(32) + 1e-5 and line["sampler_entropy"] > 0
+    # One update per batch: the policy is the one that sampled.
+    stepped = [line for line in lines if line["trained_tokens"]]
+    assert len(stepped) > len(lines) / 2
+    for line in stepped:
+        assert line["ratio"] == pytest.approx(1, abs=1e-6) and line["ratio_max"] == pytest.approx(1, abs=1e-6)
+        assert line["correction"] == pytest.approx(1, abs=1e-4) and line["logprob_difference"] < 1e-4
+        assert line["gradient_norm"] > 0
+    assert lines[0]["kl"] == pytest.approx(0, abs=1e-9) and lines[-1]["kl"] > 0
+
+
+def test_the_learning_rate_warms_up_and_scales_with_the_batch(undisturbed, base_run):
+    rates = [line["learning_rate"] for line in run_files.read_lines(undisturbed / run_files.METRICS)]
+    optimizer = base_run.optimizer
+    peak = optimizer.base_lr * (base_run.rollouts_per_step / optimizer.base_batch) ** optimizer.lr_scaling_exponent
+    assert rates[0] < peak
+    assert rates[optimizer.warmup_steps :] == pytest.approx([peak] * (base_run.num_steps - optimizer.warmup_steps))
+
+
+def test_evaluations_have_a_line_per_set_and_every_column(undisturbed, base_run):
+    lines = run_files.read_lines(undisturbed / run_files.EVAL)
+    steps = evaluation_steps(base_run.evaluation, num_steps=24, rollouts_per_step=64)
+    assert [(line["step"], line["eval_set"]) for line in lines] == [
+        (step, name) for step in sorted(steps) for name in ("validation", "train")
+    ]
+    for line in lines:
+        number = {"validation": 8, "train": 16}[line["eval_set"]]
+        assert set(run_files.LINE_KEYS) <= set(line)
+        histogram = line["solve_rate_histogram"]
+        assert len(histogram) == 5 and sum(histogram) == number == line["problems"]
+        assert line["samples"] == 4
+        # From the histogram, by counting pairs: the chance that two of four drawn without replacement are (all) right.
+        average = sum(c * count for c, count in enumerate(histogram)) / 4 / number
+        worst = sum(c * (c - 1) / 12 * count for c, count in enumerate(histogram)) / number
+        best = 1 - sum((4 - c) * (3 - c) / 12 * count for c, count in enumerate(histogram)) / number
+        assert [line["avg@2"], line["best@2"], line["worst@2"]] == pytest.approx([average, best, worst])
+        assert line["epochs"] == pytest.approx(line["compute"] / (16 * 16))
+        assert line["entropy"] > 0 and 0 <= line["truncation_rate"] <= 1 and 1 <= line["completion_length"] <= 2
+
+
+def test_the_books_keep_evaluation_apart(undisturbed, base_run):
+    metrics = run_files.read_lines(undisturbed / run_files.METRICS)
+    evaluations = run_files.read_lines(undisturbed / run_files.EVAL)
+    assert [line["compute"] for line in metrics] == [64 * step for step in range(1, 25)]
+    tokens = np.diff([0, *(line["tokens"] for line in metrics)])
+    assert tokens == pytest.approx([line["completion_length"] * 64 for line in metrics])
+    # 8 validation and 16 training problems, 4 samples each, whenever there is an evaluation.
+    spent = np.cumsum([4 * line["problems"] for line in evaluations])
+    assert [line["evaluation_rollouts"] for line in evaluations] == spent.tolist()
+    assert metrics[-1]["compute"] == base_run.max_compute
+    for line in evaluations:
+        assert line["compute"] == 64 * line["step"]
+    walls = [line["wall_s"] for line in metrics]
+    assert walls == sorted(walls)
+    assert metrics[-1]["device_hours"] == pytest.approx(walls[-1] / 3600, abs=1e-5)
+
+
+def test_config_json_has_what_repeats_the_run(undisturbed, base_run):
+    content = json.loads((undisturbed / run_files.CONFIG).read_text())
+    assert content["config"] == json.loads(json.dumps(dataclasses.asdict(base_run.resolved())))
+    assert {"jax", "jaxlib", "optax", "orbax-checkpoint", "numpy", "isocompute_jax"} <= set(content["versions"])
+    assert re.fullmatch(r"([0-9a-f]{40}\+?)?", content["commit"]) and content["devices"]
+    facts = run_files.read_run(undisturbed).facts
+    assert facts == run_files.RunFacts(
+        group_size=16,
+        problems_per_batch=4,
+        num_steps=24,
+        problem_set_size=16,
+        model_params=model.count_params(builders.MODEL),
+        seed=0,
+    )
+
+
+# --- evaluation
+
+
+def test_evaluations_are_log_spaced_from_the_first_to_the_end():
+    config = EvaluationConfig(points=8, first_compute=2048)
+    steps = sorted(evaluation_steps(config, num_steps=4096, rollouts_per_step=64))
+    assert steps == [0, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    # A run too short for its points, and one that ends before the first of them.
+    assert evaluation_steps(config, num_steps=40, rollouts_per_step=64) >= {0, 32, 40}
+    assert evaluation_steps(config, num_steps=3, rollouts_per_step=64) == {0, 3}
+    assert evaluation_steps(dataclasses.replace(config, points=1), num_steps=40, rollouts_per_step=64) == {0, 32, 40}
+
+
+def test_evaluation_draws_numbers_of_its_own():
+    seeds = [evaluation_seed(seed, name) for seed in range(3) for name in ("train", "validation")]
+    assert len(set(seeds)) == 6 and not set(seeds) & set(range(3))
+
+
+def test_evaluation_does_not_change_training(base_run, tmp_path):
+    short = override(base_run, "max_compute", 6 * 64)
+    sets = base_run.evaluation.sets
+    logs = []
+    for number, some in enumerate(({}, sets, {**sets, "again": sets["train"]})):
+        loop.train(override(short, "evaluation.sets", some), tmp_path / str(number))
+        lines = builders.log_lines(tmp_path / str(number), run_files.METRICS)
+        logs.append([{k: v for k, v in line.items() if not k.startswith("evaluation")} for line in lines])
+    assert logs[0] == logs[1] == logs[2]
+    weights = [(tmp_path / str(number) / "model" / "model.safetensors").read_bytes() for number in range(3)]
+    assert weights[0] == weights[1] == weights[2]
+    assert not (tmp_path / "0" / run_files.EVAL).exists()
+    names = [line["eval_set"] for line in run_files.read_lines(tmp_path / "2" / run_files.EVAL)]
+    assert names[:3] == ["validation", "train", "again"]
+
+
+def test_max_problems_takes_the_first(base_run, tmp_path):
+    config = override(override(base_run, "evaluation.max_problems", 3), "max_compute", 64)
+    loop.train(config, tmp_path)
+    assert {line["problems"] for line in run_files.read_lines(tmp_path / run_files.EVAL)} == {3}
+
+
+# --- training
+
+
+def test_seeds_differ_and_repeat(base_run, tmp_path):
+    short = override(base_run, "max_compute", 4 * 64)
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        loop.train(override(short, "seed", seed), tmp_path / name)
+    [a, b, c] = [builders.log_lines(tmp_path / name, run_files.METRICS) for name in "abc"]
+    assert a == b != c
+
+
+def test_steps_without_signal_leave_the_weights_and_count_as_compute(base_run, tmp_path):
+    problems = [Problem(f"p{i}", f"{i}+{i}=", "777", "numeric") for i in range(8)]  # two tokens never give 777
+    tasks.write_problems(tmp_path / "train.jsonl", problems)
+    config = dataclasses.replace(base_run, train_set=str(tmp_path / "train.jsonl"), max_compute=64 * 3)
+    loop.train(config, tmp_path / "run")
+    before, after = tensors(base_run.model), tensors(tmp_path / "run" / "model")
+    assert set(before) == set(after)
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name])
+    lines = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
+    assert [line["compute"] for line in lines] == [64, 128, 192]
+    assert {line["zero_variance_share"] for line in lines} == {1.0}
+    assert {line["trained_tokens"] for line in lines} == {0.0}
+
+
+def test_the_trained_model_loads_in_transformers_and_agrees(undisturbed, base_run):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    directory = undisturbed / "model"
+    theirs = AutoModelForCausalLM.from_pretrained(directory).eval()
+    tokens = AutoTokenizer.from_pretrained(directory)("12+3=")["input_ids"]
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0, -1].numpy()
+    config = model.load_config(directory)
+    params = model.load_params(directory, config)
+    array = jnp.asarray([tokens])
+    hidden, _ = model.prefill(config, params, array, jnp.ones_like(array, bool))
+    ours = hidden[0, -1] @ params["embed"].T
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+    before, after = (model.load_params(path, config) for path in (base_run.model, directory))
+    assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
+
+
+def test_learning_raises_the_reward_beyond_noise(base_run, tmp_path):
+    """Every problem has the same answer, so that the first rewards already say what to do."""
+    problems = [Problem(f"p{i}", f"{i}+{i}=", "7", "numeric") for i in range(16)]
+    tasks.write_problems(tmp_path / "train.jsonl", problems[:12])
+    tasks.write_problems(tmp_path / "validation.jsonl", problems[12:])
+    config = dataclasses.replace(
+        base_run,
+        train_set=str(tmp_path / "train.jsonl"),
+        max_compute=64 * 40,
+        checkpoint_every_s=60.0,
+        loss=LossConfig(),
+        optimizer=OptimizerConfig(base_lr=2e-2, base_batch=64, warmup_steps=2),
+        evaluation=EvaluationConfig(sets={"held out": str(tmp_path / "validation.jsonl")}, points=1, samples=32),
+    )
+    loop.train(config, tmp_path / "run")
+    rewards = np.array([line["reward"] for line in run_files.read_lines(tmp_path / "run" / run_files.METRICS)])
+    first, last = rewards[:5], rewards[-5:]
+    noise = np.sqrt(0.25 / (5 * 64))  # at most, of a mean over five steps
+    assert last.mean() - first.mean() > 6 * noise, (first, last)
+    scores = [line["avg@4"] for line in run_files.read_lines(tmp_path / "run" / run_files.EVAL)]
+    assert scores[-1] > scores[0] + 0.3
+    assert run_files.read_lines(tmp_path / "run" / run_files.METRICS)[0]["kl"] is None  # no reference was scored
+
+
+def test_a_sharded_run_equals_one_device(base_run, tmp_path):
+    """Two steps, from the same rollouts up to rounding. The random weights are far from any tie."""
+    config = dataclasses.replace(base_run, max_compute=64 * 2, evaluation=EvaluationConfig())
+    loop.train(config, tmp_path / "one")
+    loop.train(override(config, "mesh.data", 2), tmp_path / "many")
+    start, ours, theirs = (tensors(path) for path in (base_run.model, tmp_path / "many/model", tmp_path / "one/model"))
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-5, err_msg=name)
+    assert max(np.abs(theirs[name] - start[name]).max() for name in theirs) > 1e-3
+    for one, many in zip(*(builders.log_lines(tmp_path / n, run_files.METRICS) for n in ("one", "many")), strict=True):
+        assert one["reward"] == many["reward"] and one["tokens"] == many["tokens"]
+        assert one["gradient_norm"] == pytest.approx(many["gradient_norm"], rel=1e-4)
+
+
+def test_a_sharded_run_goes_on_where_it_was(base_run, tmp_path, monkeypatch):
+    config = dataclasses.replace(base_run, max_compute=64 * 3, evaluation=EvaluationConfig())
+    config = override(config, "mesh.data", 2)
+    loop.train(config, tmp_path / "whole")
+    step = loop.Run.step
+
+    def dies_in_the_third(run):
+        if run.ledger.step == 2:
+            raise KeyboardInterrupt
+        return step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "step", dies_in_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(config, tmp_path / "run")
+    loop.train(config, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_problem_set_size_trains_on_the_first(base_run, tmp_path):
+    config = dataclasses.replace(base_run, max_compute=64 * 4, problem_set_size=4, evaluation=EvaluationConfig())
+    run = loop.Run(config.resolved(), tmp_path)
+    assert run.problems == read_problems(base_run.train_set)[:4]
+    batches = [next(run.stream) for _ in range(3)]
+    assert all({problem.id for problem in batch} == {"p0", "p1", "p2", "p3"} for batch in batches)

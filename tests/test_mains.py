@@ -1,0 +1,70 @@
+"""The mains: their help reads well, and the commands that they and the configs show have flags that exist."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.sweep import grid
+from isocompute_jax.sweep import parse_grid
+
+ROOT = pathlib.Path(__file__).parents[1]
+MAINS = {
+    "train": ["config", "resolved_config", "workdir"],
+    "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
+    "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
+    "study": ["preset", "workdir", "workers"],
+    "fit": ["runs", "out", "metric"],
+}
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_help_ends_well_and_names_the_flags(name):
+    command = [sys.executable, "-m", f"isocompute_jax.{name}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m isocompute_jax.{name}" in done.stdout
+    for flag in MAINS[name]:
+        assert re.search(rf"^ +--(\[no\])?{flag}: \S", done.stdout, re.MULTILINE), flag
+
+
+def documented_commands() -> list[tuple[str, str]]:
+    """(file, command) of every `python -m isocompute_jax...` in a main's or a config's docstring."""
+    found = []
+    patterns = ("isocompute_jax/*.py", "isocompute_jax/*/__main__.py", "configs/*.py")
+    paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+    for path in paths:
+        text = path.read_text().replace("\\\n", " ")
+        lines = re.findall(r"^    python -m (isocompute_jax\.\w+) (.*)$", text, re.MULTILINE)
+        for module, arguments in lines:  # dots stand for the arguments of the file's first command
+            found.append((str(path.relative_to(ROOT)), f"-m {module} {arguments.replace('...', lines[0][1])}"))
+    return found
+
+
+@pytest.mark.parametrize(("file", "command"), documented_commands())
+def test_documented_commands_parse(file, command):
+    arguments = shlex.split(command)
+    assert arguments[1].removeprefix("isocompute_jax.") in MAINS
+    command = [sys.executable, *arguments, "--only_check_args"]  # absl's flag: parse, and end
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    for argument in arguments:
+        if argument.startswith("--grid="):
+            assert grid(
+                RunConfig(model="m", train_set="t.jsonl", max_compute=2**18), parse_grid(argument[7:], RunConfig)
+            )
+
+
+def test_there_are_commands_to_check():
+    assert {file for file, _ in documented_commands()} >= {
+        "isocompute_jax/train.py",
+        "isocompute_jax/sweep.py",
+        "isocompute_jax/curate.py",
+        "isocompute_jax/study/__main__.py",
+        "isocompute_jax/fit/__main__.py",
+        "configs/arithmetic_hard.py",
+    }
