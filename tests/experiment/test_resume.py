@@ -1,6 +1,7 @@
 """A run that is killed or interrupted, wherever that is, and started again equals an undisturbed one, bit for bit."""
 
 import dataclasses
+import fcntl
 import os
 import pathlib
 import signal
@@ -51,16 +52,28 @@ class Processes:
 
 
 @pytest.fixture(scope="module")
-def processes(base_run, tmp_path_factory) -> Processes:
-    path = tmp_path_factory.mktemp("processes")
-    return Processes(path / "compile-cache", builders.write_config(path / "config.json", base_run))
+def shared(tmp_path_factory) -> pathlib.Path:
+    """A directory that all of pytest-xdist's workers use."""
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "test_resume"
+    path.mkdir(exist_ok=True)
+    return path
 
 
 @pytest.fixture(scope="module")
-def reference(processes, tmp_path_factory) -> pathlib.Path:
-    """The undisturbed run, in a process of its own."""
-    workdir = tmp_path_factory.mktemp("reference") / "run"
-    processes.finish(workdir)
+def processes(base_run, shared, tmp_path_factory) -> Processes:
+    config = tmp_path_factory.mktemp("processes") / "config.json"
+    return Processes(shared / "compile-cache", builders.write_config(config, base_run))
+
+
+@pytest.fixture(scope="module")
+def reference(processes, shared) -> pathlib.Path:
+    """The undisturbed run, in a process of its own, which also fills the compile cache: once for all workers."""
+    workdir = shared / "undisturbed"
+    with open(shared / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (workdir / run_files.DONE).exists():
+            processes.finish(workdir)
     return workdir
 
 
