@@ -88,7 +88,7 @@ EASY = Slice(
 SMOKE = Preset(
     num_problems=512,
     base=BaseModelConfig(steps=120),
-    curation=CurationConfig(sets=("easy", "hard"), validation_size=48),
+    curation=CurationConfig(sets=("hard",), validation_size=48),
     run=embedded_run(max_compute=2048, points=4, samples=4),
     slices=(dataclasses.replace(HARD, axes={"group_size": (4, 16), "seed": (0, 1)}),),
 )
