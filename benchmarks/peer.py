@@ -20,7 +20,9 @@ def measure(directory: pathlib.Path, *, group_size: int, rollouts: int) -> dict[
         return None
     import torch
     from transformers import Qwen2ForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     network: Any = Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from isocompute_jax import model
+from isocompute_jax.experiment import workers
 from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
 from isocompute_jax.learner import OptimizerConfig
@@ -83,9 +84,11 @@ def measure(directory: pathlib.Path, root: pathlib.Path, *, group_size: int, rol
     run = root / f"run-{group_size}"
     resolved = root / f"config-{group_size}.json"
     resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
-    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={run}"]
+    # Set up by the sweep's own launcher, which pins before JAX counts cores.
+    setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), one_core()]
+    train = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={run}"]
     with open(root / f"log-{group_size}", "w+") as log:
-        process = subprocess.Popen(command, preexec_fn=pin_to_one_core, stderr=log)
+        process = subprocess.Popen([*setup, *train], stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
         log.seek(0)
         if status:
@@ -120,10 +123,10 @@ def run_config(directory: pathlib.Path, root: pathlib.Path, *, group_size: int, 
     )
 
 
-def pin_to_one_core() -> None:
-    """The first core this process may use; elsewhere than on Linux the system chooses."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def one_core() -> str:
+    """The first core this process may use; the system chooses where pinning is impossible, or with accelerators."""
+    cores = workers.default_cores()
+    return str(min(cores)) if cores else workers.NO_CORE
 
 
 def line(row: Row, theirs: dict[str, float] | None) -> str:
