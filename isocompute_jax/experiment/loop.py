@@ -50,7 +50,8 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
         LOG.info("%s is done already", workdir)
         return
     total = run.config.num_steps
-    with Interrupt() as interrupt, progress(os.path.basename(run.path), total) as report:
+    bar = progress(os.path.basename(run.path), total)
+    with workdirs.locked(run.path, "run"), Interrupt() as interrupt, bar as report:
         if not run.restore():
             run.evaluate()
         while run.ledger.step < total:

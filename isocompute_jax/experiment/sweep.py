@@ -17,9 +17,7 @@ names another. Workers may write to it at the same time: JAX checks what it read
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import itertools
 import json
@@ -38,7 +36,7 @@ from isocompute_jax.experiment import sweep_status, workers
 from isocompute_jax.experiment.config import RunConfig, differences, override
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.sweep_status import Show, SweepState
-from isocompute_jax.experiment.workdir import comparable
+from isocompute_jax.experiment.workdir import comparable, locked
 from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -159,7 +157,7 @@ def run_sweep(
     root = pathlib.Path(root)
     for directory in (root, root / "logs", root / "configs"):
         directory.mkdir(parents=True, exist_ok=True)
-    with _alone(root):
+    with locked(root, "sweep"):
         check_directories(runs, root)
         cores = workers.default_cores() if cores is None else cores
         if num_workers is None:
@@ -337,14 +335,3 @@ def _left_out(config: RunConfig, max_rollouts_per_step: int | None) -> str:
     if config.max_compute < config.rollouts_per_step:
         return f"C_max = {config.max_compute} is less than one step of {config.rollouts_per_step} rollouts"
     return ""
-
-
-@contextlib.contextmanager
-def _alone(root: pathlib.Path) -> Iterator[None]:
-    """Holds the sweep's directory; two sweeps at work in one would write to the same runs."""
-    with open(root / ".lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another sweep is at work in {root}: wait for it, or choose another directory") from None
-        yield

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
 import os
 import pathlib
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -56,6 +59,21 @@ def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_
     }
     run_files.write_atomic(config_path, json.dumps(content, indent=2) + "\n")
     return path
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, what: str) -> Iterator[None]:
+    """Holds a directory: two processes at work in one would write to the same files. A killed holder lets go.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    with open(path / ".lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another {what} is at work in {path}: wait for it, or choose another directory") from None
+        yield
 
 
 def comparable(config: dict[str, Any]) -> dict[str, Any]:

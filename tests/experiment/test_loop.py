@@ -15,8 +15,10 @@ from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.evaluate import evaluation_seed, evaluation_steps
+from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
 from tests.experiment import builders
@@ -272,3 +274,17 @@ def test_problem_set_size_trains_on_the_first(base_run, tmp_path):
     assert run.problems == read_problems(base_run.train_set)[:4]
     batches = [next(run.stream) for _ in range(3)]
     assert all({problem.id for problem in batch} == {"p0", "p1", "p2", "p3"} for batch in batches)
+
+
+# --- two processes
+
+
+def test_a_directory_is_worked_in_by_one_process_at_a_time(base_run, tmp_path):
+    """A second start is refused before it touches a file, and the first one is none the worse."""
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    with locked(workdir, "run"), pytest.raises(InputError, match="another run is at work"):
+        loop.train(base_run, workdir)
+    assert not (workdir / run_files.METRICS).exists()
+    loop.train(base_run, workdir)
+    assert (workdir / run_files.DONE).exists()

@@ -18,6 +18,7 @@ from isocompute_jax import model, tasks
 from isocompute_jax import sweep as main
 from isocompute_jax.experiment import sweep, sweep_status, workers
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig
+from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records import run_files
@@ -402,7 +403,7 @@ def test_a_long_table_shows_what_runs(tmp_path):
 
 
 def test_two_sweeps_never_share_a_directory(tmp_path):
-    with sweep._alone(tmp_path), pytest.raises(InputError, match="another sweep is at work"):
+    with locked(tmp_path, "sweep"), pytest.raises(InputError, match="another sweep is at work"):
         sweep.run_sweep([sweep.PlannedRun("a", BASE)], tmp_path)
 
 
