@@ -70,9 +70,9 @@ def test_equal_rewards_have_no_advantage(scale, group_size):
 
 def test_unknown_names_are_errors():
     with pytest.raises(ValueError, match="median"):
-        group_advantages(np.float32([[1, 0]]), np.ones(1, bool), scale="median")  # type: ignore[arg-type]
+        group_advantages(np.float32([[1, 0]]), np.ones(1, bool), scale="median")
     with pytest.raises(ValueError, match="median"):
-        aggregation_weights(np.ones((1, 2), int), np.ones(1, bool), aggregation="median", max_tokens=4)  # type: ignore[arg-type]
+        aggregation_weights(np.ones((1, 2), int), np.ones(1, bool), aggregation="median", max_tokens=4)
 
 
 AGGREGATION_GOLDENS = {

@@ -143,7 +143,7 @@ def test_kl_penalty(case, estimator):
 
 def test_unknown_kl_estimator():
     with pytest.raises(ValueError, match="k4"):
-        losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), estimator="k4")  # type: ignore[arg-type]
+        losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), estimator="k4")
 
 
 # What the gradients are in expectation: one token from softmax(theta), all of its outcomes enumerated.
