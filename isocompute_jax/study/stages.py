@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import pathlib
-from typing import Any
 
 from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, differences, override
@@ -163,8 +162,3 @@ def logs(runs: pathlib.Path) -> list[pathlib.Path]:
 def fingerprint(path: pathlib.Path) -> str:
     """SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def load_json(path: pathlib.Path) -> dict[str, Any]:
-    """A JSON file that the study wrote."""
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -20,10 +20,10 @@ from isocompute_jax.experiment import sweep, sweep_status, workers
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import OptimizerConfig
-from isocompute_jax.model import ModelConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
+from tests.experiment import builders
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
 
@@ -229,21 +229,8 @@ def base(tmp_path_factory) -> RunConfig:
     """A run of a random model on a few problems."""
     path = tmp_path_factory.mktemp("inputs")
     tasks.save_arithmetic_tokenizer(path / "tokenizer")
-    config = ModelConfig(
-        vocab_size=32,
-        embed_dim=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        mlp_dim=32,
-        tied_embeddings=True,
-        rope_theta=10_000.0,
-        norm_eps=1e-6,
-        max_positions=64,
-    )
-    params = model.init_params(config, jax.random.key(0))
-    model.save_checkpoint(path / "model", config, params, tokenizer_from=path / "tokenizer")
+    params = model.init_params(builders.MODEL, jax.random.key(0))
+    model.save_checkpoint(path / "model", builders.MODEL, params, tokenizer_from=path / "tokenizer")
     # Any text with the right digit counts, so that even a random model is rewarded, and updated.
     problems = [Problem(f"p{i}", f"{i}+{i}=", str(i % 10), "numeric") for i in range(24)]
     tasks.write_problems(path / "train.jsonl", problems[:16])
