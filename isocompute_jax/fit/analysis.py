@@ -10,7 +10,7 @@ import numpy as np
 from isocompute_jax.fit.allocation import fit_allocation
 from isocompute_jax.fit.curves import Records, fit_curves, record_breaking
 from isocompute_jax.fit.frontier import frontier
-from isocompute_jax.fit.load import RunCurve, load_runs
+from isocompute_jax.fit.inputs import RunCurve, load_runs
 from isocompute_jax.fit.pooling import Budget, Curve, Group, average_seeds, compare, group_runs, uncovered
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError

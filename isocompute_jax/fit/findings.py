@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from isocompute_jax.fit.load import SOLVE_SHARES
+from isocompute_jax.fit.inputs import SOLVE_SHARES
 
 Summary = dict[str, Any]
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from isocompute_jax.fit.load import SOLVE_SHARES
+from isocompute_jax.fit.inputs import SOLVE_SHARES
 from isocompute_jax.fit.results import hill
 from isocompute_jax.records.run_files import write_atomic
 

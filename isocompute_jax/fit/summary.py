@@ -19,7 +19,7 @@ import numpy as np
 
 from isocompute_jax import __version__
 from isocompute_jax.fit.analysis import Analysis, MetricAnalysis
-from isocompute_jax.fit.load import SOLVE_SHARES
+from isocompute_jax.fit.inputs import SOLVE_SHARES
 from isocompute_jax.fit.pooling import average_seeds, lead
 from isocompute_jax.fit.results import Configuration, Switch
 

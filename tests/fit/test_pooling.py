@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.load import RunCurve
+from isocompute_jax.fit.inputs import RunCurve
 from isocompute_jax.fit.pooling import average_seeds, compare, group_runs, lead, merge_close, uncovered
 from isocompute_jax.records.run_files import RunFacts
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.load import SOLVE_SHARES, load_runs
+from isocompute_jax.fit.inputs import SOLVE_SHARES, load_runs
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, EVAL
 from tests.fit.runs import BATCH, BUDGETS, PROBLEMS, write_run
