@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax.fit.results import AllocationFit
-from isocompute_jax.fit.solver import fit_rising
+from isocompute_jax.fit.solver import Problem, fit_rising
 
 SLOPE_RANGE = (0.1, 100.0)
 """Bounds of the slope k, per decade of compute."""
@@ -60,13 +60,15 @@ def fit_allocation(compute: np.ndarray, group_size: np.ndarray, *, window: int) 
     levels = np.unique(group_size)
     if len(levels) < 2:
         return _constant(compute, group_size, smoothed)
-    x, y = np.log10(compute)[None], np.log2(smoothed)[None]
+    x = np.log10(compute)
     lower = np.array([[x.min() - MIDPOINT_MARGIN, np.log(SLOPE_RANGE[0])]])
     upper = np.array([[x.max() + MIDPOINT_MARGIN, np.log(SLOPE_RANGE[1])]])
-    midpoints, slopes = np.meshgrid(np.linspace(x.min(), x.max(), 7), np.log([1.0, 3.0, 10.0]))
-    starts = np.stack([midpoints.ravel(), slopes.ravel()], axis=-1)[None]
     found = fit_rising(
-        x, y, np.ones_like(x), share=logistic_share, starts=starts, lower=lower, upper=upper, limits=None
+        _problem(x[None], np.log2(smoothed)[None], lower, upper),
+        share=logistic_share,
+        first=np.array([[x.min(), 0.0]]),
+        last=np.array([[x.max(), np.log(30.0)]]),
+        ordered=False,
     )
     floor, top = float(found.low[0]), float(found.high[0])
     fit = AllocationFit(
@@ -83,6 +85,15 @@ def fit_allocation(compute: np.ndarray, group_size: np.ndarray, *, window: int) 
     )
     reasons = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0])
     return dataclasses.replace(fit, status="warning", message="; ".join(reasons)) if reasons else fit
+
+
+def _problem(x: np.ndarray, y: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> Problem:
+    """[K, P] log10 C and log2 n*, padded to a width that compiled programs share."""
+    count, points = x.shape
+    pad = ((0, 0), (0, -points % 32))
+    weight = np.pad(np.ones_like(x), pad)
+    free = np.tile([-np.inf, np.inf], (count, 2))
+    return Problem(np.pad(x, pad), np.pad(y, pad), weight, np.zeros(count), free, lower, upper)
 
 
 def _constant(compute: np.ndarray, group_size: np.ndarray, smoothed: np.ndarray) -> AllocationFit:

@@ -1,30 +1,27 @@
-"""From evaluations to monotone curves: record-breaking points, and Hill curves fitted to all configurations at once."""
+"""From evaluations to monotone curves: record-breaking points, and one form fitted to all configurations at once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.results import CurveFit, Status
-from isocompute_jax.fit.solver import fit_rising
+from isocompute_jax.fit import uncertainty
+from isocompute_jax.fit.description import Description, failed
+from isocompute_jax.fit.forms import FORMS, Form
+from isocompute_jax.fit.problem import FitOptions, Prepared, prepare
+from isocompute_jax.fit.results import CurveFit
+from isocompute_jax.fit.solver import Problem, RisingFit, fit_rising
 
 Records = Literal["strict", "bucketed", "off"]
 
 EDGE_TOLERANCE = 1e-9
 """A reward this close below a bin's edge belongs above it: 0.3 / 0.1 floors to 2 in binary."""
 
-STEEPNESS_RANGE = (0.1, 10.0)
-MIDPOINT_MARGIN = 100.0
-"""The midpoint is searched from the first evaluation / margin to the last evaluation x margin."""
-
-NUM_PARAMETERS = 4
-_SHAPE_BLOCK = 16  # points and curves are padded to multiples of this, so that one compiled program serves many fits
-_START_MIDPOINTS = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.25])  # in units of the observed range of ln C
-_START_STEEPNESS = np.array([0.4, 1.0, 2.5])
+_HUBER_ROUNDS = 60
+_HUBER_TOLERANCE = 1e-9
 
 
 def record_breaking(reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
@@ -48,131 +45,78 @@ def record_breaking(reward: np.ndarray, *, records: Records, bin_width: float) -
     return level > highest_before
 
 
-def hill_share(theta: jax.Array, log_compute: jax.Array) -> jax.Array:
-    """1 / (1 + (C_mid / C)^B) with theta = (ln C_mid, ln B) and log_compute [P] = ln C; 0 where C = 0 (ln C = -inf)."""
-    trained = jnp.isfinite(log_compute)
-    distance = jnp.where(trained, log_compute, 0.0) - theta[0]
-    return jnp.where(trained, jax.nn.sigmoid(jnp.exp(theta[1]) * distance), 0.0)
+def solve(prepared: Prepared, options: FitOptions) -> tuple[Problem, RisingFit]:
+    """Fits the prepared curves; with Huber loss the problem comes back with its final weights.
+
+    Huber's loss is minimised by reweighting (Huber 1981, section 7.8): each round weighs a residual beyond delta by
+    delta / |residual|, which never raises the loss.
+    """
+    share = FORMS[options.form].share
+    problem = prepared.problem
+    fit = fit_rising(problem, share=share, first=prepared.first, last=prepared.last)
+    if options.loss == "squares":
+        return problem, fit
+    base = np.asarray(prepared.problem.root_weight)
+    for _ in range(_HUBER_ROUNDS):
+        size = np.abs(_residuals(prepared.problem, fit, FORMS[options.form])) * base
+        robust = np.minimum(1.0, options.huber_delta / np.maximum(size, 1e-300))
+        problem = prepared.problem._replace(root_weight=base * np.sqrt(robust))
+        before = uncertainty.coordinates(fit)
+        fit = fit_rising(problem, share=share, starts=fit.theta[:, None])
+        if np.max(np.abs(uncertainty.coordinates(fit) - before)) < _HUBER_TOLERANCE:
+            break
+    return problem, fit
+
+
+def _residuals(problem: Problem, fit: RisingFit, form: Form) -> np.ndarray:
+    """[K, P] reward minus curve, unweighted; whatever stands on the padding is to be weighted by 0."""
+    compute = np.exp(np.asarray(problem.x))
+    rows = zip(fit.low, fit.high, fit.theta, compute, strict=True)
+    curves = [form.curve(c, **form.values(low, high, theta, 1.0)) for low, high, theta, c in rows]
+    return np.asarray(problem.y) - np.array(curves)
 
 
 def fit_curves(
-    compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], *, use: Sequence[np.ndarray] | None = None
+    compute: Sequence[np.ndarray],
+    reward: Sequence[np.ndarray],
+    *,
+    use: Sequence[np.ndarray] | None = None,
+    standard_error: Sequence[np.ndarray] | None = None,
+    options: FitOptions | None = None,
 ) -> list[CurveFit]:
-    """Fits the Hill curve R_C = R0 + (A - R0) / (1 + (C_mid / C)^B) to every configuration, all in one batch.
+    """Fits one form of monotone curve to every configuration, all in one batch.
 
-    Least squares with 0 <= R0 <= A <= 1, B in `STEEPNESS_RANGE`, and C_mid within `MIDPOINT_MARGIN` of the data. A
-    point at compute 0 (the base model) is a measurement of R0, which is what the law gives there. Fewer points than
-    parameters still give a curve to interpolate with, and a warning.
+    Hill by default: R_C = R0 + (A - R0) / (1 + (C_mid / C)^B) (ScaleRL, arXiv 2510.13786); `forms` lists the others.
+    Least squares (or Huber's loss) with R0 <= A inside the range of rewards, B in 0.1..10, and C_mid within a factor
+    100 of the data. A point at compute 0 (the base model) is a measurement of R0, which is what the law gives there;
+    the power law leaves it out. Fewer points than parameters still give a curve to interpolate with, and a warning.
 
     Args:
-      compute: per curve [P_i] rollouts, >= 0.
-      reward: per curve [P_i] in [0, 1].
-      use: per curve [P_i] bool, the points to fit (e.g. record-breaking ones); the window spans all points. None: all.
+      compute: per curve [P_i] rollouts, >= 0, increasing.
+      reward: per curve [P_i].
+      use: per curve [P_i] bool, the points to fit (e.g. record-breaking ones). None: all.
+      standard_error: per curve [P_i] standard errors of the rewards, > 0; only their ratios matter. None: all equal.
+      options: form, loss, bounds, tolerance; None for the defaults.
     """
+    options = options or FitOptions()
     computes = [np.asarray(c, np.float64) for c in compute]
     rewards = [np.asarray(r, np.float64) for r in reward]
-    masks = [np.ones(len(c), bool) for c in computes] if use is None else [np.asarray(u, bool) for u in use]
-    fits = [_failed("no evaluation after the base model's")] * len(computes)
-    usable = [i for i, c in enumerate(computes) if np.any(masks[i] & (c > 0))]
+    weights = [np.ones(len(c)) if use is None else np.asarray(use[i], float) for i, c in enumerate(computes)]
+    if standard_error is not None:
+        weights = [w / np.square(np.asarray(s, float)) for w, s in zip(weights, standard_error, strict=True)]
+    fits = [failed(options)] * len(computes)
+    low, high = options.window or (0.0, math.inf)
+    usable = [
+        i for i, c in enumerate(computes) if np.any((weights[i] > 0) & (c > 0) & (c >= low) & (c <= high))
+    ]  # fmt: skip
     if not usable:
         return fits
-    windows = [_window(computes[i]) for i in usable]
-    x, y, weight = _pad(*([values[i] for i in usable] for values in (computes, rewards, masks)))
-    starts, lower, upper = _search_box(windows, rows=len(x))
-    found = fit_rising(x, y, weight, share=hill_share, starts=starts, lower=lower, upper=upper, limits=(0.0, 1.0))
-    at_bound = (found.theta <= lower) | (found.theta >= upper)
+    chosen = ([values[i] for i in usable] for values in (computes, rewards, weights))
+    prepared = prepare(*chosen, options=options)
+    problem, found = solve(prepared, options)
+    share = FORMS[options.form].share
+    noise = uncertainty.noise(problem, found, share=share) if options.intervals else None
+    interval = uncertainty.intervals(noise, found, share=share) if noise else None
     for row, i in enumerate(usable):
-        fits[i] = _describe(
-            rewards[i][masks[i]],
-            window=windows[row],
-            levels=(float(found.low[row]), float(found.high[row])),
-            shape=np.exp(found.theta[row]),
-            sse=float(found.sse[row]),
-            at_bound=at_bound[row],
-            converged=bool(found.converged[row]),
-        )
+        fits[i] = Description(prepared, problem, found, options, row).fit(noise, interval)
     return fits
-
-
-def _window(compute: np.ndarray) -> tuple[float, float]:
-    trained = compute[compute > 0]
-    return float(trained.min()), float(trained.max())
-
-
-def _pad(
-    compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], use: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[K', P'] ln C, reward and weight, with K' and P' rounded up to whole blocks and weight 0 on the padding."""
-    rows = _round_up(len(compute))
-    columns = _round_up(max(len(c) for c in compute))
-    x, y, weight = np.zeros((3, rows, columns))
-    for row, (c, r, u) in enumerate(zip(compute, reward, use, strict=True)):
-        with np.errstate(divide="ignore"):  # ln 0 = -inf marks the base model
-            x[row, : len(c)] = np.log(c)
-        y[row, : len(c)] = r
-        weight[row, : len(c)] = u
-    return x, y, weight
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _SHAPE_BLOCK) * _SHAPE_BLOCK
-
-
-def _search_box(windows: Sequence[tuple[float, float]], *, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts [rows, S, 2] and bounds [rows, 2] for (ln C_mid, ln B); padded rows repeat the first curve's."""
-    padded = list(windows) + [windows[0]] * (rows - len(windows))
-    low, high = np.log(np.asarray(padded)).T
-    margin = np.log(MIDPOINT_MARGIN)
-    midpoints = low[:, None] + np.maximum(high - low, 1.0)[:, None] * _START_MIDPOINTS
-    steepness = np.log(_START_STEEPNESS)
-    starts = np.stack(np.broadcast_arrays(midpoints[:, :, None], steepness), axis=-1).reshape(rows, -1, 2)
-    lower = np.stack([low - margin, np.full(rows, np.log(STEEPNESS_RANGE[0]))], axis=-1)
-    upper = np.stack([high + margin, np.full(rows, np.log(STEEPNESS_RANGE[1]))], axis=-1)
-    return starts, lower, upper
-
-
-def _failed(message: str) -> CurveFit:
-    nan = float("nan")
-    return CurveFit(nan, nan, nan, nan, (nan, nan), 0, nan, nan, "failed", message)
-
-
-def _describe(
-    values: np.ndarray,
-    *,
-    window: tuple[float, float],
-    levels: tuple[float, float],
-    shape: np.ndarray,
-    sse: float,
-    at_bound: np.ndarray,
-    converged: bool,
-) -> CurveFit:
-    """The record of one fit, with what a reader must know before believing its parameters."""
-    floor, asymptote = levels
-    midpoint, steepness = float(shape[0]), float(shape[1])
-    reasons = []
-    if len(values) <= NUM_PARAMETERS:
-        reasons.append(f"{len(values)} points for {NUM_PARAMETERS} parameters: an interpolation, not a measurement")
-    if asymptote - floor <= 1e-12:
-        reasons.append("the curve is flat: midpoint and steepness mean nothing")
-    else:
-        reasons += [
-            f"{name} is at its bound" for name, hit in zip(("midpoint", "steepness"), at_bound, strict=True) if hit
-        ]
-        if window[1] < 2 * midpoint:
-            reasons.append("the data end before twice the midpoint: the asymptote is an extrapolation")
-    if not converged:
-        reasons.append("the search stopped before it converged")
-    about_mean = float(np.sum((values - values.mean()) ** 2))
-    status: Status = "warning" if reasons else "ok"
-    return CurveFit(
-        floor=floor,
-        asymptote=asymptote,
-        midpoint=midpoint,
-        steepness=steepness,
-        window=window,
-        num_points=len(values),
-        sse=sse,
-        r2=1.0 - sse / about_mean if about_mean > 0 else float("nan"),
-        status=status,
-        message="; ".join(reasons),
-    )

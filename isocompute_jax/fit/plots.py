@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from isocompute_jax.fit.forms import FORMS
 from isocompute_jax.fit.inputs import SOLVE_SHARES
-from isocompute_jax.fit.results import hill
 from isocompute_jax.records.run_files import write_atomic
 
 INK, QUIET = "#22262b", "#9aa1a9"
@@ -258,7 +258,7 @@ def _figure(*, rows: int = 1, columns: int = 1, height: float = 4.0) -> tuple[Fi
 
 def _drawn(curve: dict[str, Any], window: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     compute = np.geomspace(window[0], window[1], 200)
-    return compute, hill(compute, **curve["params"])
+    return compute, FORMS[curve["form"]].curve(compute, **curve["params"])
 
 
 def _law(law: dict[str, float], compute: np.ndarray) -> np.ndarray:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+
+from isocompute_jax.fit.forms import FORMS
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -16,8 +20,8 @@ class Configuration:
 
     Attributes:
       name: what tables and legends call it, e.g. `n = 8` or `n = 8, B = 16`.
-      group_size: n, rollouts per problem and step.
-      problems_per_batch: B_problem, unique problems per step.
+      group_size: n, rollouts per problem and step; 0 when unknown.
+      problems_per_batch: B_problem, unique problems per step; 0 when unknown.
       problem_set_size: D, unique training problems; 0 when unknown.
     """
 
@@ -27,42 +31,81 @@ class Configuration:
     problem_set_size: int
 
 
-@dataclasses.dataclass(frozen=True)
-class CurveFit:
-    """A monotone Hill curve R_C = floor + (asymptote - floor) / (1 + (midpoint / C)^steepness).
+@dataclasses.dataclass(frozen=True, eq=False)
+class Search:
+    """The fit as the search sees it: y = low + (high - low) share(theta, ln(C / reference)).
 
     Attributes:
-      floor: R0, reward before training.
-      asymptote: A, reward of unlimited compute.
-      midpoint: C_mid, rollouts at half the gain.
-      steepness: B.
-      window: compute (rollouts) of the first and last evaluation after the base model's; the curve is used only there.
-      num_points: points that the curve was fitted to.
-      sse: sum of squared residuals over those points.
-      r2: 1 - sse / (sum of squares about their mean); NaN when they are all equal.
-      status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
-      message: empty, or what is wrong.
+      at: [Q + 2] low, high, *theta (logarithms of the shape parameters in units of `reference`).
+      covariance: [Q + 2, Q + 2] of `at`; 0 for what is fixed or at its bound.
+      reference: C_ref, the first compute of the window.
     """
 
-    floor: float
-    asymptote: float
-    midpoint: float
-    steepness: float
+    at: np.ndarray
+    covariance: np.ndarray
+    reference: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CurveFit:
+    """A monotone learning curve. The mappings have the form's own parameters as keys (see `forms`).
+
+    `fit_curves` makes them from data. A published curve is made from `form`, `params` and `window` alone; the mappings
+    about uncertainty are empty where none was computed.
+
+    Attributes:
+      form: `hill`, `logistic`, `expsat` or `power`.
+      params: the estimates. Do not quote one that is not `identified`.
+      window: compute of the first and last evaluation after the base model's; the curve is used only there.
+      stderr: standard errors; 0 for a fixed parameter, NaN when unknown.
+      interval95: 95% profile-likelihood intervals; NaN when unknown.
+      identified: whether the data pin the parameter down (see `problem.FitOptions.tolerance`).
+      at_bound: parameters that stand at their bound.
+      num_points: points that the curve was fitted to.
+      sse: sum of squared residuals over those points, weighted when weights were given (mean weight 1).
+      r2: 1 - sse / (weighted sum of squares about their mean); NaN when they are all equal.
+      aicc: corrected Akaike information criterion, comparable between forms on the same points.
+      bic: Bayesian information criterion.
+      condition: condition number of the Jacobian with columns of length 1.
+      noise: standard deviation of a residual.
+      correlation: of neighbouring residuals, in 0..0.9.
+      status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
+      message: empty, or what is wrong.
+      search: for further computations; None when failed.
+    """
+
+    form: str
+    params: Mapping[str, float]
     window: tuple[float, float]
-    num_points: int
-    sse: float
-    r2: float
-    status: Status
-    message: str
+    stderr: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    identified: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    at_bound: tuple[str, ...] = ()
+    num_points: int = 0
+    sse: float = math.nan
+    r2: float = math.nan
+    aicc: float = math.nan
+    bic: float = math.nan
+    condition: float = math.nan
+    noise: float = math.nan
+    correlation: float = math.nan
+    status: Status = "ok"
+    message: str = ""
+    search: Search | None = None
 
     def reward(self, compute: np.ndarray | float) -> np.ndarray:
-        """Fitted reward at `compute` (rollouts, > 0), inside the window or not."""
-        return hill(compute, self.floor, self.asymptote, self.midpoint, self.steepness)
+        """Fitted reward at `compute` (> 0), inside the window or not."""
+        return FORMS[self.form].curve(compute, **self.params)
 
+    @property
+    def asymptote(self) -> float:
+        """A, reward of unlimited compute."""
+        return self.params["asymptote"]
 
-def hill(compute: np.ndarray | float, floor: float, asymptote: float, midpoint: float, steepness: float) -> np.ndarray:
-    """R_C = R0 + (A - R0) / (1 + (C_mid / C)^B), the compute-performance law of ScaleRL (arXiv 2510.13786)."""
-    return floor + (asymptote - floor) / (1.0 + (midpoint / np.asarray(compute, dtype=np.float64)) ** steepness)
+    @property
+    def midpoint(self) -> float:
+        """Compute at half the gain; NaN for `power`."""
+        return FORMS[self.form].midpoint(self.params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +155,7 @@ class Frontier:
         return None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class AllocationFit:
     """The law log2 n* = span / (1 + exp(-slope (log10 C - midpoint))) + floor, and n* as it was fitted.
 

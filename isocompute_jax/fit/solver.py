@@ -1,27 +1,65 @@
-"""A batched Levenberg-Marquardt for rising curves, in float64 and in one compiled program.
+"""A batched Levenberg-Marquardt for rising curves, in float64, in one compiled program for any number of curves.
 
-A rising curve is y = low + (high - low) share(theta, x) with a share that climbs from 0 to 1. Given the shape theta,
-the best `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over
-theta alone; the Jacobian is taken by differentiating through that closed form. All starts of all curves run side by
-side.
+A rising curve is y = low + (high - low) share(theta, x) with a share that climbs. Given the shape theta, the best
+`low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
+alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts; all starts of
+all curves then run side by side, and those that have converged leave the batch.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 MAX_STEPS = 200
-STEP_TOLERANCE = 1e-11
+STEP_TOLERANCE = 1e-10
+"""A search ends when an accepted step moves no parameter by more than this (theta holds logarithms: a share)."""
+DECREASE_TOLERANCE = 1e-13
+"""... or lowers the sum of squares by a smaller share than this."""
+
+GRID_CELLS = {1: (64,), 2: (20, 10)}
+"""Cells of the coarse grid by the number of shape parameters."""
+STARTS = 3
+"""Lowest local minima of the grid that a search starts from."""
+
+_SLICE = 10  # steps between two looks at which searches have ended
+_SHRINK = 8  # the batch is compacted when fewer than one in so many searches are still running
+_BATCH_VALUES = 1 << 21  # curves x points held at a time: bounds the memory of a hundred thousand curves
 _TINY = 1e-300
 
 Share = Callable[[jax.Array, jax.Array], jax.Array]
-"""(theta [Q], x [P]) -> share [P] in [0, 1]."""
+"""(theta [Q], x [P]) -> share [P], at most 1."""
+
+
+Array = Any
+"""NumPy outside of the compiled functions, JAX inside."""
+
+
+class Problem(NamedTuple):
+    """K curves to fit, P points each.
+
+    Attributes:
+      x: [K, P] argument of the share.
+      y: [K, P].
+      root_weight: [K, P] square root of each point's weight; 0 on padding, which comes last.
+      rho: [K] correlation of neighbouring residuals: the fit is by generalised least squares under AR(1) noise.
+      levels: [K, 4] bounds of low (0, 1) and of high (2, 3); equal bounds fix a level, infinite ones leave it free.
+      lower: [K, Q] bounds of theta.
+      upper: [K, Q]; equal bounds fix a parameter.
+    """
+
+    x: Array
+    y: Array
+    root_weight: Array
+    rho: Array
+    levels: Array
+    lower: Array
+    upper: Array
 
 
 class RisingFit(NamedTuple):
@@ -34,156 +72,251 @@ class RisingFit(NamedTuple):
     converged: np.ndarray
 
 
-class _State(NamedTuple):
-    theta: jax.Array
-    residuals: jax.Array
-    jacobian: jax.Array
-    damping: jax.Array
-    steps: jax.Array
-    converged: jax.Array
+class _Search(NamedTuple):
+    """Searches, L of them: the best theta so far with its sum of squares and its slopes, and the next one to try."""
+
+    theta: Array  # [L, Q]
+    sse: Array  # [L], infinite before the first try
+    gradient: Array  # [L, Q] J^T r
+    normal: Array  # [L, Q, Q] J^T J
+    candidate: Array  # [L, Q]
+    damping: Array  # [L]
+    done: Array  # [L] bool
 
 
-def levenberg_marquardt(
-    residuals: Callable[[jax.Array], jax.Array], start: jax.Array, *, lower: jax.Array, upper: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Minimises sum(residuals(theta)^2) over the box lower <= theta <= upper.
+def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
+    """Scales residual-like `values` [P] by their weight and removes the AR(1) correlation of neighbours.
 
-    Marquardt's scaled damping; a step is cut to the box, and a parameter that the gradient presses against its bound is
-    held there for that step. Stops when an accepted step is below `STEP_TOLERANCE`, when no damping yields a descent
-    (the minimum up to rounding), or after `MAX_STEPS`.
-
-    Args:
-      residuals: [Q] -> [P].
-      start: [Q].
-      lower: [Q].
-      upper: [Q].
-
-    Returns:
-      theta [Q], and whether it converged (scalar bool).
+    (w r)_1 sqrt(1 - rho^2), then (w r)_t - rho (w r)_{t-1}: independent with equal variance when w r is AR(1).
     """
-
-    def evaluate(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return residuals(theta), jax.jacfwd(residuals)(theta)
-
-    def step(state: _State) -> _State:
-        gradient = state.jacobian.T @ state.residuals
-        held = ((state.theta <= lower) & (gradient > 0)) | ((state.theta >= upper) & (gradient < 0))
-        jacobian = jnp.where(held, 0.0, state.jacobian)
-        normal = jacobian.T @ jacobian
-        scale = jnp.where(jnp.diag(normal) > _TINY, jnp.diag(normal), 1.0)
-        move = jnp.linalg.solve(normal + state.damping * jnp.diag(scale), -jacobian.T @ state.residuals)
-        theta = jnp.clip(state.theta + move, lower, upper)
-        candidate, slope = evaluate(theta)
-        better = jnp.sum(candidate**2) < jnp.sum(state.residuals**2)
-        small = jnp.max(jnp.abs(theta - state.theta)) <= STEP_TOLERANCE
-        damping = jnp.where(better, jnp.maximum(state.damping * 0.2, 1e-14), state.damping * 5.0)
-        return _State(
-            theta=jnp.where(better, theta, state.theta),
-            residuals=jnp.where(better, candidate, state.residuals),
-            jacobian=jnp.where(better, slope, state.jacobian),
-            damping=damping,
-            steps=state.steps + 1,
-            converged=small | (damping > 1e14),
-        )
-
-    first = _State(start, *evaluate(start), jnp.asarray(1e-2, start.dtype), jnp.asarray(0), jnp.asarray(False))
-    last = jax.lax.while_loop(lambda s: ~s.converged & (s.steps < MAX_STEPS), step, first)
-    return last.theta, last.converged
+    scaled = root_weight * values
+    before = jnp.concatenate([jnp.zeros(1), scaled[:-1]])
+    first = jnp.sqrt(1.0 - rho**2) * scaled[0]
+    return jnp.where(root_weight > 0, (scaled - rho * before).at[0].set(first), 0.0)
 
 
-def _divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    return numerator / jnp.where(denominator > _TINY, denominator, 1.0)
+def project(problem: Problem, share: jax.Array, *, ordered: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
 
-
-def best_levels(
-    share: jax.Array, y: jax.Array, weight: jax.Array, limits: tuple[float, float] | None
-) -> tuple[jax.Array, jax.Array]:
-    """The `low` and `high` that minimise sum(weight (y - low - (high - low) share)^2), exactly.
-
-    With `limits` (a, b) they also obey a <= low <= high <= b. The objective is convex, so when the free minimum breaks
-    a limit the answer lies on an edge of that triangle, each of which is a one-dimensional problem.
-
-    Args:
-      share: [P].
-      y: [P].
-      weight: [P], 0 on padding.
-      limits: the range of y, or None for no constraint.
+    They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
+    minimum breaks a bound the answer lies on an edge of the feasible region, each a one-dimensional problem.
     """
-    total = jnp.sum(weight)
-    mean_y = _divide(jnp.sum(weight * y), total)
-    mean_share = _divide(jnp.sum(weight * share), total)
-    spread = share - mean_share
-    rise = _divide(jnp.sum(weight * spread * (y - mean_y)), jnp.sum(weight * spread**2))
-    low = mean_y - rise * mean_share
-    if limits is None:
-        return low, low + rise
-    floor, ceiling = limits
-    bounded = functools.partial(jnp.clip, min=floor, max=ceiling)
-    rest = 1.0 - share
-    high_at_floor = bounded(_divide(jnp.sum(weight * share * (y - floor * rest)), jnp.sum(weight * share**2)))
-    low_at_ceiling = bounded(_divide(jnp.sum(weight * rest * (y - ceiling * share)), jnp.sum(weight * rest**2)))
-    lows = jnp.stack([low, jnp.asarray(floor, y.dtype), low_at_ceiling, bounded(mean_y)])
-    highs = jnp.stack([low + rise, high_at_floor, jnp.asarray(ceiling, y.dtype), bounded(mean_y)])
-    errors = jnp.sum(weight * (y - lows[:, None] * rest - highs[:, None] * share) ** 2, axis=1)
-    feasible = (rise >= 0) & (low >= floor) & (low + rise <= ceiling)
-    best = jnp.where(feasible, 0, 1 + jnp.argmin(errors[1:]))
-    return lows[best], highs[best]
+    white = functools.partial(whiten, root_weight=problem.root_weight, rho=problem.rho)
+    share = jnp.where(problem.root_weight > 0, share, 0.0)
+    y, ones, climbed = white(problem.y), white(jnp.ones_like(share)), white(share)
+    rest = ones - climbed
+    total = _positive(ones @ ones)
+    spread = climbed - ones * (ones @ climbed / total)
+    rise = spread @ y / _positive(spread @ spread)
+    low = ones @ y / total - rise * (ones @ climbed / total)
+    l0, l1, h0, h1 = problem.levels
+
+    def best_high(given: jax.Array) -> jax.Array:
+        free = (climbed @ y - given * (climbed @ rest)) / _positive(climbed @ climbed)
+        return jnp.clip(free, jnp.maximum(h0, given) if ordered else h0, h1)
+
+    def best_low(given: jax.Array) -> jax.Array:
+        free = (rest @ y - given * (climbed @ rest)) / _positive(rest @ rest)
+        return jnp.clip(free, l0, jnp.minimum(l1, given) if ordered else l1)
+
+    level = jnp.clip(ones @ y / total, jnp.maximum(l0, h0), jnp.minimum(l1, h1))
+    lows = jnp.stack([low, l0, l1, best_low(h0), best_low(h1), level])
+    highs = jnp.stack([low + rise, best_high(l0), best_high(l1), h0, h1, level])
+    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | (not ordered))
+    errors = (
+        lows**2 * (rest @ rest) + highs**2 * (climbed @ climbed) + 2 * lows * highs * (rest @ climbed)
+        - 2 * lows * (rest @ y) - 2 * highs * (climbed @ y)
+    )  # fmt: skip
+    edge = 1 + jnp.argmin(jnp.where(inside & jnp.isfinite(errors), errors, jnp.inf)[1:])
+    best = jnp.where(inside[0], 0, edge)
+    low, high = lows[best], highs[best]
+    return low, high, y - low * rest - high * climbed
 
 
-@functools.partial(jax.jit, static_argnames=("share", "limits"))
-def _fit_batch(
-    x: jax.Array,
-    y: jax.Array,
-    weight: jax.Array,
-    starts: jax.Array,
-    lower: jax.Array,
-    upper: jax.Array,
-    *,
-    share: Share,
-    limits: tuple[float, float] | None,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    def fit_one(x, y, weight, starts, lower, upper):
-        def residuals(theta: jax.Array) -> jax.Array:
-            climbed = share(theta, x)
-            low, high = best_levels(climbed, y, weight, limits)
-            return jnp.sqrt(weight) * (y - low - (high - low) * climbed)
+def _positive(value: jax.Array) -> jax.Array:
+    """`value`, or 1 where it is 0 (its numerator then is 0 too)."""
+    return jnp.where(value > _TINY, value, 1.0)
 
-        search = functools.partial(levenberg_marquardt, residuals, lower=lower, upper=upper)
-        thetas, converged = jax.vmap(search)(starts)
-        errors = jax.vmap(lambda theta: jnp.sum(residuals(theta) ** 2))(thetas)
-        best = jnp.argmin(jnp.where(jnp.isfinite(errors), errors, jnp.inf))
-        low, high = best_levels(share(thetas[best], x), y, weight, limits)
-        return low, high, thetas[best], errors[best], converged[best]
 
-    return jax.vmap(fit_one)(x, y, weight, starts, lower, upper)
+def _evaluate(problem: Problem, theta: jax.Array, *, share: Share, ordered: bool) -> tuple[jax.Array, jax.Array]:
+    """Residuals [P] and their Jacobian [P, Q] in theta, levels eliminated."""
+
+    def residuals(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = project(problem, share(theta, problem.x), ordered=ordered)[2]
+        return values, values
+
+    jacobian, values = jax.jacfwd(residuals, has_aux=True)(theta)
+    return values, jacobian
+
+
+def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
+    """matrix^-1 vector for one or two unknowns; LAPACK's batched call costs more than the whole step."""
+    if vector.shape == (1,):
+        return vector / matrix[0, 0]
+    (a, b), (c, d) = matrix
+    return jnp.stack([d * vector[0] - b * vector[1], a * vector[1] - c * vector[0]]) / (a * d - b * c)
+
+
+def _step(search: _Search, problem: Problem, *, share: Share, ordered: bool) -> _Search:
+    """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
+
+    A parameter that the gradient presses against its bound is held for the proposal. A search is done when a step is
+    small, or gains little, or when no damping yields a descent (the minimum up to rounding).
+    """
+    residuals, jacobian = _evaluate(problem, search.candidate, share=share, ordered=ordered)
+    sse = residuals @ residuals
+    better, fresh = sse < search.sse, jnp.isinf(search.sse)
+    small = jnp.max(jnp.abs(search.candidate - search.theta)) <= STEP_TOLERANCE
+    settled = better & (search.sse - sse <= DECREASE_TOLERANCE * search.sse)
+    damping = jnp.where(better, jnp.maximum(search.damping * 0.1, 1e-14), search.damping * 6.0)
+    theta = jnp.where(better, search.candidate, search.theta)
+    gradient = jnp.where(better, jacobian.T @ residuals, search.gradient)
+    normal = jnp.where(better, jacobian.T @ jacobian, search.normal)
+
+    held = ((theta <= problem.lower) & (gradient >= 0)) | ((theta >= problem.upper) & (gradient <= 0))
+    diagonal = jnp.diag(normal)
+    scale = jnp.where(held | (diagonal <= _TINY), 1.0, diagonal)
+    active = jnp.where(held[:, None] | held[None, :], 0.0, normal)
+    move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
+    candidate = jnp.clip(theta + move, problem.lower, problem.upper)
+    done = ~fresh & (small | settled | (damping > 1e12))
+    moved = _Search(theta, jnp.where(better, sse, search.sse), gradient, normal, candidate, damping, done)
+    return jax.tree.map(lambda new, old: jnp.where(search.done, old, new), moved, search)
+
+
+@functools.partial(jax.jit, static_argnames=("share", "ordered"))
+def _advance(search: _Search, problem: Problem, *, share: Share, ordered: bool) -> _Search:
+    """`_SLICE` steps of every search that is not done."""
+    step = jax.vmap(functools.partial(_step, share=share, ordered=ordered))
+    return jax.lax.fori_loop(0, _SLICE, lambda _, s: step(s, problem), search)
+
+
+def _begin(theta: np.ndarray, problem: Problem) -> _Search:
+    """Searches that have not tried anything yet; where all of theta is fixed there is nothing to try."""
+    count, width = theta.shape
+    theta = np.clip(theta, problem.lower, problem.upper)
+    return _Search(
+        theta=theta,
+        sse=np.full(count, np.inf),
+        gradient=np.zeros((count, width)),
+        normal=np.zeros((count, width, width)),
+        candidate=theta,
+        damping=np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
+        done=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("share", "ordered"))
+def _end(problem: Problem, theta: jax.Array, *, share: Share, ordered: bool) -> tuple[jax.Array, ...]:
+    """low [L], high [L] and the sum of squares [L] at theta."""
+
+    def one(problem: Problem, theta: jax.Array) -> tuple[jax.Array, ...]:
+        low, high, residuals = project(problem, share(theta, problem.x), ordered=ordered)
+        return low, high, residuals @ residuals
+
+    return jax.vmap(one)(problem, theta)
+
+
+@functools.partial(jax.jit, static_argnames=("share", "ordered", "cells"))
+def _grid_starts(
+    problem: Problem, first: jax.Array, last: jax.Array, *, share: Share, ordered: bool, cells: tuple[int, ...]
+) -> jax.Array:
+    """[K, STARTS, Q]: the lowest local minima of the sum of squares on a grid from `first` to `last` [K, Q]."""
+    axes = jnp.meshgrid(*(jnp.linspace(0.0, 1.0, n) for n in cells), indexing="ij")
+    units = jnp.stack([axis.ravel() for axis in axes], axis=-1)
+
+    def error(unit: jax.Array) -> jax.Array:
+        return _end(problem, first + unit * (last - first), share=share, ordered=ordered)[2]
+
+    errors = jax.lax.map(error, units).T.reshape(-1, *cells)  # [K, *cells]
+    window = (1, *(3 for _ in cells))
+    lowest_around = jax.lax.reduce_window(errors, jnp.inf, jax.lax.min, window, (1,) * errors.ndim, "SAME")
+    flat = errors.reshape(len(errors), -1)
+    minima = jnp.where((errors <= lowest_around).reshape(flat.shape), flat, jnp.inf)
+    _, order = jax.lax.top_k(-minima, STARTS)
+    best = jnp.argmin(flat, axis=1)[:, None]
+    order = jnp.where(jnp.isfinite(jnp.take_along_axis(minima, order, axis=1)), order, best)
+    return first[:, None] + units[order] * (last - first)[:, None]
+
+
+def _take(tree, rows):
+    return jax.tree.map(lambda a: np.asarray(a)[rows], tree)
+
+
+def _run(problem: Problem, theta: np.ndarray, *, share: Share, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
+    """All searches to their end: theta [L, Q] and whether each converged [L]; those that are done leave the batch."""
+    found, converged = np.array(theta), np.zeros(len(theta), bool)
+    rows, search = np.arange(len(theta)), _begin(theta, problem)
+    for _ in range(0, MAX_STEPS, _SLICE):
+        search = _Search(*map(np.asarray, _advance(search, problem, share=share, ordered=ordered)))
+        found[rows], converged[rows] = search.theta, search.done
+        running = np.flatnonzero(~search.done)
+        if not len(running):
+            break
+        size = padded(len(running))
+        if size * _SHRINK <= len(rows):
+            keep = np.resize(running, size)  # padded with repetitions, which end alike
+            rows, search, problem = rows[keep], _take(search, keep), _take(problem, keep)
+    return found, converged
+
+
+def repeat(problem: Problem, times: int) -> Problem:
+    """All curves once, then all curves again, and so on."""
+    return Problem(*(np.concatenate([np.asarray(a)] * times) for a in problem))
+
+
+def padded(size: int) -> int:
+    """The number of rows that `size` of them are padded to: few sizes, so few compiled programs."""
+    step = 128 if size <= 128 else 1024
+    return -(-size // step) * step
 
 
 def fit_rising(
-    x: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray,
+    problem: Problem,
     *,
     share: Share,
-    starts: np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    limits: tuple[float, float] | None,
+    first: np.ndarray | None = None,
+    last: np.ndarray | None = None,
+    starts: np.ndarray | None = None,
+    ordered: bool = True,
 ) -> RisingFit:
-    """Fits K rising curves at once by weighted least squares, from S starts each, keeping the best.
+    """Fits K rising curves by weighted least squares, keeping the best of several starts each.
 
-    Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are.
+    Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are. Curves are
+    worked through in batches of bounded memory; the cost is linear in K.
 
     Args:
-      x: [K, P].
-      y: [K, P].
-      weight: [K, P], >= 0; 0 on padding.
+      problem: the curves and their bounds.
       share: the shape, a module-level function (it is a static argument of the compiled program).
-      starts: [K, S, Q].
-      lower: [K, Q].
-      upper: [K, Q].
-      limits: range that low and high are kept in, with low <= high; None leaves them free.
+      first: [K, Q] where the grid of starts begins; inside the box or not.
+      last: [K, Q] where it ends.
+      starts: [K, S, Q] starts, in place of a grid.
+      ordered: whether low <= high is imposed.
     """
+    count, points = np.shape(problem.x)
+    size = min(padded(count), max(1, _BATCH_VALUES // max(points, 1)))
+    done = []
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(a, jnp.float64) for a in (x, y, weight, starts, lower, upper)]
-        found = _fit_batch(*arrays, share=share, limits=limits)
-        return RisingFit(*(np.asarray(a) for a in found))
+        for start in range(0, count, size):
+            rows = np.minimum(np.arange(start, start + size), count - 1)  # the last batch repeats its last curve
+            part = _take(Problem(*(np.asarray(a, np.float64) for a in problem)), rows)
+            where = (None if a is None else np.asarray(a, np.float64)[rows] for a in (first, last, starts))
+            done.append([a[: count - start] for a in _fit_batch(part, *where, share=share, ordered=ordered)])
+    return RisingFit(*(np.concatenate(arrays) for arrays in zip(*done, strict=True)))
+
+
+def _fit_batch(problem, first, last, starts, *, share: Share, ordered: bool) -> RisingFit:
+    settings = {"share": share, "ordered": ordered}
+    if starts is None:
+        first, last = (np.clip(a, problem.lower, problem.upper) for a in (first, last))
+        starts = _grid_starts(problem, first, last, cells=GRID_CELLS[first.shape[1]], **settings)
+    count, tries, width = np.shape(starts)
+    searches = np.minimum(np.arange(padded(count * tries)), count * tries - 1)
+    repeated = _take(problem, searches // tries)
+    theta, converged = _run(repeated, np.reshape(starts, (-1, width))[searches], **settings)
+    low, high, sse = (np.asarray(a) for a in _end(repeated, theta, **settings))
+    low, high, sse, converged = (a[: count * tries].reshape(count, tries) for a in (low, high, sse, converged))
+    best = np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=1)
+    pick = (np.arange(count), best)
+    shape = theta[: count * tries].reshape(count, tries, width)
+    return RisingFit(low[pick], high[pick], shape[pick], sse[pick], converged[pick])

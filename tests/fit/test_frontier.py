@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves import fit_curves
+from isocompute_jax.fit.forms import hill
 from isocompute_jax.fit.frontier import epochs, frontier
-from isocompute_jax.fit.results import Configuration, CurveFit, hill
+from isocompute_jax.fit.results import Configuration, CurveFit
 
 KNOWN = {8: (0.40, 1e5), 32: (0.45, 2e5), 128: (0.50, 4e5), 512: (0.52, 8e5), 2048: (0.45, 1.6e6)}
 CONFIGURATIONS = [Configuration(f"n = {n}", n, 32, 6000) for n in KNOWN]
@@ -17,7 +18,8 @@ SWITCHES = [(8, 32, 3.0e5), (32, 128, 8.0e5), (128, 512, 5.6e6)]
 
 
 def curve(floor: float, asymptote: float, midpoint: float, window: tuple[float, float]) -> CurveFit:
-    return CurveFit(floor, asymptote, midpoint, 1.0, window, 20, 0.0, 1.0, "ok", "")
+    params = {"floor": floor, "asymptote": asymptote, "midpoint": midpoint, "steepness": 1.0}
+    return CurveFit("hill", params, window)
 
 
 def found_switches(result) -> list[tuple[int, int, float]]:
@@ -65,7 +67,7 @@ def test_equal_curves_take_the_smaller_group_size_and_do_not_switch():
 
 def test_failed_fits_are_left_out():
     good = curve(0.2, 0.4, 1e5, (1e4, 1e6))
-    bad = dataclasses.replace(good, asymptote=float("nan"), status="failed")
+    bad = dataclasses.replace(good, params=dict.fromkeys(good.params, float("nan")), status="failed")
     assert [s.index for s in frontier([bad, good], CONFIGURATIONS[:2]).segments] == [1]
     assert frontier([bad], CONFIGURATIONS[:1]).segments == ()
 

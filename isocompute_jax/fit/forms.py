@@ -1,0 +1,181 @@
+"""The forms of a learning curve: each rises from a low level to a high one along a share that only ever climbs.
+
+    hill      R = R0 + (A - R0) / (1 + (C_mid / C)^B)             ScaleRL, arXiv 2510.13786
+    logistic  R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))
+    expsat    R = A - (A - R0) exp(-k C)
+    power     R = A - D C^-B
+
+A = `asymptote`, R0 = `floor`, C_mid = `midpoint`, B = `steepness` (hill) or `exponent` (power), k = `rate` per
+rollout, D = `scale`. For the search every form is y = low + (high - low) share(theta, x) in x = ln(C / C_ref), where
+C_ref is the curve's first compute: `low` and `high` enter linearly, and theta holds the logarithms of the shape
+parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MARGIN = np.log(100.0)
+"""A midpoint is searched from the first compute / 100 to the last x 100."""
+_STEEPNESS = (np.log(0.1), np.log(10.0))
+_EXPONENT = (np.log(0.01), np.log(10.0))
+
+SYMBOLS = {
+    "A": "asymptote", "R0": "floor", "C_mid": "midpoint", "B": "steepness", "k": "rate", "D": "scale",
+}  # fmt: skip
+"""What the papers call the parameters; B of a power law is its `exponent`."""
+
+Box = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """One form of curve.
+
+    Attributes:
+      name: `hill`, `logistic`, `expsat` or `power`.
+      equation: for people.
+      curve: (compute, **params) -> reward, in the parameters' own units.
+      shape: (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power.
+      share: (theta [Q], x [P]) -> [P], climbing in x; at most 1.
+      box: span = ln(last / first compute) -> bounds of theta ([Q], [Q]).
+      grid: span -> where the search starts ([Q], [Q]): inside the box, around the data.
+      at_zero: whether the curve has a value at C = 0 (the base model).
+    """
+
+    name: str
+    equation: str
+    curve: Callable[..., np.ndarray]
+    shape: tuple[tuple[str, int], ...]
+    share: Callable[[jax.Array, jax.Array], jax.Array]
+    box: Callable[[float], Box]
+    grid: Callable[[float], Box]
+    at_zero: bool
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order of the coordinates (low, high, *theta)."""
+        levels = ("floor", "asymptote") if self.at_zero else ("scale", "asymptote")
+        return (*levels, *(name for name, _ in self.shape))
+
+    def values(self, low: float, high: float, theta: np.ndarray, reference: float) -> dict[str, float]:
+        """The parameters in their own units from the coordinates of the search."""
+        shape = {name: float(np.exp(t) * reference**p) for (name, p), t in zip(self.shape, theta, strict=True)}
+        if self.at_zero:
+            return {"floor": float(low), "asymptote": float(high), **shape}
+        return {"scale": float((high - low) * reference ** shape["exponent"]), "asymptote": float(high), **shape}
+
+    def midpoint(self, params: Mapping[str, float]) -> float:
+        """Compute at half the gain; NaN where the gain has no beginning."""
+        if "midpoint" in params:
+            return params["midpoint"]
+        return float(np.log(2.0) / params["rate"]) if self.at_zero and params["rate"] > 0 else float("nan")
+
+
+def hill(compute: np.ndarray | float, floor: float, asymptote: float, midpoint: float, steepness: float) -> np.ndarray:
+    """R_C = R0 + (A - R0) / (1 + (C_mid / C)^B), the compute-performance law of ScaleRL (arXiv 2510.13786)."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return floor + (asymptote - floor) / (1.0 + (midpoint / np.asarray(compute, np.float64)) ** steepness)
+
+
+def logistic(compute: np.ndarray | float, floor: float, asymptote: float, midpoint: float, rate: float) -> np.ndarray:
+    """R = R0 + (A - R0) / (1 + exp(-k (C - C_mid))); R0 is the level far below C_mid, not the value at C = 0."""
+    with np.errstate(over="ignore"):
+        return floor + (asymptote - floor) / (1.0 + np.exp(-rate * (np.asarray(compute, np.float64) - midpoint)))
+
+
+def expsat(compute: np.ndarray | float, floor: float, asymptote: float, rate: float) -> np.ndarray:
+    """R = A - (A - R0) exp(-k C)."""
+    return asymptote - (asymptote - floor) * np.exp(-rate * np.asarray(compute, np.float64))
+
+
+def power(compute: np.ndarray | float, scale: float, asymptote: float, exponent: float) -> np.ndarray:
+    """R = A - D C^-B, for C > 0."""
+    with np.errstate(divide="ignore"):
+        return asymptote - scale * np.asarray(compute, np.float64) ** -exponent
+
+
+def hill_share(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """1 / (1 + (C_mid / C)^B) with theta = (ln C_mid, ln B); 0 where x = ln 0 = -inf."""
+    trained = jnp.isfinite(x)
+    distance = jnp.where(trained, x, 0.0) - theta[0]
+    return jnp.where(trained, jax.nn.sigmoid(jnp.exp(theta[1]) * distance), 0.0)
+
+
+def logistic_share(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """1 / (1 + exp(-k (C - C_mid))) with theta = (ln C_mid, ln k)."""
+    return jax.nn.sigmoid(jnp.exp(theta[1]) * (jnp.exp(x) - jnp.exp(theta[0])))
+
+
+def expsat_share(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """1 - exp(-k C) with theta = (ln k,)."""
+    return -jnp.expm1(-jnp.exp(theta[0] + x))
+
+
+def power_share(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """1 - (C / C_ref)^-B with theta = (ln B,): 0 at C_ref, so that `low` is the reward there."""
+    return -jnp.expm1(-jnp.exp(theta[0]) * x)
+
+
+def _box(*ranges: tuple[float, float]) -> Box:
+    lower, upper = zip(*ranges, strict=True)
+    return np.array(lower), np.array(upper)
+
+
+HILL = Form(
+    name="hill",
+    equation="R = R0 + (A - R0) / (1 + (C_mid / C)^B)",
+    curve=hill,
+    shape=(("midpoint", 1), ("steepness", 0)),
+    share=hill_share,
+    box=lambda span: _box((-MARGIN, span + MARGIN), _STEEPNESS),
+    grid=lambda span: _box((-1.0, span + 2.5), (np.log(0.25), np.log(6.0))),
+    at_zero=True,
+)
+LOGISTIC = Form(
+    name="logistic",
+    equation="R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))",
+    curve=logistic,
+    shape=(("midpoint", 1), ("rate", -1)),
+    share=logistic_share,
+    box=lambda span: _box((-MARGIN, span + MARGIN), (-span - MARGIN, MARGIN)),
+    grid=lambda span: _box((-1.0, span + 1.0), (-span - 1.0, 2.0)),
+    at_zero=True,
+)
+EXPSAT = Form(
+    name="expsat",
+    equation="R = A - (A - R0) exp(-k C)",
+    curve=expsat,
+    shape=(("rate", -1),),
+    share=expsat_share,
+    box=lambda span: _box((-span - MARGIN, MARGIN)),
+    grid=lambda span: _box((-span - 2.0, 1.0)),
+    at_zero=True,
+)
+POWER = Form(
+    name="power",
+    equation="R = A - D C^-B",
+    curve=power,
+    shape=(("exponent", 0),),
+    share=power_share,
+    box=lambda span: _box(_EXPONENT),
+    grid=lambda span: _box((np.log(0.03), np.log(5.0))),
+    at_zero=False,
+)
+
+FORMS = {form.name: form for form in (HILL, LOGISTIC, EXPSAT, POWER)}
+
+
+def parameter(form: Form, name: str) -> str:
+    """The parameter's own name from its name or its symbol; KeyError when the form has no such parameter."""
+    own = SYMBOLS.get(name, name)
+    if form is POWER and name == "B":
+        own = "exponent"
+    if own not in form.params:
+        raise KeyError(name)
+    return own

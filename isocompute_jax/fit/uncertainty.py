@@ -1,0 +1,260 @@
+"""How well a curve's parameters are known: noise with memory, standard errors, profile-likelihood intervals.
+
+Neighbouring evaluations of a run are alike, so the residuals of a fit are taken as AR(1) noise with a correlation rho
+that the data can only hint at. Every rho of a grid is fitted by generalised least squares and weighted by its
+restricted likelihood (REML; Patterson and Thompson 1971) times a prior density proportional to 1 - rho. An interval
+holds the values v with sum_rho weight(rho) T_nu(z_rho(v)) between 2.5% and 97.5%, where T_nu is Student's distribution
+function with nu = points - parameters degrees of freedom, and z_rho(v) the signed root of the rise of the sum of
+squares when the parameter is held at v and all others are fitted again (a profile, so intervals may be lopsided). With
+rho = 0 alone this is the usual profile interval. The coverage is measured in benchmarks/coverage.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+from isocompute_jax.fit.solver import Problem, RisingFit, Share, fit_rising, padded, repeat, whiten
+
+CORRELATIONS = np.linspace(0.0, 0.9, 10)
+"""Grid of rho."""
+LEAST_FREEDOM = 4
+"""Fewer degrees of freedom cannot tell correlation from curvature: noise is then taken as independent."""
+CONFIDENCE = 0.95
+NO_NOISE = 1e-9
+"""Residuals are never taken as smaller than this, so that noise-free data have intervals too."""
+
+_ROOT_STEPS = 40
+_ROOT_TOLERANCE = 1e-3  # in units of Student's t
+
+
+def critical(freedom: np.ndarray | int) -> np.ndarray:
+    """Student's t of a two-sided 95% interval."""
+    return scipy.special.stdtrit(np.maximum(freedom, 1), 0.5 + CONFIDENCE / 2)
+
+
+class Noise(NamedTuple):
+    """Fits under each rho, R of them; row r K + k belongs to rho r and curve k.
+
+    Attributes:
+      problem: [R K, ...].
+      fit: [R K].
+      weight: [R, K], sums to 1 over rho.
+      freedom: [K] points - free parameters.
+      scale: [R K] estimated variance of a residual.
+      covariance: [K, Q + 2, Q + 2] of (low, high, *theta), over all rho; 0 for what is fixed or at its bound.
+      condition: [K] condition number of the scaled Jacobian at rho = 0.
+    """
+
+    problem: Problem
+    fit: RisingFit
+    weight: np.ndarray
+    freedom: np.ndarray
+    scale: np.ndarray
+    covariance: np.ndarray
+    condition: np.ndarray
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """[K] mean of rho."""
+        return CORRELATIONS[: len(self.weight)] @ self.weight
+
+
+class Interval(NamedTuple):
+    """[K, Q + 2] ends of the interval of (low, high, *theta), and whether each end is the parameter's bound."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    lower_at_bound: np.ndarray
+    upper_at_bound: np.ndarray
+
+
+def coordinates(fit: RisingFit) -> np.ndarray:
+    """[K, Q + 2]: (low, high, *theta)."""
+    return np.column_stack([fit.low, fit.high, fit.theta])
+
+
+def box(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of (low, high, *theta): [K, Q + 2] each."""
+    levels = np.asarray(problem.levels)
+    return np.column_stack([levels[:, [0, 2]], problem.lower]), np.column_stack([levels[:, [1, 3]], problem.upper])
+
+
+@functools.partial(jax.jit, static_argnames=("share",))
+def _jacobian(problem: Problem, at: jax.Array, *, share: Share) -> jax.Array:
+    """[K, P, Q + 2] derivative of the whitened curve in (low, high, *theta)."""
+
+    def one(problem: Problem, at: jax.Array) -> jax.Array:
+        def curve(at: jax.Array) -> jax.Array:
+            climbed = jnp.where(problem.root_weight > 0, share(at[2:], problem.x), 0.0)
+            return whiten(at[0] + (at[1] - at[0]) * climbed, problem.root_weight, problem.rho)
+
+        return jax.jacfwd(curve)(at)
+
+    return jax.vmap(one)(problem, at)
+
+
+def jacobian(problem: Problem, fit: RisingFit, *, share: Share) -> np.ndarray:
+    """[K, P, Q + 2] derivative of the whitened curve; 0 for parameters that are fixed or stand at their bound."""
+    at, (lower, upper) = coordinates(fit), box(problem)
+    rows = np.minimum(np.arange(padded(len(at))), len(at) - 1)
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(np.asarray(a)[rows]) for a in (*problem, at)]
+        values = np.asarray(_jacobian(Problem(*arrays[:-1]), arrays[-1], share=share))[: len(at)]
+    return values * ((at > lower) & (at < upper))[:, None, :]
+
+
+def noise(problem: Problem, fit: RisingFit, *, share: Share) -> Noise:
+    """Fits every rho of the grid, starting from the fit at rho = 0, and weighs them.
+
+    Args:
+      problem: the curves; `rho` is set here.
+      fit: their fit at rho = 0.
+      share: the form's share.
+    """
+    count = len(fit.low)
+    lower, upper = box(problem)
+    points = np.count_nonzero(np.asarray(problem.root_weight) > 0, axis=1)
+    freedom = points - np.count_nonzero(lower < upper, axis=1)
+    grid = CORRELATIONS if np.any(freedom >= LEAST_FREEDOM) else CORRELATIONS[:1]
+    many = repeat(problem, len(grid))._replace(rho=np.repeat(grid, count))
+    fits = fit_rising(many, share=share, starts=np.tile(fit.theta, (len(grid), 1))[:, None])
+    slopes = jacobian(many, fits, share=share)
+    normal = np.einsum("kpi,kpj->kij", slopes, slopes)
+    scale = np.maximum(fits.sse / np.maximum(np.tile(freedom, len(grid)), 1), NO_NOISE**2)
+    likelihood = _restricted_likelihood(normal, scale, np.tile(freedom, len(grid)), many.rho).reshape(-1, count)
+    likelihood += np.log(1.0 - grid)[:, None]
+    likelihood = np.where((freedom >= LEAST_FREEDOM) | (grid[:, None] == 0), likelihood, -np.inf)
+    weight = np.exp(likelihood - likelihood.max(axis=0))
+    weight /= weight.sum(axis=0)
+
+    inverse = np.linalg.pinv(normal, hermitian=True) * scale[:, None, None]
+    apart = coordinates(fits) - np.tile(coordinates(fit), (len(grid), 1))
+    spread = inverse + apart[:, :, None] * apart[:, None, :]
+    covariance = np.einsum("rk,rkij->kij", weight, spread.reshape(len(grid), count, *normal.shape[1:]))
+    return Noise(many, fits, weight, freedom, scale, covariance, _condition(normal[:count]))
+
+
+def _restricted_likelihood(normal: np.ndarray, scale: np.ndarray, freedom: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Logarithm, up to a constant, with the variance profiled out and the curve linearised about its fit."""
+    diagonal = np.diagonal(normal, axis1=1, axis2=2)
+    free = diagonal > 0
+    identity = np.eye(normal.shape[1]) * ~free[:, :, None]
+    determinant = np.linalg.slogdet(normal + identity)[1]
+    determinant = np.where(np.isfinite(determinant), determinant, 0.0)
+    return 0.5 * (np.log(1.0 - rho**2) - freedom * np.log(scale) - determinant)
+
+
+def _condition(normal: np.ndarray) -> np.ndarray:
+    """[K] of the Jacobian with its columns scaled to length 1; columns of zeros are left out."""
+    size = np.sqrt(np.diagonal(normal, axis1=1, axis2=2))
+    size = np.where(size > 0, size, np.inf)
+    values = np.linalg.eigvalsh(normal / size[:, :, None] / size[:, None, :])
+    free = np.isfinite(size).sum(axis=1)
+    least = np.take_along_axis(values, np.minimum(values.shape[1] - free, values.shape[1] - 1)[:, None], axis=1)[:, 0]
+    return np.sqrt(values[:, -1] / np.maximum(least, 1e-300))
+
+
+def profile(noise: Noise, index: np.ndarray, value: np.ndarray, *, share: Share) -> np.ndarray:
+    """[L] Student's t of holding one parameter at a value: negative below the estimate, positive above.
+
+    Args:
+      noise: of K curves.
+      index: [L, 2] curve number and coordinate number (0 low, 1 high, 2.. theta).
+      value: [L].
+      share: the form's share.
+    """
+    count = len(noise.freedom)
+    curve, coordinate = index.T
+    rows = (np.arange(len(noise.weight))[:, None] * count + curve).ravel()
+    values, which = np.tile(value, len(noise.weight)), np.tile(coordinate, len(noise.weight))
+    pinned, start = pin(noise.problem, rows, which, values), noise.fit.theta[rows]
+    found = fit_rising(pinned, share=share, starts=start[:, None])
+    at = coordinates(noise.fit)[rows, which]
+    rise = np.maximum(found.sse - noise.fit.sse[rows], 0.0) / noise.scale[rows]
+    score = (np.sign(values - at) * np.sqrt(rise)).reshape(len(noise.weight), -1)
+    freedom = np.maximum(noise.freedom[curve], 1)
+    below = np.sum(noise.weight[:, curve] * scipy.special.stdtr(freedom, score), axis=0)
+    above = np.sum(noise.weight[:, curve] * scipy.special.stdtr(freedom, -score), axis=0)
+    return np.where(below < above, 1.0, -1.0) * scipy.special.stdtrit(freedom, np.minimum(below, above))
+
+
+def pin(problem: Problem, rows: np.ndarray, coordinate: np.ndarray, value: np.ndarray) -> Problem:
+    """The problems `rows` [L], each with one coordinate [L] held at a value [L]."""
+    levels, lower, upper = (np.array(np.asarray(a)[rows]) for a in (problem.levels, problem.lower, problem.upper))
+    every = np.arange(len(rows))
+    level = coordinate < 2
+    for end in (0, 1):
+        levels[every[level], 2 * coordinate[level] + end] = value[level]
+    lower[every[~level], coordinate[~level] - 2] = upper[every[~level], coordinate[~level] - 2] = value[~level]
+    x, y, root_weight, rho = (np.asarray(a)[rows] for a in problem[:4])
+    return Problem(x, y, root_weight, rho, levels, lower, upper)
+
+
+def intervals(noise: Noise, fit: RisingFit, *, share: Share, wanted: np.ndarray | None = None) -> Interval:
+    """95% intervals of (low, high, *theta) by root finding on the profile, all ends of all curves side by side.
+
+    Args:
+      noise: of K curves.
+      fit: their fit at rho = 0, whose parameters the intervals are about.
+      share: the form's share.
+      wanted: [Q + 2] bool, the coordinates to do; the others get NaN. None: all. What is fixed has its value at both
+        ends.
+    """
+    (lower, upper), at = box(Problem(*(np.asarray(a)[: len(fit.low)] for a in noise.problem))), coordinates(fit)
+    free = (lower < upper) & (noise.freedom[:, None] >= 1)
+    if wanted is not None:
+        free &= wanted
+    known = np.where(lower < upper, np.nan, at)
+    ends, at_bound = np.stack([known, known]), np.zeros((2, *at.shape), bool)
+    index = np.argwhere(free)
+    curve, coordinate = index.T
+    both = np.concatenate([index, index])
+    side = np.repeat([-1.0, 1.0], len(index))
+    limit = np.concatenate([lower[free], upper[free]])
+
+    def excess(value: np.ndarray) -> np.ndarray:
+        return side * profile(noise, both, value, share=share) - np.tile(critical(noise.freedom[curve]), 2)
+
+    if len(index):
+        found, reached = _roots(excess, np.tile(at[free], 2), limit)
+        for end in (0, 1):
+            part = slice(end * len(index), (end + 1) * len(index))
+            ends[end][curve, coordinate], at_bound[end][curve, coordinate] = found[part], reached[part]
+    return Interval(*ends, *at_bound)
+
+
+def _roots(
+    excess: Callable[[np.ndarray], np.ndarray], inner: np.ndarray, limit: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where `excess` turns positive between `inner` (negative) and `limit`, by the Illinois method on all at once.
+
+    Returns:
+      The roots, and whether `excess` is still negative at `limit` (the root is then `limit`).
+    """
+    near, far = inner.copy(), limit.copy()
+    at_near, at_far = excess(near), excess(far)
+    reached = at_far <= 0
+    done = reached | (at_near >= 0)  # the estimate under rho = 0 may lie outside of an interval over all rho
+    root = np.where(reached, limit, inner)
+    last = np.zeros(len(inner))  # which end the last step replaced: +1 the far one, -1 the near one
+    for _ in range(_ROOT_STEPS):
+        if done.all():
+            break
+        guess = np.where(done, root, far - at_far * (far - near) / np.where(done, 1.0, at_far - at_near))
+        value = excess(guess)
+        root = np.where(done, root, guess)
+        beyond = value > 0
+        # The end that stays put twice running has its value halved: that is the whole of the Illinois method.
+        at_near = np.where(beyond, np.where(last > 0, 0.5, 1.0) * at_near, value)
+        at_far = np.where(beyond, value, np.where(last < 0, 0.5, 1.0) * at_far)
+        near, far = np.where(beyond, near, guess), np.where(beyond, guess, far)
+        last = np.where(beyond, 1.0, -1.0)
+        done = done | (np.abs(value) < _ROOT_TOLERANCE) | (np.abs(far - near) <= 1e-12 * np.abs(limit))
+    return root, reached
