@@ -49,6 +49,7 @@ class Description(NamedTuple):
 
     @property
     def form(self) -> Form:
+        """The form of every curve."""
         return FORMS[self.options.form]
 
     def fit(self, noise: uncertainty.Noise | None, interval: uncertainty.Interval | None) -> CurveFit:
