@@ -187,8 +187,8 @@ def _region(lines: Lines, log_n0: float, threshold: float, grid: np.ndarray) -> 
     kept = [
         (at, k - half, k + half)
         for at, excess, k, curvature in found
-        if excess <= threshold
-        for half in [np.sqrt((threshold - excess) / curvature)]
+        if excess <= threshold or at in edges
+        for half in [np.sqrt(max(threshold - excess, 0.0) / curvature)]
     ]
     region = np.array(kept).reshape(-1, 3)
     return region[:, 0], region[:, 1:]
@@ -256,6 +256,8 @@ def _estimates(lines: Lines, log_n0: float, k_max: float, region) -> tuple[Estim
         n0_note = k_note = f"{count} model sizes: k(N) has two parameters, so nothing is left to test it; 3 are needed"
     elif not known:
         n0_note = k_note = "too few points for an interval"
+    elif open_low and open_high:
+        n0_note = k_note = "the data say nothing about how k changes with N: any N0 fits as well"
     elif open_high:
         n0_note = k_note = "k(N) does not level off within these model sizes: any larger N0 fits as well"
     elif open_low:
