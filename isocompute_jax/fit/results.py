@@ -157,21 +157,24 @@ class Frontier:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllocationFit:
-    """The law log2 n* = span / (1 + exp(-slope (log10 C - midpoint))) + floor, and n* as it was fitted.
+    """The law log2 n* = span / (1 + exp(-slope (x - midpoint))) + floor, and n* as it was fitted.
 
     Attributes:
+      axis: `compute`: x = log10 C; `steps`: x = M, for sweeps at a fixed number of rollouts per step.
       span: L, octaves that n* rises by.
-      slope: k, per decade of compute.
-      midpoint: log10 C0, decades.
+      slope: k, per decade of compute, or per step.
+      midpoint: log10 C0, decades; or M0, steps.
       floor: b, log2 of n* at small compute.
       saturation: 2^(span + floor), the n* of unlimited compute.
-      compute: [P] rollouts.
+      compute: [P] rollouts, or steps.
       group_size: [P] n* read off the frontier.
       smoothed: [P] n* after the running average (of log2 n*).
       status: `warning` when the law is degenerate and `failed` when there is nothing to fit.
       message: empty, or the reason.
+      interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; empty when there is none.
     """
 
+    axis: Literal["compute", "steps"]
     span: float
     slope: float
     midpoint: float
@@ -182,8 +185,43 @@ class AllocationFit:
     smoothed: np.ndarray
     status: Status
     message: str
+    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def optimal_group_size(self, compute: np.ndarray | float) -> np.ndarray:
-        """n* of the law at `compute` (rollouts, > 0)."""
-        exponent = -self.slope * (np.log10(compute) - self.midpoint)
-        return 2.0 ** (self.span / (1.0 + np.exp(exponent)) + self.floor)
+        """n* of the law at `compute` (> 0; rollouts or steps, see `axis`)."""
+        x = np.log10(compute) if self.axis == "compute" else np.asarray(compute, np.float64)
+        with np.errstate(over="ignore"):
+            return 2.0 ** (self.span / (1.0 + np.exp(-self.slope * (x - self.midpoint))) + self.floor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recommendation:
+    """How to spend a budget.
+
+    Attributes:
+      budget: compute, in the unit of the analysis.
+      run: name of the configuration that it rests on.
+      group_size: n.
+      problems_per_batch: B_problem; None when the data do not say.
+      num_steps: M; None when it cannot be told.
+      learning_rate: for rollouts_per_step = n B_problem; None when that is unknown.
+      law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
+      reward: expected, from the configuration's curve.
+      interval95: of that curve; NaN where nothing could be resampled.
+      beyond: budget / largest compute that this configuration was run to; above 1 is an extrapolation.
+      status: `ok`, or `warning` (read `reasons`).
+      reasons: why this and not another, and what to mistrust: whole sentences.
+    """
+
+    budget: float
+    run: str
+    group_size: int
+    problems_per_batch: int | None
+    num_steps: int | None
+    learning_rate: float | None
+    law_group_size: float
+    reward: float
+    interval95: tuple[float, float]
+    beyond: float
+    status: Status
+    reasons: tuple[str, ...]
