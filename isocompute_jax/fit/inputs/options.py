@@ -1,0 +1,114 @@
+"""What a reader says about the inputs: which columns, which unit of compute, which facts a table leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import RunFacts
+
+FACTS = tuple(field.name for field in dataclasses.fields(RunFacts))
+"""Names of the facts about a run that a table's columns, --run_pattern or --constants may give."""
+
+SUFFIXES = {"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6, "b": 1e9, "B": 1e9}
+"""Multipliers in a run's name, as in `1.5B`."""
+
+Unit = Literal["rollouts", "tokens", "gpu_hours"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """How inputs are read; checked on construction, errors name the flag.
+
+    Attributes:
+      metric: column that is read as the reward.
+      eval_set: rows of other evaluation sets are left out; rows without the field belong to every set.
+      columns: theirs -> ours; `*` stands for every other column of a wide table.
+      compute: unit of `RunCurve.compute`.
+      reward_range: a reward outside is reported and left out; the upper end may be infinite.
+      run_pattern: regular expression searched in a run's name; its named groups are facts (`FACTS`).
+      constants: facts that neither a table nor the pattern gives; they never override.
+      strict: a finding is an error.
+    """
+
+    metric: str = "avg@4"
+    eval_set: str = "validation"
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    compute: Unit = "rollouts"
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    run_pattern: str = ""
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.metric:
+            raise InputError("--metric is empty; name the column that holds the reward")
+        if self.compute not in ("rollouts", "tokens", "gpu_hours"):
+            raise InputError(f"--compute={self.compute} must be rollouts, tokens or gpu_hours")
+        low, high = self.reward_range
+        if not low < high:
+            raise InputError(f"--reward_range={low:g},{high:g} must be two numbers, the lower one first")
+        self._check_pattern()
+        for name, value in self.constants.items():
+            if name not in FACTS:
+                raise InputError(f"--constants: {name} is not one of {', '.join(FACTS)}")
+            if not is_whole(value):
+                raise InputError(f"--constants: {name} is {value!r}, not a whole number")
+
+    def _check_pattern(self) -> None:
+        try:
+            groups = re.compile(self.run_pattern).groupindex
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InputError(f"--run_pattern={self.run_pattern} is not a regular expression: {error}") from None
+        unknown = [name for name in groups if name not in FACTS]
+        if unknown or (self.run_pattern and not groups):
+            wrong = f"group {unknown[0]} is unknown" if unknown else "it has no named group"
+            example = "n(?P<group_size>\\d+)-s(?P<seed>\\d+)"
+            raise InputError(f"--run_pattern: {wrong}; groups are named {', '.join(FACTS)}, as in {example}")
+
+
+def is_whole(value: float) -> bool:
+    """Whether a fact's value is a whole number of at least 0 that an int can hold."""
+    return 0 <= value < 2**63 and value == int(value)
+
+
+def parse_columns(items: Sequence[str]) -> dict[str, str]:
+    """The items of --columns=theirs:ours,... as a mapping; split at the last colon, since their names may have some.
+
+    Several of theirs may be one of ours, for tables of several kinds; of those that one table has, the first counts.
+
+    Raises:
+      InputError: an item is not of that form, or one of theirs is given twice.
+    """
+    columns: dict[str, str] = {}
+    for item in items:
+        theirs, colon, ours = (part.strip() for part in item.rpartition(":"))
+        if not (theirs and colon and ours):
+            raise InputError(f"--columns: {item!r} is not of the form theirs:ours, e.g. --columns=val/acc:avg@4")
+        if theirs in columns:
+            raise InputError(f"--columns: {theirs!r} is given twice, as {columns[theirs]} and as {ours}")
+        columns[theirs] = ours
+    return columns
+
+
+def facts_of_name(run: str, pattern: str) -> dict[str, int] | None:
+    """The facts in a run's name; None when the pattern is nowhere in it or a group is not a whole number."""
+    found = re.search(pattern, run)
+    if found is None:
+        return None
+    facts = {}
+    for name, text in found.groupdict().items():
+        if text is None:
+            continue
+        scale = SUFFIXES.get(text[-1:], 1.0)
+        try:
+            value = round(float(text[:-1]) * scale, 3) if scale != 1.0 else float(text)
+        except ValueError:
+            return None
+        if not is_whole(value):
+            return None
+        facts[name] = int(value)
+    return facts
