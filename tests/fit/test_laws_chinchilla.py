@@ -89,8 +89,8 @@ def test_the_optimum_is_where_a_search_finds_it():
 def test_bootstrap_intervals_cover_the_truth(method):
     covered = np.zeros(5)
     for seed in range(12):
-        fit = fitted(grid(count=6, noise=0.005, seed=seed), method, resamples=60)
-        assert len(fit.replicates) == 60 and fit.status == "ok"
+        fit = fitted(grid(count=6, noise=0.005, seed=seed), method, resamples=40)
+        assert len(fit.replicates) == 40 and fit.status == "ok"
         ends = np.array([[e.low, e.high] for e in (fit.e, fit.a, fit.b, fit.alpha, fit.beta)])
         covered += (ends[:, 0] <= TRUTH) & (ends[:, 1] >= TRUTH)
     assert np.all(covered >= 9)  # fewer has probability 0.002 at 95% coverage, 0.03 at 90%

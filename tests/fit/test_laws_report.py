@@ -263,3 +263,35 @@ def test_numbers_in_words():
     assert stated(closed | {"identified": False, "low": 0}) == "not identified (95% interval: below 3)"
     assert reach({"low": 0, "high": None}) == "no bounds"
     assert stated(closed | {"low": None, "high": None}) == "2 (no interval)"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_odd_runs_end_in_an_answer_or_an_input_error(seed, tmp_path):
+    """Base models only, solved models, gaps, unknown facts, ties in X: never another error, never a NaN in the JSON."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for number in range(rng.integers(1, 7)):
+        size = rng.integers(1, 7)
+        compute = np.sort(rng.choice([0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6], size))
+        columns = {
+            "compute": compute,
+            "tokens": compute * rng.choice([1, 100, np.nan, 0], size),
+            "avg@4": rng.choice([0, 0.1, 0.3, 0.5, 0.5, 0.9, 1.0, np.nan], size),
+        }
+        facts = {"group_size": int(rng.choice([0, 8])), "problems_per_batch": 8, "num_steps": 0,
+                 "problem_set_size": int(rng.choice([0, 10, 1000])), "seed": number,
+                 "model_params": int(rng.choice([0, 10**8, 10**9, 10**10]))}  # fmt: skip
+        runs.append(run_curve(f"r{number}", facts, columns))
+    for options in (
+        LawOptions(x="data", anchors=1),
+        LawOptions(weights="models", predict_params=(1e11,)),
+        LawOptions(analysis="chinchilla", points="all", resamples=3),
+    ):
+        try:
+            summary = analyse_law(runs, [], options)
+        except InputError:
+            continue
+        json.dumps(summary, allow_nan=False)
+        assert text_of(summary) and law_tables(summary)
+        if seed < 2:
+            draw_law_figures(summary, tmp_path)

@@ -182,14 +182,18 @@ def _chinchilla_fit(fit: ChinchillaFit, data: dict[str, np.ndarray]) -> dict[str
 
 
 def _optimal(fit: ChinchillaFit, flops: float) -> dict[str, Any]:
-    """N*(C) and D*(C) with bootstrap intervals; only an identified allocation may be quoted."""
-    n, d = compute_optimal(parameters_of(fit), flops)
-    row: dict[str, Any] = {"method": fit.method, "flops": flops, "model_params": n, "tokens": d}
-    draws = [v[np.isfinite(v)] for v in compute_optimal(fit.replicates, flops)]
-    for name, values in zip(("model_params", "tokens"), draws, strict=True):
-        low, high = np.percentile(values, TAILS) if len(values) else (np.nan, np.nan)
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row | {"loss": fit.loss(n, d), "identified": fit.exponent.identified, "note": fit.exponent.note}
+    """N*(C) and D*(C) with bootstrap intervals; without numbers where the allocation is not identified."""
+    row: dict[str, Any] = {"method": fit.method, "flops": flops, "identified": fit.exponent.identified}
+    names = ("model_params", "tokens")
+    if not fit.exponent.identified:
+        blank = dict.fromkeys([f"{name}{end}" for name in names for end in ("", "_low", "_high")] + ["loss"])
+        return row | blank | {"note": fit.exponent.note}
+    best = compute_optimal(parameters_of(fit), flops)
+    for name, value, draws in zip(names, best, compute_optimal(fit.replicates, flops), strict=True):
+        draws = draws[np.isfinite(draws)]
+        low, high = np.percentile(draws, TAILS) if len(draws) else (np.nan, np.nan)
+        row |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    return row | {"loss": fit.loss(*best), "note": ""}
 
 
 def _input(run: RunCurve) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def inter_model(
     held_out: int,
     anchors: int,
 ) -> tuple[Holdout, ...]:
-    """Fits the law without the `held_out` largest models and predicts those; empty with fewer than two models left.
+    """Fits the law without the `held_out` largest models and predicts those; empty with fewer than two lines left.
 
     The slope of a held-out model is k(N) of the law, from the smaller models alone. Its level E cannot come from them
     (the law has none): it is the mean of ln L + k(N) ln X over the model's own first `anchors` evaluations, and nothing
@@ -87,6 +87,8 @@ def inter_model(
     fit = fit_model_size(
         model_params[small], x[small], reward[small], weight=None if weight is None else weight[small], run=run[small]
     )
+    if len(fit.model_params) < 2:
+        return ()
     lines = _own_lines(model_params, x, reward)
     found = []
     for size in sizes[-held_out:]:
@@ -94,7 +96,7 @@ def inter_model(
         rows = rows[np.argsort(x[rows], kind="stable")]
         known, rest = np.zeros(len(x), bool), np.zeros(len(x), bool)
         known[rows[:anchors]], rest[rows[anchors:]] = True, True
-        if rest.any() and fit.status != "failed" and size in lines:
+        if rest.any() and size in lines:
             k = fit.slope(size).value
             level = float(np.mean(np.log(1.0 - reward[known]) + k * np.log(x[known])))
             found.append(_score(fit, size, level, k, (x, reward), known, rest, lines[size]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import typing
 from typing import Any
@@ -70,9 +71,10 @@ def slopes(summary: Summary) -> Figure | None:
         error = 2 * row["free_k_error"] if row["free_k_error"] is not None else 0.0
         axes.errorbar(row["model_params"], row["free_k"], yerr=error, fmt="o", color=INK, markersize=6, capsize=3)
     for row in summary["inter_model"]:
-        axes.plot(
-            row["model_params"], row["predicted_k"]["value"], "D", color="none", markeredgecolor=INK, markersize=10
-        )
+        k, n = row["predicted_k"], row["model_params"]
+        if k["low"] is not None:
+            axes.vlines(n * 1.06, k["low"], k["high"], color=QUIET, linewidth=2)
+        axes.plot(n * 1.06, k["value"], "D", color="white", markeredgecolor=INK, markersize=7)
     handles = [
         Line2D([], [], color=INK, marker="o", linestyle="", label="own slope ± 2 s.e."),
         Line2D([], [], color=PALETTE(0.25), linestyle="-" if trusted else "--", label="law, 95% region"
@@ -147,16 +149,22 @@ def optimal(summary: Summary) -> Figure | None:
     e, a, b, alpha, beta = (fit[name]["value"] for name in ("e", "a", "b", "alpha", "beta"))
     loss = e + a / n[None, :] ** alpha + b / d[:, None] ** beta
     levels = np.quantile(loss, np.linspace(0.05, 0.95, 9))
-    lines = axes.contour(n, d, loss, levels=levels, colors=QUIET, linewidths=0.9)
-    axes.clabel(lines, fmt="%.3g", fontsize=9, colors=INK)
-    axes.scatter(points["model_params"], points["tokens"], s=18, color=PALETTE(0.5), linewidths=0, zorder=3)
-    for row, linestyle in zip(fits, ("-", DASHED), strict=False):
-        path = [r for r in summary["optimal"] if r["method"] == row["method"]]
-        axes.plot([r["model_params"] for r in path], [r["tokens"] for r in path], color=PALETTE(0.05), linewidth=2,
-                  linestyle=linestyle, zorder=4, label=f"compute-optimal ({METHODS[row['method']]})")  # fmt: skip
+    # scales first: labels are placed on the axes as they stand
     axes.set(
         xscale="log", yscale="log", xlabel="parameters N", ylabel="tokens D", xlim=(n[0], n[-1]), ylim=(d[0], d[-1])
     )
+    lines = axes.contour(n, d, loss, levels=levels, colors=QUIET, linewidths=0.9)
+    axes.clabel(lines, fmt="%.3g", fontsize=9, colors=INK)
+    axes.scatter(points["model_params"], points["tokens"], s=18, color=PALETTE(0.5), linewidths=0, zorder=3)
+    looks = {
+        "squares": {"color": PALETTE(0.3), "linewidth": 4, "alpha": 0.45},
+        "huber": {"color": INK, "linewidth": 1.5},
+    }
+    for row in fits:
+        path = [r for r in summary["optimal"] if r["method"] == row["method"]]
+        n_star, d_star = ([r[name] for r in path] for name in ("model_params", "tokens"))
+        label = f"compute-optimal ({METHODS[row['method']]})"
+        axes.plot(n_star, d_star, zorder=4, label=label, **looks[row["method"]])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
         axis.set_minor_formatter(NullFormatter())
@@ -216,5 +224,5 @@ def _size_legend(figure: Figure, colours: dict[float, Any], most: int = 10) -> N
         Line2D([], [], color=colour, marker="o", linewidth=2, markersize=4, label=f"N = {scale(size)}")
         for size, colour in items
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)), handlelength=1.2,
-                  columnspacing=1.2)  # fmt: skip
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / 5))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=1.2, columnspacing=1.2)
