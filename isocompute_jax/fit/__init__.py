@@ -7,13 +7,19 @@ writes tables, figures, summary.json and report.html. From a shell: `python -m i
 from isocompute_jax.fit.allocation import fit_allocation
 from isocompute_jax.fit.curves import fit_curves, record_breaking
 from isocompute_jax.fit.frontier import epochs, frontier
-from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
+from isocompute_jax.fit.problem import FitOptions
+from isocompute_jax.fit.recommend import LearningRate, allocate
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 
 __all__ = [
     "AllocationFit",
     "Configuration",
     "CurveFit",
+    "FitOptions",
     "Frontier",
+    "LearningRate",
+    "Recommendation",
+    "allocate",
     "epochs",
     "fit_allocation",
     "fit_curves",

@@ -1,62 +1,41 @@
 """Learning curves in, compute-optimal allocation out.
 
-    python -m isocompute_jax.fit --runs=DIR[,DIR...] --out=DIR
+    python -m isocompute_jax.fit --runs=DIR[,FILE,GLOB...] --out=DIR
 
-Reads run directories (or long-form CSV / JSONL tables), averages the seeds of each configuration, fits a monotone
-curve to each, takes their upper envelope, and writes which group size n is best at which compute: fits.csv,
-frontier.csv, switches.csv, summary.json, figures/ and one self-contained report.html. A short table is printed.
+Reads run directories and CSV, JSONL or Parquet tables of any framework (--columns=theirs:ours), averages the seeds of
+each configuration, fits a monotone curve to each with its uncertainty, takes their upper envelope, and writes which group
+size n is best at which compute: summary.json, fits.csv, frontier.csv, switches.csv, allocation.csv, figures/ and one
+self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a budget.
+
+--analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training law.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import typing
-
-from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.fit.analysis import Options
-from isocompute_jax.fit.curves import Records
-from isocompute_jax.fit.outputs import REPORT, analyse, headline_table
-from isocompute_jax.fit.summary import summarise
+from isocompute_jax.fit import flags
+from isocompute_jax.fit.outputs import REPORT, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
-
-DEFAULTS = Options()
-RUNS = flags.DEFINE_list("runs", [], "Run directories, folders of them, or .csv / .jsonl tables; separated by commas.")
-OUT = flags.DEFINE_string("out", "", "Directory to write into; made if it does not exist.")
-METRIC = flags.DEFINE_string("metric", DEFAULTS.metric, "Column to optimise, in [0, 1]; best@k and worst@k come along.")
-EVAL_SET = flags.DEFINE_string("eval_set", DEFAULTS.eval_set, "Evaluation set whose rows are used.")
-RECORDS = flags.DEFINE_enum(
-    "records",
-    DEFAULTS.records,
-    typing.get_args(Records),
-    "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier one "
-    "(bucketed), or all (off). The summary shows the switch points of each choice.",
-)
-BIN_WIDTH = flags.DEFINE_float("bin_width", DEFAULTS.bin_width, "Bin of --records=bucketed, in units of reward.")
-WINDOW = flags.DEFINE_integer("window", DEFAULTS.window, "Running average of n*(C) over so many budgets; odd.")
-TITLE = flags.DEFINE_string("title", DEFAULTS.title, "Heading of the report.")
 
 
 def main() -> None:
     """Flags -> one call."""
-    for flag in (RUNS, OUT):
+    for flag in (flags.RUNS, flags.OUT):
         if not flag.value:
             raise InputError(f"--{flag.name} is missing; see --help")
-    options = Options(
-        metric=METRIC.value,
-        eval_set=EVAL_SET.value,
-        records=typing.cast(Records, RECORDS.value),
-        bin_width=BIN_WIDTH.value,
-        window=WINDOW.value,
-        title=TITLE.value,
-    )
-    analysis = analyse(RUNS.value, OUT.value, options)
-    for warning in analysis.warnings:
+    if flags.ANALYSIS.value == "frontier":
+        result = analyse(flags.RUNS.value, flags.OUT.value, flags.options(), progress=True)
+    else:
+        result = analyse_law(
+            flags.RUNS.value, flags.OUT.value, flags.read_options(), flags.law_options(), progress=True
+        )
+    for warning in result.summary["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
-    print(headline_table(summarise(analysis)))
-    print(f"\nreport: {os.path.join(OUT.value, REPORT)}")
+    print(result.text)
+    print(f"\nreport: {os.path.join(flags.OUT.value, REPORT)}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def fit_allocation(
       group_size: [P] n* at those computes, before smoothing.
       window: length of the running average of log2 n* that is fitted; 1 for none. Odd.
       axis: `compute`, or `steps` for the same form in linear M, as in the study at fixed rollouts per step.
-      replicates: [R, P] n* of bootstrap replicates at the same computes, NaN where one has none; they give the intervals.
+      replicates: [R, P] n* of bootstrap replicates at the same computes, NaN where one has none; for the intervals.
 
     Returns:
       The law with n* saturating at 2^(L + b). Its status is `warning`, with the reason, when the data cannot carry four

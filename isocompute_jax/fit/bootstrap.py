@@ -58,7 +58,7 @@ def bootstrap(
     curves: Sequence[Curve],
     fits: Sequence[CurveFit],
     *,
-    use: Sequence[np.ndarray],
+    errors: Sequence[np.ndarray] | None,
     keep: PointRule,
     options: FitOptions,
     method: Resampling,
@@ -70,7 +70,7 @@ def bootstrap(
     Args:
       curves: K mean curves.
       fits: their fits.
-      use: [K] of [E_k] bool, the points that were fitted.
+      errors: [K] of [E_k] standard errors that weigh the points; None for equal weights.
       keep: the rule by which a replicate's points count.
       options: of the fits.
       method: see the module; `auto` decides by the number of seeds.
@@ -83,10 +83,11 @@ def bootstrap(
     if method == "auto":
         method = "runs" if min(len(curves[k].seeds) for k in fitted) >= ENOUGH_SEEDS else "blocks"
     rng = np.random.default_rng(seed)
-    rewards = [_replicates(curves[k], fits[k], use[k], method, replicates, rng) for k in fitted]
-    flat = [(curves[k].compute, row) for k, rows in zip(fitted, rewards, strict=True) for row in rows]
-    weights = [keep(compute, row).astype(float) for compute, row in flat]
-    prepared = prepare([c for c, _ in flat], [r for _, r in flat], weights, options=options)
+    rewards = [_replicates(curves[k], fits[k], method, replicates, rng) for k in fitted]
+    flat = [(k, row) for k, rows in zip(fitted, rewards, strict=True) for row in rows]
+    base = [np.ones(len(c.compute)) if errors is None else errors[k] ** -2.0 for k, c in enumerate(curves)]
+    weights = [base[k] * keep(curves[k].compute, row) for k, row in flat]
+    prepared = prepare([curves[k].compute for k, _ in flat], [row for _, row in flat], weights, options=options)
     _, found = solve(prepared, options)
     at = np.full((replicates, len(fits), found.theta.shape[1] + 2), np.nan)
     at[:, fitted] = uncertainty.coordinates(found).reshape(len(fitted), replicates, -1).swapaxes(0, 1)
@@ -97,9 +98,7 @@ def bootstrap(
     return Bootstrap(method, at, grid, leader, lead)
 
 
-def _replicates(
-    curve: Curve, fit: CurveFit, use: np.ndarray, method: str, count: int, rng: np.random.Generator
-) -> np.ndarray:
+def _replicates(curve: Curve, fit: CurveFit, method: str, count: int, rng: np.random.Generator) -> np.ndarray:
     """[R, E] rewards of a configuration in each replicate."""
     if method == "runs":
         drawn = rng.integers(len(curve.seeds), size=(count, len(curve.seeds)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.optimize
@@ -19,15 +19,25 @@ CROSSING_TOLERANCE = 1e-9
 
 
 def epochs(compute: float, *, group_size: int, problem_set_size: int) -> float:
-    """Passes over the training problems: C / (n D) = M B_problem / D. NaN when D is unknown (0)."""
-    return compute / (group_size * problem_set_size) if problem_set_size else float("nan")
+    """Passes over the training problems: C / (n D) = M B_problem / D. NaN when n or D is unknown (0)."""
+    return compute / (group_size * problem_set_size) if group_size and problem_set_size else float("nan")
 
 
-def frontier(fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> Frontier:
+def frontier(
+    fits: Sequence[CurveFit],
+    configurations: Sequence[Configuration],
+    *,
+    rollouts: Callable[[int, float], float] | None = None,
+) -> Frontier:
     """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
 
     Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so
     one comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
+
+    Args:
+      fits: [K] curves.
+      configurations: [K] what they belong to.
+      rollouts: (configuration number, compute) -> rollouts, for epochs when the unit of compute is another.
     """
     order = sorted(range(len(fits)), key=lambda i: (configurations[i].group_size, configurations[i].problems_per_batch))
     candidates = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
@@ -41,7 +51,7 @@ def frontier(fits: Sequence[CurveFit], configurations: Sequence[Configuration]) 
             start = segments.pop().start
         segments.append(Segment(best, float(start), float(end)))
     switches = tuple(
-        _switch(before, after, fits, configurations)
+        _switch(before, after, fits, configurations, rollouts)
         for before, after in itertools.pairwise(segments)
         if before.index != after.index
     )
@@ -81,19 +91,24 @@ def _crossings(one: CurveFit, other: CurveFit) -> list[float]:
 
 
 def _switch(
-    before: Segment, after: Segment, fits: Sequence[CurveFit], configurations: Sequence[Configuration]
+    before: Segment,
+    after: Segment,
+    fits: Sequence[CurveFit],
+    configurations: Sequence[Configuration],
+    rollouts: Callable[[int, float], float] | None,
 ) -> Switch:
     left = configurations[before.index]
     compute = after.start
     reward = float(fits[after.index].reward(compute))
     step = abs(float(fits[before.index].reward(compute)) - reward)
+    spent = rollouts(before.index, compute) if rollouts else compute
     crossing = before.end == after.start and step < CROSSING_TOLERANCE
     return Switch(
         compute=compute,
         from_index=before.index,
         to_index=after.index,
         reward=reward,
-        epochs=epochs(compute, group_size=left.group_size, problem_set_size=left.problem_set_size),
+        epochs=epochs(spent, group_size=left.group_size, problem_set_size=left.problem_set_size),
         span=(before.start, after.end),
         cause="crossing" if crossing else "range",
     )

@@ -5,19 +5,35 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from isocompute_jax.fit import findings
-from isocompute_jax.fit.analysis import Analysis, Options, analyse_runs
+from isocompute_jax.fit.analysis import analyse_runs
+from isocompute_jax.fit.inputs import ReadOptions, read_curves
+from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
+from isocompute_jax.fit.laws.figures import draw_law_figures
+from isocompute_jax.fit.laws.options import LawOptions
+from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
+from isocompute_jax.fit.options import Options
 from isocompute_jax.fit.plots import draw_figures
-from isocompute_jax.fit.report import render_report
+from isocompute_jax.fit.report import render_law_report, render_report
 from isocompute_jax.fit.sections import Section
-from isocompute_jax.fit.summary import summarise, tables
+from isocompute_jax.fit.summary import summarise
+from isocompute_jax.fit.tables import tables
+from isocompute_jax.fit.terminal import headline_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
 SUMMARY, REPORT, FIGURES = "summary.json", "report.html", "figures"
+
+Figures = Mapping[str, pathlib.Path]
+
+
+class Written(NamedTuple):
+    """The content of summary.json, and what to print."""
+
+    summary: dict[str, Any]
+    text: str
 
 
 def analyse(
@@ -27,56 +43,70 @@ def analyse(
     *,
     before: Sequence[Section] = (),
     after: Sequence[Section] = (),
-) -> Analysis:
+    progress: bool = False,
+) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, summary.json, figures/*.svg and *.png, and report.html, each written
-    under a temporary name and renamed.
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, figures/*.svg and *.png, and report.html,
+    each written under a temporary name and renamed.
 
     Args:
-      runs: run directories, folders that hold them at any depth, or long-form .csv / .jsonl tables.
+      runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
       out_dir: created if it does not exist.
-      options: metric, evaluation set and choices; None for the defaults.
+      options: inputs, curves, frontier; None for the defaults.
       before: further sections of the report, before the analysis.
       after: further sections, after it.
+      progress: show how reading goes on.
 
     Raises:
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
-    analysis = analyse_runs([os.fspath(root) for root in runs], options or Options())
-    out = pathlib.Path(out_dir)
+    analysis = analyse_runs([os.fspath(root) for root in runs], options or Options(), progress=progress)
+    summary = summarise(analysis)
+
+    def render(figures: Figures) -> str:
+        return render_report(summary, figures, before=before, after=after)
+
+    _write(pathlib.Path(out_dir), summary, tables(summary), draw_figures, render)
+    return Written(summary, headline_table(summary))
+
+
+def analyse_law(
+    runs: Sequence[str | os.PathLike[str]],
+    out_dir: str | os.PathLike[str],
+    read: ReadOptions,
+    options: LawOptions,
+    *,
+    progress: bool = False,
+) -> Written:
+    """Fits the model-size law or the pre-training law and writes summary.json, tables, figures/ and report.html.
+
+    Args and errors are those of `analyse`.
+    """
+    curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
+    summary = law_summary(curves, warnings, options)
+
+    def render(figures: Figures) -> str:
+        return render_law_report(summary, law_sections(summary, figures))
+
+    _write(pathlib.Path(out_dir), summary, law_tables(summary), draw_law_figures, render)
+    return Written(summary, law_table(summary))
+
+
+def _write(
+    out: pathlib.Path,
+    summary: dict[str, Any],
+    texts: Mapping[str, str],
+    draw: Callable[[dict[str, Any], pathlib.Path], Figures],
+    render: Callable[[Figures], str],
+) -> None:
+    """Every file of an analysis; the report last."""
     try:
         (out / FIGURES).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"--out: {out} cannot be made a directory ({error.strerror})") from error
-    summary = summarise(analysis)
-    for name, text in tables(summary).items():
+    for name, text in texts.items():
         write_atomic(out / name, text)
-    figures = draw_figures(summary, out / FIGURES)
+    figures = draw(summary, out / FIGURES)
     write_atomic(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / REPORT, render_report(summary, figures, before=before, after=after))
-    return analysis
-
-
-def headline_table(summary: dict[str, Any]) -> str:
-    """The answer for a terminal: one line per configuration, then the findings."""
-    leads: dict[str, list[float]] = {}
-    for row in summary["frontier"]["budgets"]:
-        leads.setdefault(row["run"], []).append(row["compute"])
-    header = ("configuration", "seeds", "R0", "A", "C_mid", "B", "last", "leads at C", "status")
-    rows: list[tuple[str, ...]] = [header]
-    for curve in summary["curves"]:
-        values = curve["params"].values()
-        led = leads.get(curve["run"], [])
-        rows.append((
-            curve["run"],
-            str(len(curve["seeds"])),
-            *("-" if value is None else f"{value:.3g}" for value in values),
-            f"{curve['points']['reward'][-1]:.3f}",
-            f"{min(led):.2e} .. {max(led):.2e}" if led else "-",
-            curve["status"],
-        ))  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.insert(1, "-" * len(lines[0]))
-    return "\n".join([*lines, "", *findings.headline(summary)])
+    write_atomic(out / REPORT, render(figures))

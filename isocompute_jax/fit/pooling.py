@@ -69,11 +69,9 @@ def group_runs(runs: Sequence[RunCurve]) -> tuple[list[Group], list[str]]:
     warnings = []
     cells: dict[tuple, dict[int, RunCurve]] = {}
     for run in runs:
-        key = (
-            run.facts.group_size,
-            run.facts.problems_per_batch,
-            tuple(sorted(run.swept.items(), key=lambda kv: kv[0])),
-        )
+        unknown = () if run.facts.group_size else (run.run,)  # of a run whose n is unknown only the name tells
+        swept = tuple(sorted(run.swept.items(), key=lambda kv: kv[0]))
+        key = (run.facts.group_size, run.facts.problems_per_batch, *unknown, swept)
         seeds = cells.setdefault(key, {})
         if run.facts.seed in seeds:
             same = seeds[run.facts.seed]
@@ -105,7 +103,7 @@ def group_runs(runs: Sequence[RunCurve]) -> tuple[list[Group], list[str]]:
 
 def _names(members: Sequence[RunCurve]) -> list[str]:
     """Short names that tell configurations apart: n, then B_problem, then the other fields that still differ."""
-    sizes = [f"n = {run.facts.group_size}" for run in members]
+    sizes = [f"n = {run.facts.group_size}" if run.facts.group_size else run.run for run in members]
     if len(set(sizes)) == len(sizes):
         return sizes
     several = len({run.facts.problems_per_batch for run in members}) > 1
@@ -151,6 +149,22 @@ def average_seeds(group: Group, metric: str, *, seed: int | None = None) -> Curv
         base = np.array([[reward[0]] for _, _, reward in series])
         grid, values = np.concatenate([[0.0], grid]), np.concatenate([base, values], axis=1)
     return Curve(group.configuration, tuple(seed for seed, _, _ in series), grid, values)
+
+
+def rollouts_at(group: Group, compute: float) -> float:
+    """Rollouts that a configuration has sampled at `compute` in another unit; beyond its data in proportion.
+
+    The mean over its runs; NaN when none of them knows its rollouts.
+    """
+    found = []
+    for run in group.runs:
+        spent = run.columns.get("compute")
+        if spent is None or not np.isfinite(spent[-1]) or run.compute[-1] <= 0:
+            continue
+        known = np.isfinite(spent)
+        inside = np.interp(compute, run.compute[known], spent[known])
+        found.append(max(inside, spent[-1] * compute / run.compute[-1]) if compute > run.compute[-1] else inside)
+    return float(np.mean(found)) if found else float("nan")
 
 
 def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:

@@ -51,9 +51,9 @@ def allocate(
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
-    Inside the data the configuration on the frontier is taken. Beyond them, n is that of the sigmoid law (when its status
-    is `ok`) rounded to the nearest n that was run, else that of the configuration that led last; B_problem is that of
-    the best curve with this n.
+    Inside the data the configuration on the frontier is taken. Beyond them, n is that of the sigmoid law (when its
+    status is `ok`) rounded to the nearest n that was run, else that of the configuration that led last; B_problem is
+    that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.

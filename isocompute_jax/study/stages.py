@@ -21,7 +21,7 @@ from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curate import curate
 from isocompute_jax.experiment.sweep import PlannedRun, grid, run_sweep
 from isocompute_jax.fit import outputs
-from isocompute_jax.fit.analysis import Options
+from isocompute_jax.fit.options import Options
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import report

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import findings
-from isocompute_jax.fit.analysis import Options, analyse_runs
-from isocompute_jax.fit.outputs import analyse, headline_table
+from isocompute_jax.fit.analysis import analyse_runs
+from isocompute_jax.fit.inputs import ReadOptions
+from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.sections import Section, Table
 from isocompute_jax.fit.summary import summarise
+from isocompute_jax.fit.terminal import headline_table
 from isocompute_jax.records.errors import InputError
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
@@ -30,9 +33,9 @@ def written(tmp_path_factory):
     out = root / "out"
     write_sweep(root / "runs", noise=0.0)
     extra = Section("How the runs were made", ("By hand & on purpose.",), table=Table(("a",), ((1.5,), (None,))))
-    analysis = analyse([root / "runs"], out, before=[extra])
+    found = analyse([root / "runs"], out, before=[extra])
     summary = json.loads((out / "summary.json").read_text())
-    assert summary == json.loads(json.dumps(summarise(analysis)))
+    assert summary == json.loads(json.dumps(found.summary))
     return out, summary, (out / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -53,7 +56,7 @@ def crossing(one: int, other: int) -> float:
 
 def test_every_file_exists(written):
     out, _, _ = written
-    names = {"fits.csv", "frontier.csv", "switches.csv", "summary.json", "report.html", "figures"}
+    names = {"fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "summary.json", "report.html", "figures"}
     assert {path.name for path in out.iterdir()} == names
     expected = {f"{name}{suffix}" for name in FIGURES for suffix in (".svg", ".png")}
     assert {path.name for path in (out / "figures").iterdir()} == expected
@@ -62,8 +65,9 @@ def test_every_file_exists(written):
 def test_summary_schema_and_numbers(written):
     _, summary, _ = written
     assert list(summary) == [
-        "schema_version", "inputs", "flags", "versions", "seed", "warnings", "base_model", "curves", "frontier",
-        "allocation", "ties", "per_seed", "record_choices", "targets", "training",
+        "schema_version", "analysis", "compute_unit", "inputs", "flags", "versions", "seed", "warnings", "base_model",
+        "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "ties", "per_seed",
+        "record_choices", "targets", "training",
     ]  # fmt: skip
     assert [curve["run"] for curve in summary["curves"]] == ["n = 2", "n = 4", "n = 8", "n = 16"]
     for curve in summary["curves"]:
@@ -91,7 +95,7 @@ def test_summary_schema_and_numbers(written):
 
 def test_tables_match_the_summary(written):
     out, summary, _ = written
-    for name, count in {"fits": 4, "frontier": 8, "switches": 2}.items():
+    for name, count in {"fits": 16, "frontier": 8, "switches": 2, "allocation": 0}.items():
         with open(out / f"{name}.csv", newline="") as file:
             assert len(list(csv.DictReader(file))) == count
     with open(out / "switches.csv", newline="") as file:
@@ -168,11 +172,11 @@ def test_missing_targets_and_histograms_are_left_out(tmp_path):
     rows = ["run,group_size,problems_per_batch,compute,reward"]
     rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]
     (tmp_path / "curves.csv").write_text("\n".join(rows))
-    analyse([tmp_path / "curves.csv"], tmp_path / "out", Options(metric="reward"))
+    analyse([tmp_path / "curves.csv"], tmp_path / "out", Options(read=ReadOptions(metric="reward")))
     assert {p.stem for p in (tmp_path / "out" / "figures").iterdir()} == {"learning_curves", "optimal_group_size"}
 
 
-@pytest.mark.parametrize("bad", [{"window": 2}, {"bin_width": 1.5}, {"records": "bucketed"}])
+@pytest.mark.parametrize("bad", [{"smoothing": 2}, {"bin_width": 1.5}, {"records": "bucketed"}])
 def test_bad_options_name_the_flag(bad):
     with pytest.raises(InputError, match=f"--{next(iter(bad))}"):
         Options(**bad)

@@ -1,0 +1,300 @@
+"""The stages of the analysis of one sweep: mean curves, fits, frontier, n*(C), slices, targets, repetitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from isocompute_jax.fit.allocation import fit_allocation
+from isocompute_jax.fit.bootstrap import Bootstrap, bootstrap, leaders_at
+from isocompute_jax.fit.curves import Records, fit_curves, record_breaking
+from isocompute_jax.fit.forms import FORMS
+from isocompute_jax.fit.frontier import frontier
+from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.pooling import Budget, Curve, Group, average_seeds, compare, rollouts_at, uncovered
+from isocompute_jax.fit.prediction import for_form
+from isocompute_jax.fit.recommend import LearningRate, allocate
+from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier, Recommendation
+from isocompute_jax.records.errors import InputError
+
+COMPARISON_BIN_WIDTH = 0.02
+"""Bin width of the bucketed rule in the side-by-side comparison when the flag leaves it at 0 (which is strict)."""
+
+Rollouts = Callable[[int, float], float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricAnalysis:
+    """Everything about one metric: K mean curves, what was fitted, and who leads where.
+
+    Attributes:
+      metric: column name.
+      curves: [K] mean curves.
+      used: [K] of [E] bool, the evaluations that were fitted.
+      errors: [K] of [E] standard errors of the rewards; None for equal weights.
+      fits: [K] fitted curves.
+      frontier: their upper envelope.
+      budgets: comparison at every evaluated compute, with ties.
+      rollouts: (number of a configuration, compute) -> rollouts; None when compute is in rollouts.
+    """
+
+    metric: str
+    curves: tuple[Curve, ...]
+    used: tuple[np.ndarray, ...]
+    errors: tuple[np.ndarray, ...] | None
+    fits: tuple[CurveFit, ...]
+    frontier: Frontier
+    budgets: tuple[Budget, ...]
+    rollouts: Rollouts | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slice:
+    """The frontier of some of the configurations (REFERENCE section 4, stage 6).
+
+    Attributes:
+      kind: what its members share: `problems_per_batch` (n against M) or `rollouts_per_step` (n against B_problem).
+      value: the shared value.
+      members: numbers of its configurations.
+      frontier: their envelope, by the numbers of all configurations.
+      allocation: n*(C), or n*(M) for `rollouts_per_step`.
+    """
+
+    kind: Literal["problems_per_batch", "rollouts_per_step"]
+    value: int
+    members: tuple[int, ...]
+    frontier: Frontier
+    allocation: AllocationFit
+
+
+class Stages:
+    """The stages of the analysis of one sweep."""
+
+    def __init__(self, options: Options, groups: Sequence[Group]) -> None:
+        self.options, self.groups = options, groups
+
+    def metric(
+        self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
+    ) -> MetricAnalysis:
+        """Average seeds, pick the points that count, fit, take the envelope, compare (REFERENCE section 4, 1-3)."""
+        averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
+        curves = tuple(curve for curve in averaged if curve is not None)
+        rule = functools.partial(self._points, records=records or self.options.records)
+        used = tuple(rule(curve.compute, curve.reward) for curve in curves)
+        errors = self._errors(curves, seed)
+        options = dataclasses.replace(self.options.fit, intervals=intervals)
+        compute, reward = [c.compute for c in curves], [c.reward for c in curves]
+        fits = fit_curves(compute, reward, use=used, standard_error=errors, options=options)
+        waived = (records or self.options.records) != "off"
+        fits = tuple(_note_waiver(*each) if waived else each[0] for each in zip(fits, curves, used, strict=True))
+        configurations = [curve.configuration for curve in curves]
+        rollouts = self._rollouts(curves)
+        envelope = frontier(fits, configurations, rollouts=rollouts)
+        return MetricAnalysis(metric, curves, used, errors, fits, envelope, tuple(compare(curves)), rollouts)
+
+    def _points(self, compute: np.ndarray, reward: np.ndarray, *, records: Records) -> np.ndarray:
+        width = self.options.bin_width
+        if records == "bucketed" and width == 0:
+            width = COMPARISON_BIN_WIDTH
+        return points_to_fit(compute, reward, records=records, bin_width=width)
+
+    def _errors(self, curves: Sequence[Curve], seed: int | None) -> tuple[np.ndarray, ...] | None:
+        """Standard errors of the mean rewards, from a column or from the number of samples."""
+        samples, column = self.options.evaluation_samples, self.options.stderr_column
+        if column:
+            return tuple(self._column_errors(curve, column, seed) for curve in curves)
+        if not samples:
+            return None
+        low, high = self.options.read.reward_range
+        # Two successes and two failures more (Agresti and Coull 1998), so that no error is 0.
+        shares = [((c.reward - low) / (high - low) * samples + 2) / (samples + 4) for c in curves]
+        return tuple(np.sqrt(p * (1 - p) / samples / len(c.seeds)) for p, c in zip(shares, curves, strict=True))
+
+    def _column_errors(self, curve: Curve, column: str, seed: int | None) -> np.ndarray:
+        group = next(g for g in self.groups if g.configuration is curve.configuration)
+        found = average_seeds(group, column, seed=seed)
+        same = found is not None and found.seeds == curve.seeds and np.array_equal(found.compute, curve.compute)
+        if found is None or not same or not np.all(found.per_seed > 0):
+            raise InputError(
+                f"--stderr_column={column}: {curve.configuration.name} lacks a value above 0 at some evaluations of "
+                f"{self.options.metric}; give one for each, or leave the flag out"
+            )
+        return np.sqrt(np.mean(found.per_seed**2, axis=0) / len(found.seeds))
+
+    def _rollouts(self, curves: Sequence[Curve]) -> Rollouts | None:
+        if self.options.read.compute == "rollouts":
+            return None
+        of = {group.configuration.name: group for group in self.groups}
+        return lambda index, compute: rollouts_at(of[curves[index].configuration.name], compute)
+
+    def bootstrap(self, main: MetricAnalysis) -> Bootstrap | None:
+        """Replicates of the frontier."""
+        return bootstrap(
+            main.curves,
+            main.fits,
+            errors=main.errors,
+            keep=functools.partial(self._points, records=self.options.records),
+            options=dataclasses.replace(self.options.fit, intervals=False),
+            method=self.options.bootstrap,
+            replicates=self.options.replicates,
+            seed=self.options.seed,
+        )
+
+    def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
+        """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""
+        compute, group_size = optimal_group_size(main, main.frontier)
+        replicates = None
+        if resampled is not None and len(compute) and np.all(group_size > 0):
+            sizes = np.array([curve.configuration.group_size for curve in main.curves], dtype=float)
+            leaders = np.stack([leaders_at(resampled, c) for c in compute], axis=1)
+            replicates = np.where(leaders >= 0, sizes[leaders], np.nan)
+        return _allocation(compute, group_size, window=self.options.smoothing, replicates=replicates)
+
+    def slices(self, main: MetricAnalysis) -> list[Slice]:
+        """Frontiers at each B_problem and at each B that several group sizes share."""
+        configurations = [curve.configuration for curve in main.curves]
+        batches = {c.problems_per_batch for c in configurations}
+        if len(batches) < 2 or 0 in batches:
+            return []
+        found = []
+        for kind in ("problems_per_batch", "rollouts_per_step"):
+            shared: dict[int, list[int]] = {}
+            for i, c in enumerate(configurations):
+                value = c.problems_per_batch * (c.group_size if kind == "rollouts_per_step" else 1)
+                shared.setdefault(value, []).append(i)
+            for value, members in sorted(shared.items()):
+                if len({configurations[i].group_size for i in members}) > 1:
+                    found.append(self._slice(main, kind, value, tuple(members)))
+        return found
+
+    def _slice(
+        self, main: MetricAnalysis, kind: Literal["problems_per_batch", "rollouts_per_step"], value: int,
+        members: tuple[int, ...],
+    ) -> Slice:  # fmt: skip
+        absent = dataclasses.replace(main.fits[members[0]], status="failed")
+        fits = [fit if i in members else absent for i, fit in enumerate(main.fits)]
+        envelope = frontier(fits, [curve.configuration for curve in main.curves], rollouts=main.rollouts)
+        compute, group_size = optimal_group_size(main, envelope)
+        steps = kind == "rollouts_per_step"
+        if steps:  # M = C / B
+            spent = [main.rollouts(members[0], c) for c in compute] if main.rollouts else compute
+            compute = np.asarray(spent) / value
+        axis = "steps" if steps else "compute"
+        law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis)
+        return Slice(kind, value, members, envelope, law)
+
+    def recommendation(
+        self, budget: float, main: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
+    ) -> Recommendation:
+        """How to spend one budget."""
+        if not main.frontier.segments:
+            raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
+        return allocate(
+            budget,
+            fits=main.fits,
+            configurations=[curve.configuration for curve in main.curves],
+            frontier=main.frontier,
+            allocation=allocation,
+            learning_rate=self.options.learning_rate or _learning_rate(self.groups),
+            resampled=resampled,
+            rollouts=main.rollouts,
+        )
+
+    def forms(self, main: MetricAnalysis) -> dict[str, tuple[CurveFit, ...]]:
+        """The same points by every form."""
+        found = {}
+        for name in FORMS:
+            options = dataclasses.replace(for_form(self.options.fit, name), intervals=False)
+            compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
+            fits = fit_curves(compute, reward, use=main.used, standard_error=main.errors, options=options)
+            found[name] = tuple(fits)
+        return found
+
+    def targets(self, main: MetricAnalysis) -> tuple[dict[str, MetricAnalysis], list[str]]:
+        """The main metric's avg@k, best@k and worst@k; a target that no run has is named in a warning."""
+        kind, _, k = main.metric.partition("@")
+        names = [f"{kind}@{k}" for kind in ("avg", "best", "worst")] if kind in ("avg", "best", "worst") else []
+        targets, missing = {}, []
+        for name in names:
+            found = main if name == main.metric else self.metric(name)
+            if any(fit.status != "failed" for fit in found.fits):
+                targets[name] = found
+            else:
+                missing.append(f"no run has usable values of {name}: that target is left out")
+        return targets, missing
+
+    def by_seed(self) -> dict[int, MetricAnalysis]:
+        """The analysis of each seed alone, for the seeds that every configuration has; empty with fewer than two."""
+        shared = set.intersection(*({run.facts.seed for run in group.runs} for group in self.groups))
+        if len(shared) < 2:
+            return {}
+        return {seed: self.metric(self.options.metric, seed=seed) for seed in sorted(shared)}
+
+    def by_records(self, main: MetricAnalysis) -> dict[str, MetricAnalysis]:
+        """The analysis under each rule for the points that count, because dropping a noisy plateau moves n*."""
+        rules: tuple[Records, ...] = ("strict", "bucketed", "off")
+        own = self.options.records
+        return {rule: main if rule == own else self.metric(main.metric, records=rule) for rule in rules}
+
+    def unused(self, main: MetricAnalysis) -> list[str]:
+        """What the means leave unused because seeds do not reach equally far."""
+        by_name = {curve.configuration.name: curve for curve in main.curves}
+        found = (uncovered(group, by_name[group.configuration.name]) for group in self.groups
+                 if group.configuration.name in by_name)  # fmt: skip
+        return [text for text in found if text]
+
+
+def points_to_fit(compute: np.ndarray, reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
+    """[E] bool: record-breaking points, or every point when fewer than two evaluations after the base model's count.
+
+    The base model's evaluation is the first that later ones must exceed. A single record would make a flat curve at its
+    luckiest evaluation.
+    """
+    keep = record_breaking(reward, records=records, bin_width=bin_width)
+    return keep if np.count_nonzero(keep & (compute > 0)) >= 2 else np.ones_like(keep)
+
+
+def optimal_group_size(analysis: MetricAnalysis, envelope: Frontier) -> tuple[np.ndarray, np.ndarray]:
+    """n*(C) at the evaluated budgets: compute [P] and the group size of the envelope's configuration [P]."""
+    found = [(b.compute, envelope.index_at(b.compute)) for b in analysis.budgets]
+    led = [(compute, analysis.curves[i].configuration.group_size) for compute, i in found if i is not None]
+    compute, group_size = np.array(led, dtype=np.float64).reshape(-1, 2).T
+    return compute, group_size
+
+
+def _allocation(
+    compute: np.ndarray, group_size: np.ndarray, *, window: int, axis: Literal["compute", "steps"] = "compute",
+    replicates: np.ndarray | None = None,
+) -> AllocationFit:  # fmt: skip
+    if np.any(group_size <= 0):
+        unknown = fit_allocation(compute[:0], group_size[:0], window=window, axis=axis)
+        return dataclasses.replace(unknown, message="the group size of some configurations is unknown")
+    return fit_allocation(compute, group_size, window=window, axis=axis, replicates=replicates)
+
+
+def _note_waiver(fit: CurveFit, curve: Curve, used: np.ndarray) -> CurveFit:
+    """Says so when the record rule had to be waived for a curve."""
+    if fit.status == "failed" or not (used.all() and np.any(np.diff(curve.reward) <= 0)):
+        return fit
+    reason = "fewer than two record-breaking evaluations, so all of them were fitted"
+    return dataclasses.replace(fit, status="warning", message="; ".join(filter(None, [fit.message, reason])))
+
+
+def _learning_rate(groups: Sequence[Group]) -> LearningRate:
+    """The rule in the runs' own config.json when they share one, else the paper's."""
+    names = ("base_lr", "base_batch", "lr_scaling_exponent")
+    rules = set()
+    for run in (run for group in groups for run in group.runs):
+        found = {key.rsplit(".", 1)[-1]: value for key, value in run.swept.items() if ".optimizer." in f".{key}"}
+        rules.add(tuple(found.get(name) for name in names))
+    if len(rules) != 1:
+        return LearningRate()
+    values = [value for value in rules.pop() if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(values) != len(names):
+        return LearningRate()
+    base, batch, exponent = map(float, values)
+    return LearningRate(base, batch, exponent, f"that of the runs ({base:g} at {batch:,.0f} rollouts per step)")
