@@ -168,6 +168,19 @@ def test_damaged_files_are_reported(tmp_path, name, content, reason):
         read(tmp_path / name)
 
 
+def test_bytes_that_are_no_text_and_numbers_out_of_range(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b"run,group_size,problems_per_batch,step,avg@4\n\xff,8,4,1,0.1\n\xc3\n\xff,8,4,2,0.2\n\xff,8,4,1e308,0.3\n"
+    )
+    (run,), warnings = read(path)
+    assert run.run == "\N{REPLACEMENT CHARACTER}" and run.compute.tolist() == [32, 64]
+    assert warnings == [
+        f"{path}:3: row left out: it has 1 cells, and the header 5",
+        f"{path}:5: row left out: its compute is neither given nor can be derived",
+    ]
+
+
 def test_an_open_quotation_mark_is_reported(tmp_path):
     path = write(
         tmp_path / "t.csv", HEADER + ",note", *(f"a,8,4,0,{i},0.5," for i in range(5)), 'a,8,4,0,5,0.5,"x', "a,"

@@ -219,11 +219,13 @@ class Collector:
         }  # fmt: skip
         self._chunks = []
         codes, lines = columns.pop(""), columns.pop("line")
-        order = np.argsort(codes, kind="stable")
+        if np.any(np.diff(codes) < 0):  # else the rows of each run stand together, and slices need no copies
+            order = np.argsort(codes, kind="stable")
+            lines, columns = lines[order], {name: columns.pop(name)[order] for name in list(columns)}
         ends = np.cumsum(np.bincount(codes, minlength=len(self._runs)))
         for run, code in self._runs.items():
-            rows = order[ends[code - 1] if code else 0 : ends[code]]
-            if len(rows):
+            rows = slice(ends[code - 1] if code else 0, ends[code])
+            if rows.start < rows.stop:
                 own = {name: values[rows] for name, values in columns.items()}
                 readings = self._readings(run, self._known(run, code), lines[rows], own)
                 if readings is not None:
@@ -250,7 +252,9 @@ class Collector:
         per_step = facts.get("problems_per_batch", 0) * facts.get("group_size", 0)
         step = columns.get("step", nothing)
         if self._given is None and per_step and not np.isfinite(columns.get("compute", nothing)).any():
-            columns["compute"] = step * per_step
+            with np.errstate(over="ignore"):
+                derived = step * per_step
+            columns["compute"] = np.where(np.isfinite(derived), derived, np.nan)
         axis = columns.get(UNITS[self._options.compute], nothing)
         known = axis >= 0
         if not known.any():
@@ -264,8 +268,10 @@ class Collector:
             ~known,
             lambda i: f"{self._source.where(lines[i])}: row left out: its {name} is neither given nor can be derived",
         )
-        columns = {name: values[known] for name, values in columns.items() if np.isfinite(values[known]).any()}
-        return Readings(run, facts, lines[known], axis[known], columns)
+        if not known.all():
+            lines, axis, columns = lines[known], axis[known], {key: values[known] for key, values in columns.items()}
+        columns = {key: values for key, values in columns.items() if np.isfinite(values).any()}
+        return Readings(run, facts, lines, axis, columns)
 
     def _remedy(self, facts: dict[str, int], step: np.ndarray) -> str:
         name = UNITS[self._options.compute]

@@ -81,9 +81,10 @@ def make_curve(
     readings: Readings, source: Source, notices: Notices, *, swept: Mapping[str, Any], finished: bool
 ) -> RunCurve:
     """Sorts, drops repeated computes (the first one stays), averages what is too long; says what it did."""
+    axis, lines, columns = readings.axis, readings.lines, readings.columns
     order = _order(readings, source, notices)
-    axis, lines = readings.axis[order], readings.lines[order]
-    columns = {name: values[order] for name, values in readings.columns.items()}
+    if order is not None:
+        axis, lines, columns = axis[order], lines[order], {name: values[order] for name, values in columns.items()}
     first = np.ones(len(axis), dtype=bool)
     first[1:] = axis[1:] != axis[:-1]
     if not first.all():
@@ -124,11 +125,11 @@ def make_curve(
     )
 
 
-def _order(readings: Readings, source: Source, notices: Notices) -> np.ndarray:
-    """[E] rows in order of compute; reports the first that comes too early, and how many do."""
+def _order(readings: Readings, source: Source, notices: Notices) -> np.ndarray | None:
+    """[E] rows in order of compute, None if they are; reports the first that comes too early, and how many do."""
     fall = np.flatnonzero(np.diff(readings.axis) < 0)
     if not len(fall):
-        return np.arange(len(readings.axis))
+        return None
     i = fall[0] + 1
     late = np.count_nonzero(readings.axis < np.maximum.accumulate(readings.axis))
     text = (

@@ -7,6 +7,7 @@ read as one cell, and the lines named after it are too low by its line breaks.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import dataclasses
 import gzip
@@ -175,24 +176,37 @@ class _CsvParts:
 
 
 class _Body(io.RawIOBase):
-    """The rows of a CSV file. Counts quotation marks: an odd number means that one of them was never closed."""
+    """The rows of a CSV file, as valid UTF-8 (Arrow's handler of bad rows is lost without it).
+
+    Counts quotation marks: an odd number means that one of them was never closed.
+    """
 
     def __init__(self, stream: BinaryIO, skip: int) -> None:
         super().__init__()
         self._stream = stream
         stream.read(skip)
-        self._peeked = stream.read(BLOCK_BYTES)
-        self.empty = not self._peeked
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._ended = False
+        self._ready = b""
         self.quotes = 0
+        self._fill()
+        self.empty = not self._ready
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        data, self._peeked = (self._peeked[:size], self._peeked[size:]) if size >= 0 and self._peeked else (b"", b"")
-        data = data or self._stream.read(size)
-        self.quotes += data.count(b'"')
+        self._fill()
+        data, self._ready = (self._ready[:size], self._ready[size:]) if size >= 0 else (self._ready, b"")
         return data
+
+    def _fill(self) -> None:
+        while not self._ready and not self._ended:
+            data = self._stream.read(BLOCK_BYTES)
+            self._ended = not data
+            plain = data.isascii() and not self._decoder.getstate()[0]
+            self._ready = data if plain and data else self._decoder.decode(data, final=self._ended).encode()
+            self.quotes += self._ready.count(b'"')
 
 
 def _csv_blocks(
