@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -17,11 +16,14 @@ DELTA = 1e-3
 EXPONENTS = np.geomspace(0.05, 2.0, 6)
 SHARES = (0.02, 0.3, 0.6, 0.85, 0.97)
 """Starts: E as a share of the lowest loss; A and B share the rest at the mean of ln N and ln D."""
-STARTS = 10
+STARTS = 8
 FLAT = 30.0
 """A term may fall to exp(-30) of the losses before it counts as absent."""
 
-MAX_STEPS = 200
+MAX_STEPS = 400
+STEP_TOLERANCE = 1e-13
+DECREASE_TOLERANCE = 1e-13
+_TINY = 1e-300
 _BLOCK = 64
 
 
@@ -32,6 +34,16 @@ class _Problem(NamedTuple):
     log_d: np.ndarray
     log_loss: np.ndarray
     weight: np.ndarray
+
+
+class _Search(NamedTuple):
+    """Where a search stands."""
+
+    theta: jax.Array
+    value: jax.Array
+    damping: jax.Array
+    steps: jax.Array
+    done: jax.Array
 
 
 def objective(theta: jax.Array, problem: _Problem) -> jax.Array:
@@ -45,11 +57,6 @@ def objective(theta: jax.Array, problem: _Problem) -> jax.Array:
 _value = jax.jit(objective)
 _values = jax.jit(jax.vmap(objective, in_axes=(0, None)))
 _gradient = jax.jit(jax.value_and_grad(objective))
-
-
-@jax.jit
-def _derivatives(theta: jax.Array, problem: _Problem) -> tuple[jax.Array, jax.Array]:
-    return jax.grad(objective)(theta, problem), jax.hessian(objective)(theta, problem)
 
 
 def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, start: Found | None) -> Found:
@@ -80,8 +87,9 @@ def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, s
             with np.errstate(divide="ignore"):
                 logs = np.log([e, a, b])
             ends = [np.clip(np.array([*(logs - np.array([0, alpha, beta]) * centre), alpha, beta]), low, high)]
-        searches = [_newton(problem, end, low, high) for end in ends]
-    theta, value, converged = min(searches, key=lambda s: s[1])
+        searches = [_newton(end, problem, low, high) for end in ends]
+        best = min(searches, key=lambda s: float(s.value))
+    theta, value, converged = np.asarray(best.theta), float(best.value), bool(best.done)
     levels = np.where(theta[:3] <= low[:3] + 1e-9, 0.0, np.exp(theta[:3] + np.array([0, *theta[3:]]) * centre))
     return Found(np.concatenate([levels, theta[3:]]), value * DELTA**2, converged)
 
@@ -107,36 +115,41 @@ def _lbfgs(problem: _Problem, start: np.ndarray, low: np.ndarray, high: np.ndarr
         return float(value), np.asarray(gradient)
 
     bounds = list(zip(low, high, strict=True))
-    options = {"maxiter": 500, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9}
+    options = {"maxiter": 100, "maxcor": 20, "ftol": 1e-7}  # Newton finishes
     return scipy.optimize.minimize(
         value_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     ).x
 
 
-def _newton(problem: _Problem, theta: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, float, bool]:
-    """Damped Newton steps to the minimum: (theta, value, whether it is one). Parameters pressed to a bound are held."""
-    evaluate = functools.partial(_value, problem=problem)
-    value, damping = float(evaluate(theta)), 1e-3
-    for _ in range(MAX_STEPS):
-        gradient, hessian = (np.asarray(x) for x in _derivatives(theta, problem))
-        held = ((theta <= low) & (gradient >= 0)) | ((theta >= high) & (gradient <= 0))
-        free = ~held
-        if not free.any():
-            return theta, value, True
-        scale = np.maximum(np.abs(np.diag(hessian)[free]), 1e-12 * np.abs(np.diag(hessian)).max() + 1e-300)
-        while True:
-            matrix = hessian[np.ix_(free, free)] + damping * np.diag(scale)
-            step = np.zeros_like(theta)
-            step[free] = -np.linalg.lstsq(matrix, gradient[free], rcond=None)[0]
-            moved = np.clip(theta + step, low, high)
-            after = float(evaluate(moved))
-            if after < value or damping > 1e12:
-                break
-            damping *= 6.0
-        if not after < value:  # no damping yields a descent: the minimum, up to rounding
-            return theta, value, True
-        small = np.max(np.abs(moved - theta)) <= 1e-13 * (1 + np.max(np.abs(theta)))
-        theta, value, damping = moved, after, max(damping / 10.0, 1e-15)
-        if small:
-            return theta, value, True
-    return theta, value, False
+@jax.jit
+def _newton(theta: jax.Array, problem: _Problem, low: jax.Array, high: jax.Array) -> _Search:
+    """Damped Newton steps to the minimum, in one compiled loop. Parameters pressed to a bound are held for a step.
+
+    A search is done after a negligible step or gain, or when no damping yields a descent (the minimum up to rounding).
+    """
+
+    def step(search: _Search) -> _Search:
+        theta = search.theta
+        gradient, hessian = jax.grad(objective)(theta, problem), jax.hessian(objective)(theta, problem)
+        free = ~(((theta <= low) & (gradient >= 0)) | ((theta >= high) & (gradient <= 0)))
+        curvature = jnp.abs(jnp.diag(hessian))
+        scale = jnp.maximum(curvature, 1e-12 * jnp.max(curvature) + _TINY)
+        matrix = jnp.where(free[:, None] & free[None, :], hessian + search.damping * jnp.diag(scale), 0.0)
+        move = jnp.linalg.solve(matrix + jnp.diag(jnp.where(free, 0.0, 1.0)), jnp.where(free, -gradient, 0.0))
+        moved = jnp.clip(theta + move, low, high)
+        value = objective(moved, problem)
+        better = value < search.value
+        small = jnp.max(jnp.abs(moved - theta)) <= STEP_TOLERANCE * (1 + jnp.max(jnp.abs(theta)))
+        settled = search.value - value <= DECREASE_TOLERANCE * search.value
+        damping = jnp.where(better, jnp.maximum(search.damping / 10.0, 1e-15), search.damping * 6.0)
+        return _Search(
+            theta=jnp.where(better, moved, theta),
+            value=jnp.where(better, value, search.value),
+            damping=damping,
+            steps=search.steps + 1,
+            done=(better & (small | settled)) | (damping > 1e12),
+        )
+
+    theta = jnp.clip(theta, low, high)
+    start = _Search(theta, objective(theta, problem), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
+    return jax.lax.while_loop(lambda s: ~s.done & (s.steps < MAX_STEPS), step, start)
