@@ -1,8 +1,9 @@
 """The pre-training law L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556).
 
-Two ways to fit it: `squares` minimises the squared error of the loss; `huber` follows the paper's third approach, a
-Huber loss (delta 1e-3) on the error of ln L with the law as a log-sum-exp, by L-BFGS from many starts. L-BFGS stalls in
-the law's long valley (A and alpha trade against each other), so its end points are finished by damped Newton steps.
+Two ways to fit it: `squares` minimises the squared error of the loss; `huber` minimises what the paper's third approach
+does, a Huber loss (delta 1e-3) of the error of ln L with the law as a log-sum-exp, from many starts. The paper searches
+by L-BFGS, which stalls in the law's long valley (A and alpha trade against each other); here damped Newton steps with
+exact second derivatives go to the minimum.
 """
 
 from __future__ import annotations

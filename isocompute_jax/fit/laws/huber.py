@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from isocompute_jax.fit.laws.squares import HIGHEST_EXPONENT, LOWEST_EXPONENT, Found
 
@@ -16,7 +15,7 @@ DELTA = 1e-3
 EXPONENTS = np.geomspace(0.05, 2.0, 6)
 SHARES = (0.02, 0.3, 0.6, 0.85, 0.97)
 """Starts: E as a share of the lowest loss; A and B share the rest at the mean of ln N and ln D."""
-STARTS = 8
+STARTS = 10
 FLAT = 30.0
 """A term may fall to exp(-30) of the losses before it counts as absent."""
 
@@ -54,9 +53,7 @@ def objective(theta: jax.Array, problem: _Problem) -> jax.Array:
     return jnp.sum(problem.weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
 
 
-_value = jax.jit(objective)
 _values = jax.jit(jax.vmap(objective, in_axes=(0, None)))
-_gradient = jax.jit(jax.value_and_grad(objective))
 
 
 def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, start: Found | None) -> Found:
@@ -79,9 +76,7 @@ def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, s
     low, high = _box(log_loss)
     with jax.enable_x64(True):
         if start is None:
-            ends = [_lbfgs(problem, s, low, high) for s in _starts(problem, log_loss)]
-            ends.sort(key=lambda end: float(_value(end, problem)))
-            ends = ends[:3]
+            ends = list(_starts(problem, log_loss))
         else:
             e, a, b, alpha, beta = start.parameters
             with np.errstate(divide="ignore"):
@@ -107,18 +102,6 @@ def _starts(problem: _Problem, log_loss: np.ndarray) -> np.ndarray:
     thetas = np.stack([np.log(share) + log_loss.min(), rest, rest, alpha, beta], axis=1)
     values = np.asarray(_values(thetas, problem))
     return thetas[np.argsort(values)[:STARTS]]
-
-
-def _lbfgs(problem: _Problem, start: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    def value_and_gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _gradient(theta, problem)
-        return float(value), np.asarray(gradient)
-
-    bounds = list(zip(low, high, strict=True))
-    options = {"maxiter": 100, "maxcor": 20, "ftol": 1e-7}  # Newton finishes
-    return scipy.optimize.minimize(
-        value_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    ).x
 
 
 @jax.jit
