@@ -181,6 +181,16 @@ def test_bytes_that_are_no_text_and_numbers_out_of_range(tmp_path):
     ]
 
 
+def test_parquet_with_text_that_is_none(tmp_path):
+    rows = [{"run": "abc"[i % 3], "compute": i, "avg@4": i / 30} for i in range(30)]
+    write_rows(tmp_path / "t.parquet", rows)
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[content.index(b"\x01\x00\x00\x00a") + 4] ^= 0x80  # in the first row group's dictionary of names
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(InputError, match="read up to a place where it is damaged"):
+        read(tmp_path / "t.parquet")
+
+
 def test_an_open_quotation_mark_is_reported(tmp_path):
     path = write(
         tmp_path / "t.csv", HEADER + ",note", *(f"a,8,4,0,{i},0.5," for i in range(5)), 'a,8,4,0,5,0.5,"x', "a,"

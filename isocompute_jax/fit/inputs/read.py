@@ -15,7 +15,7 @@ import rich.console
 import rich.progress
 
 from isocompute_jax.fit.inputs.collect import Collector
-from isocompute_jax.fit.inputs.curves import UNITS, RunCurve, Source, make_curve
+from isocompute_jax.fit.inputs.curves import UNITS, Readings, RunCurve, Source, make_curve
 from isocompute_jax.fit.inputs.layout import (
     EVERY_OTHER,
     Layout,
@@ -104,55 +104,46 @@ class _Reader:
         except InputError as error:
             self._notices.finding(path, "run directory", str(error))
             return
-        for source, collector in self._collected(run.log, advance, name=run.name, facts=run.facts):
-            for readings in collector.runs():
-                curve = make_curve(readings, source, self._notices, swept=run.swept, finished=run.finished)
-                self.curves.append(curve)
-                self.seeded.append(True)
-                if not run.finished:
-                    self._notices.note(
-                        "",
-                        "run that is not finished",
-                        f"run {run.name} is not finished: used up to {readings.axis.max():g}",
-                    )
+        for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
+            curve = make_curve(readings, source, self._notices, swept=run.swept, finished=run.finished)
+            self.curves.append(curve)
+            self.seeded.append(True)
+            if not run.finished:
+                text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
+                self._notices.note("--runs", "run that is not finished", text)
 
     def table(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
         self._tables += 1
         name = path.name.removesuffix(".gz").rpartition(".")[0]
-        for source, collector in self._collected(path, advance, name=name, facts=None):
-            for readings in collector.runs():
-                known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
-                swept: dict[str, object] = {} if known else {"run": readings.run}
-                curve = make_curve(readings, source, self._notices, swept=swept, finished=True)
-                facts = {key: value for key, value in dataclasses.asdict(curve.facts).items() if key not in NOT_SWEPT}
-                self.curves.append(dataclasses.replace(curve, swept=facts | swept))
-                self.seeded.append("seed" in readings.facts)
+        for source, readings in self._readings(path, advance, name=name, facts=None):
+            known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
+            swept: dict[str, object] = {} if known else {"run": readings.run}
+            curve = make_curve(readings, source, self._notices, swept=swept, finished=True)
+            facts = {key: value for key, value in dataclasses.asdict(curve.facts).items() if key not in NOT_SWEPT}
+            self.curves.append(dataclasses.replace(curve, swept=facts | swept))
+            self.seeded.append("seed" in readings.facts)
 
-    def _collected(
+    def _readings(
         self, path: pathlib.Path, advance: Advance, *, name: str, facts: Mapping[str, int] | None
-    ) -> Iterator[tuple[Source, Collector]]:
-        """The rows of a file, or a finding when it cannot be used. What a damaged file gave up to there is used."""
-        notices = self._notices
+    ) -> Iterator[tuple[Source, Readings]]:
+        """The runs of a file; none, and a finding, when it cannot be used."""
         try:
             with open(path, "rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             table = open_table(path)
-            source = Source(path, sha256, table.where)
-            packed = path.name.lower().endswith(".gz")
-            extras = path.stat().st_size <= EXTRAS_BYTES // (10 if packed else 1)
+            extras = path.stat().st_size <= EXTRAS_BYTES // (10 if path.name.lower().endswith(".gz") else 1)
         except (TableError, *READ_ERRORS) as error:
-            notices.finding(path, "file", f"{path}: cannot be read: {_reason(error)}")
+            self._notices.finding(path, "file", f"{path}: cannot be read: {_reason(error)}")
             return
-        collector = Collector(source, self._options, notices, name=name, facts=facts)
+        source = Source(path, sha256, table.where)
+        collector = Collector(source, self._options, self._notices, name=name, facts=facts)
         try:
             self._fill(collector, table, advance, extras=extras)
         except TableError as error:
-            notices.finding(path, "file", f"{path}: left out: {error}")
+            self._notices.finding(path, "file", f"{path}: left out: {error}")
             return
-        except READ_ERRORS as error:
-            notices.finding(path, "file", f"{path}: read up to a place where it is damaged: {_reason(error)}")
-        yield source, collector
+        yield from ((source, readings) for readings in collector.runs())
 
     def _fill(self, collector: Collector, table: Table, advance: Advance, *, extras: bool) -> None:
         if table.headers is None:
@@ -166,7 +157,7 @@ class _Reader:
         wanted = [*layout.shared, *(name for run in layout.runs.values() for name in run), *others]
         self._report_repeated(table, wanted)
         own = Layout({**layout.shared, **{name: name for name in others}}, layout.runs)
-        for block in table.blocks([table.headers.index(name) for name in wanted], self._notices, advance):
+        for block in _until_damage(table, [table.headers.index(name) for name in wanted], self._notices, advance):
             for long in own.long(block):
                 collector.add(long)
         if not collector.rows_with_metric:
@@ -175,7 +166,7 @@ class _Reader:
     def _fill_from_objects(self, collector: Collector, table: Table, advance: Advance, *, extras: bool) -> None:
         """JSONL: the columns of each block are those of its rows."""
         sample: Block | None = None
-        for block in table.blocks([], self._notices, advance):
+        for block in _until_damage(table, [], self._notices, advance):
             names = long_names(tuple(block.columns), self._options)
             self._headers |= set(block.columns)
             others = self._others(table, unnamed(tuple(block.columns), Layout(names, {})), extras=extras)
@@ -209,7 +200,7 @@ class _Reader:
         if self._options.metric in ours and measured:
             return True
         named = [i for i, name in enumerate(headers) if name and headers.index(name) == i]
-        sample = next(iter(table.blocks(named, Notices(), lambda _: None)), None)
+        sample = next(_until_damage(table, named, Notices(), lambda _: None), None)
         numbers = numeric(sample) if sample is not None else []
         if self._options.metric not in ours:
             text = missing_metric(numbers, self._options)
@@ -237,6 +228,22 @@ class _Reader:
                 near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
                 hint = f"; near it are {', '.join(near)}" if near else ""
                 self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
+
+
+def _until_damage(table: Table, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
+    """The blocks of a table up to a place where it cannot be read, which is reported."""
+    blocks = table.blocks(columns, notices, advance)
+    while True:
+        try:
+            block = next(blocks)
+        except StopIteration:
+            return
+        except READ_ERRORS as error:
+            notices.finding(
+                table.path, "file", f"{table.path}: read up to a place where it is damaged: {_reason(error)}"
+            )
+            return
+        yield block
 
 
 def _siblings(metric: str) -> list[str]:

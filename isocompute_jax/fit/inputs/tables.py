@@ -8,6 +8,7 @@ read as one cell, and the lines named after it are too low by its line breaks.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import dataclasses
 import gzip
@@ -17,7 +18,7 @@ import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -121,21 +122,15 @@ def _check_text(path: pathlib.Path) -> bytes:
     return start
 
 
-class _unpacked:
+@contextlib.contextmanager
+def _unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Opens a file, unpacking .gz: (the file, whose position tells the progress; the stream of its content)."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> tuple[BinaryIO, BinaryIO]:
-        self._file = open(self._path, "rb")
-        packed = self._path.name.lower().endswith(".gz")
-        self._stream: Any = gzip.GzipFile(fileobj=self._file) if packed else self._file
-        return self._file, self._stream
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self._file.close()
+    with open(path, "rb") as file:
+        if path.name.lower().endswith(".gz"):
+            with gzip.GzipFile(fileobj=file) as stream:
+                yield file, cast(BinaryIO, stream)
+        else:
+            yield file, file
 
 
 def _open_csv(path: pathlib.Path) -> Table:
@@ -324,6 +319,7 @@ def _parquet_blocks(
         rows, row = max(file.metadata.num_rows, 1), 1
         names = [headers[i] for i in wanted]
         for batch in file.iter_batches(batch_size=1 << 16, columns=names, use_threads=False):
+            batch.validate(full=True)  # a damaged file can give text that is none
             found = {name: batch.column(k) for k, name in reversed(list(enumerate(batch.schema.names)))}
             lines = np.arange(row, row + batch.num_rows)
             row += batch.num_rows
