@@ -155,7 +155,7 @@ class Description(NamedTuple):
         reasons = []
         if freedom < 1:
             return ["there are no more points than parameters"]
-        midpoint, end = self.form.midpoint(params), self.prepared.windows[self.row][1]
+        midpoint, end = self.form.midpoint(params), self._last_compute()
         if end < REACH * midpoint:
             reasons.append(f"the data end at {end:.3g}, before twice C_mid = {midpoint:.3g}")
         if low <= bounds[0] or high >= bounds[1]:
@@ -163,6 +163,11 @@ class Description(NamedTuple):
         elif high - low > 2 * self.options.tolerance:
             reasons.append(f"its 95% interval, {low:.3g} to {high:.3g}, is wider than ±{self.options.tolerance:g}")
         return reasons
+
+    def _last_compute(self) -> float:
+        """Compute of the last point that was fitted; the window may go on after it."""
+        count = np.count_nonzero(self.problem.root_weight[self.row])
+        return float(self.prepared.reference[self.row] * np.exp(self.problem.x[self.row][count - 1]))
 
     def _doubts(self, params: Mapping[str, float], hit: tuple[str, ...], points: int, converged: bool) -> list[str]:
         """What is wrong with the fit itself."""

@@ -16,8 +16,8 @@ from isocompute_jax.fit.results import CurveFit
 from isocompute_jax.fit.solver import fit_rising
 from isocompute_jax.records.errors import InputError
 
-GRID_MIDPOINTS = 100
-"""Midpoints of the grid procedure, spaced evenly in log C over twice the curve's range on either side."""
+GRID_STEP = 0.05
+"""Spacing of the grid procedure's midpoints in ln C (the paper does not print its own)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,22 +111,25 @@ def grid_fit(
     grid: Grid,
     options: FitOptions,
 ) -> list[GridFit]:
-    """ScaleRL's published procedure: A and C_mid on a grid, B (and R0) fitted in every cell, the least squares kept."""
+    """ScaleRL's published procedure: A and C_mid on a grid, B (and R0) fitted in every cell, the least squares kept.
+
+    Midpoints go from a quarter of the curve's range (in log C) before its first evaluation to half of it after the last.
+    """
     own = dataclasses.replace(options, form="hill", loss="squares", fix={}, bounds={}, intervals=False)
     prepared = prepare(compute, reward, [np.asarray(u, float) for u in use], options=own)
     asymptotes = grid.values()
     results = []
     for k in range(len(compute)):
         reach = math.log(prepared.windows[k][1] / prepared.windows[k][0]) or 1.0
-        midpoints = np.linspace(-reach, 2 * reach, GRID_MIDPOINTS)
+        midpoints = np.arange(-0.25 * reach, 1.5 * reach, GRID_STEP)
         cells = np.array(np.meshgrid(asymptotes, midpoints, indexing="ij")).reshape(2, -1)
         many = uncertainty.pin(prepared.problem, np.full(cells.shape[1], k), np.ones(cells.shape[1], int), cells[0])
         many = uncertainty.pin(many, np.arange(cells.shape[1]), np.full(cells.shape[1], 2), cells[1])
         start = np.stack([cells[1], np.zeros(cells.shape[1])], axis=-1)[:, None]
         found = fit_rising(many, share=HILL.share, starts=start)
         best = int(np.argmin(found.sse))
-        i, j = divmod(best, GRID_MIDPOINTS)
+        i, j = divmod(best, len(midpoints))
         params = HILL.values(found.low[best], found.high[best], found.theta[best], prepared.reference[k])
-        edge = (i in (0, len(asymptotes) - 1) and len(asymptotes) > 1) or j in (0, GRID_MIDPOINTS - 1)
+        edge = (i in (0, len(asymptotes) - 1) and len(asymptotes) > 1) or j in (0, len(midpoints) - 1)
         results.append(GridFit(**params, sse=float(found.sse[best]), at_edge=edge))
     return results

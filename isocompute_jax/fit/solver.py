@@ -2,8 +2,8 @@
 
 A rising curve is y = low + (high - low) share(theta, x) with a share that climbs. Given the shape theta, the best
 `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
-alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts; all starts of
-all curves then run side by side, and those that have converged leave the batch.
+alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts. A fixed number
+of searches run side by side in one compiled program; one that has converged makes room for the next.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ GRID_CELLS = {1: (64,), 2: (20, 10)}
 STARTS = 3
 """Lowest local minima of the grid that a search starts from."""
 
-_SLICE = 10  # steps between two looks at which searches have ended
-_SHRINK = 8  # the batch is compacted when fewer than one in so many searches are still running
-_BATCH_VALUES = 1 << 21  # curves x points held at a time: bounds the memory of a hundred thousand curves
+LANES = 256
+"""Searches that run side by side."""
+
+_SLICE = 5  # steps between two looks at which searches have ended
 _TINY = 1e-300
 
 Share = Callable[[jax.Array, jax.Array], jax.Array]
@@ -240,35 +241,46 @@ def _grid_starts(
 
 
 def _take(tree, rows):
+    """Rows of every array, copied."""
     return jax.tree.map(lambda a: np.asarray(a)[rows], tree)
 
 
 def _run(problem: Problem, theta: np.ndarray, *, share: Share, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """All searches to their end: theta [L, Q] and whether each converged [L]; those that are done leave the batch."""
-    found, converged = np.array(theta), np.zeros(len(theta), bool)
-    rows, search = np.arange(len(theta)), _begin(theta, problem)
-    for _ in range(0, MAX_STEPS, _SLICE):
-        search = _Search(*map(np.asarray, _advance(search, problem, share=share, ordered=ordered)))
-        found[rows], converged[rows] = search.theta, search.done
-        running = np.flatnonzero(~search.done)
-        if not len(running):
-            break
-        size = padded(len(running))
-        if size * _SHRINK <= len(rows):
-            keep = np.resize(running, size)  # padded with repetitions, which end alike
-            rows, search, problem = rows[keep], _take(search, keep), _take(problem, keep)
+    """All searches to their end: theta [N, Q] and whether each converged [N].
+
+    `LANES` of them run at a time, in one compiled program; one that is done makes room for the next.
+    """
+    count = len(theta)
+    found, converged = np.array(theta), np.zeros(count, bool)
+    rows = np.minimum(
+        np.arange(LANES), count - 1
+    )  # lanes without a search of their own repeat the last and stand still
+    current = _take(problem, rows)
+    search = _begin(theta[rows], current)
+    search.done[count:] = True
+    looks, waiting = np.zeros(LANES, int), min(LANES, count)
+    busy = np.arange(LANES) < count
+    while busy.any():
+        search = _Search(*map(np.array, _advance(search, current, share=share, ordered=ordered)))
+        looks += 1
+        ended = np.flatnonzero(busy & (search.done | (looks * _SLICE >= MAX_STEPS)))
+        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.done[ended]
+        busy[ended] = False
+        free = ended[: count - waiting]
+        if len(free):
+            rows[free] = np.arange(waiting, waiting + len(free))
+            waiting += len(free)
+            fresh = _take(problem, rows[free])
+            for old, new in zip((*current, *search), (*fresh, *_begin(theta[rows[free]], fresh)), strict=True):
+                old[free] = new
+            busy[free], looks[free] = True, 0
+        search.done[~busy] = True
     return found, converged
 
 
 def repeat(problem: Problem, times: int) -> Problem:
     """All curves once, then all curves again, and so on."""
     return Problem(*(np.concatenate([np.asarray(a)] * times) for a in problem))
-
-
-def padded(size: int) -> int:
-    """The number of rows that `size` of them are padded to: few sizes, so few compiled programs."""
-    step = 128 if size <= 128 else 1024
-    return -(-size // step) * step
 
 
 def fit_rising(
@@ -293,30 +305,32 @@ def fit_rising(
       starts: [K, S, Q] starts, in place of a grid.
       ordered: whether low <= high is imposed.
     """
-    count, points = np.shape(problem.x)
-    size = min(padded(count), max(1, _BATCH_VALUES // max(points, 1)))
-    done = []
     with jax.enable_x64(True):
-        for start in range(0, count, size):
-            rows = np.minimum(np.arange(start, start + size), count - 1)  # the last batch repeats its last curve
-            part = _take(Problem(*(np.asarray(a, np.float64) for a in problem)), rows)
-            where = (None if a is None else np.asarray(a, np.float64)[rows] for a in (first, last, starts))
-            done.append([a[: count - start] for a in _fit_batch(part, *where, share=share, ordered=ordered)])
-    return RisingFit(*(np.concatenate(arrays) for arrays in zip(*done, strict=True)))
+        problem = Problem(*(np.asarray(a, np.float64) for a in problem))
+        if starts is None:
+            starts = _starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
+        count, tries, width = np.shape(starts)
+        theta, converged, low, high, sse = (np.empty((tries, count, width)), *np.empty((4, tries, count)))
+        for k in range(tries):
+            theta[k], converged[k] = _run(problem, starts[:, k], share=share, ordered=ordered)
+            low[k], high[k], sse[k] = in_lanes(functools.partial(_end, share=share, ordered=ordered), problem, theta[k])
+    best = (np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=0), np.arange(count))
+    return RisingFit(low[best], high[best], theta[best], sse[best], converged[best] > 0)
 
 
-def _fit_batch(problem, first, last, starts, *, share: Share, ordered: bool) -> RisingFit:
-    settings = {"share": share, "ordered": ordered}
-    if starts is None:
-        first, last = (np.clip(a, problem.lower, problem.upper) for a in (first, last))
-        starts = _grid_starts(problem, first, last, cells=GRID_CELLS[first.shape[1]], **settings)
-    count, tries, width = np.shape(starts)
-    searches = np.minimum(np.arange(padded(count * tries)), count * tries - 1)
-    repeated = _take(problem, searches // tries)
-    theta, converged = _run(repeated, np.reshape(starts, (-1, width))[searches], **settings)
-    low, high, sse = (np.asarray(a) for a in _end(repeated, theta, **settings))
-    low, high, sse, converged = (a[: count * tries].reshape(count, tries) for a in (low, high, sse, converged))
-    best = np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=1)
-    pick = (np.arange(count), best)
-    shape = theta[: count * tries].reshape(count, tries, width)
-    return RisingFit(low[pick], high[pick], shape[pick], sse[pick], converged[pick])
+def _starts(problem: Problem, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
+    """[K, STARTS, Q] from a grid between `first` and `last`, cut to the box."""
+    cells = GRID_CELLS[first.shape[1]]
+    search = functools.partial(_grid_starts, share=share, ordered=ordered, cells=cells)
+    return in_lanes(search, problem, *(np.clip(a, problem.lower, problem.upper) for a in (first, last)))[0]
+
+
+def in_lanes(function: Callable[..., Any], problem: Problem, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Applies a compiled function to `LANES` curves at a time: one compiled program, bounded memory."""
+    count, done = len(problem.x), []
+    for start in range(0, count, LANES):
+        rows = np.minimum(np.arange(start, start + LANES), count - 1)  # the last batch repeats its last curve
+        results = function(_take(problem, rows), *(array[rows] for array in arrays))
+        results = results if isinstance(results, tuple) else (results,)
+        done.append([np.asarray(array)[: count - start] for array in results])
+    return [np.concatenate(parts) for parts in zip(*done, strict=True)]

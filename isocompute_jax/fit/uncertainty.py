@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.solver import Problem, RisingFit, Share, fit_rising, padded, repeat, whiten
+from isocompute_jax.fit.solver import Problem, RisingFit, Share, fit_rising, in_lanes, repeat, whiten
 
 CORRELATIONS = np.linspace(0.0, 0.9, 10)
 """Grid of rho."""
@@ -48,7 +48,7 @@ class Noise(NamedTuple):
       weight: [R, K], sums to 1 over rho.
       freedom: [K] points - free parameters.
       scale: [R K] estimated variance of a residual.
-      covariance: [K, Q + 2, Q + 2] of (low, high, *theta), over all rho; 0 for what is fixed or at its bound.
+      covariance: [K, Q + 2, Q + 2] of (low, high, *theta) at the mean of rho; 0 for what is fixed or at its bound.
       condition: [K] condition number of the scaled Jacobian at rho = 0.
     """
 
@@ -103,10 +103,8 @@ def _jacobian(problem: Problem, at: jax.Array, *, share: Share) -> jax.Array:
 def jacobian(problem: Problem, fit: RisingFit, *, share: Share) -> np.ndarray:
     """[K, P, Q + 2] derivative of the whitened curve; 0 for parameters that are fixed or stand at their bound."""
     at, (lower, upper) = coordinates(fit), box(problem)
-    rows = np.minimum(np.arange(padded(len(at))), len(at) - 1)
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(np.asarray(a)[rows]) for a in (*problem, at)]
-        values = np.asarray(_jacobian(Problem(*arrays[:-1]), arrays[-1], share=share))[: len(at)]
+        values = in_lanes(functools.partial(_jacobian, share=share), problem, at)[0]
     return values * ((at > lower) & (at < upper))[:, None, :]
 
 
@@ -134,10 +132,8 @@ def noise(problem: Problem, fit: RisingFit, *, share: Share) -> Noise:
     weight = np.exp(likelihood - likelihood.max(axis=0))
     weight /= weight.sum(axis=0)
 
-    inverse = np.linalg.pinv(normal, hermitian=True) * scale[:, None, None]
-    apart = coordinates(fits) - np.tile(coordinates(fit), (len(grid), 1))
-    spread = inverse + apart[:, :, None] * apart[:, None, :]
-    covariance = np.einsum("rk,rkij->kij", weight, spread.reshape(len(grid), count, *normal.shape[1:]))
+    likely = np.abs(grid[:, None] - grid @ weight).argmin(axis=0) * count + np.arange(count)
+    covariance = np.linalg.pinv(normal[likely], hermitian=True) * scale[likely, None, None]
     return Noise(many, fits, weight, freedom, scale, covariance, _condition(normal[:count]))
 
 
