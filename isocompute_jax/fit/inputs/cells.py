@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,8 @@ NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 def blank(values: Values) -> np.ndarray:
     """[n] bool: cells with nothing in them."""
     if isinstance(values, list):
+        if set(map(type, values)) <= {int, float}:
+            return np.zeros(len(values), dtype=bool)
         return np.array([value is None or value == "" for value in values], dtype=bool)
     empty = values.is_null()
     if _is_text(values.type):
@@ -32,7 +35,7 @@ def blank(values: Values) -> np.ndarray:
 def numbers(values: Values) -> np.ndarray:
     """[n] float64: finite numbers, NaN for anything else (text, `nan`, `inf`, `1,234`, truth values, blanks)."""
     if isinstance(values, list):
-        return np.array([_number(value) for value in values], dtype=np.float64)
+        return _from_json(values)
     kind = values.type
     if pa.types.is_dictionary(kind):
         return numbers(values.dictionary_decode())  # pyright: ignore[reportAttributeAccessIssue]
@@ -101,6 +104,14 @@ def _parse(values: pa.Array) -> np.ndarray:
         trimmed = pc.utf8_trim_whitespace(values)
         likely = pc.match_substring_regex(trimmed, NUMBER)
         return pc.if_else(likely, trimmed, None).cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def _from_json(values: list[Any]) -> np.ndarray:
+    if set(map(type, values)) <= {int, float}:
+        with contextlib.suppress(OverflowError):  # an integer beyond the largest float
+            found = np.array(values, dtype=np.float64)
+            return np.where(np.isfinite(found), found, np.nan)
+    return np.array([_number(value) for value in values], dtype=np.float64)
 
 
 def _number(value: Any) -> float:
