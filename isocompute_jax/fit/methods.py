@@ -113,7 +113,7 @@ def grid_fit(
 ) -> list[GridFit]:
     """ScaleRL's published procedure: A and C_mid on a grid, B (and R0) fitted in every cell, the least squares kept.
 
-    Midpoints go from a quarter of the curve's range (in log C) before its first evaluation to half of it after the last.
+    Midpoints go from a quarter of the curve's range (in log C) before its first evaluation to half of it after its end.
     """
     own = dataclasses.replace(options, form="hill", loss="squares", fix={}, bounds={}, intervals=False)
     prepared = prepare(compute, reward, [np.asarray(u, float) for u in use], options=own)
