@@ -7,6 +7,6 @@ are log lines of something else. A bad row is reported with its file and line an
 
 from isocompute_jax.fit.inputs.curves import MAX_POINTS, SOLVE_SHARES, RunCurve
 from isocompute_jax.fit.inputs.options import ReadOptions, parse_columns
-from isocompute_jax.fit.inputs.read import load_runs, read_curves
+from isocompute_jax.fit.inputs.read import read_curves
 
-__all__ = ["MAX_POINTS", "SOLVE_SHARES", "ReadOptions", "RunCurve", "load_runs", "parse_columns", "read_curves"]
+__all__ = ["MAX_POINTS", "SOLVE_SHARES", "ReadOptions", "RunCurve", "parse_columns", "read_curves"]

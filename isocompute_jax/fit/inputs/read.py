@@ -81,11 +81,6 @@ def read_curves(
     return curves, notices.texts()
 
 
-def load_runs(roots: Sequence[str], *, eval_set: str, metric: str) -> tuple[list[RunCurve], list[str]]:
-    """`read_curves` with every other option at its default."""
-    return read_curves(roots, ReadOptions(metric=metric, eval_set=eval_set))
-
-
 class _Reader:
     """Reads run directories and tables into `curves` [R]; `seeded` [R] says whose seed is known."""
 
