@@ -6,25 +6,20 @@ BUILD.md documents the keys. Compute is in the unit `compute_unit`; null is unkn
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import math
-import platform
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from isocompute_jax import __version__
 from isocompute_jax.fit.analysis import Analysis
 from isocompute_jax.fit.bootstrap import PERCENTILES, leaders_at, switch_interval
 from isocompute_jax.fit.inputs import SOLVE_SHARES
 from isocompute_jax.fit.pooling import average_seeds
 from isocompute_jax.fit.prediction import Holdout
+from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.fit.stages import MetricAnalysis, Slice
 from isocompute_jax.fit.support import cell, per_seed, support, switches_of, ties
-
-SCHEMA_VERSION = 2
 
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
@@ -34,7 +29,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "analysis": "frontier",
         "compute_unit": analysis.options.read.compute,
-        "inputs": _inputs(analysis),
+        "inputs": [input_row(run) for run in analysis.runs],
         "flags": analysis.options.flags(),
         "versions": versions(),
         "seed": analysis.options.seed,
@@ -56,27 +51,6 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "targets": {name: _target(found) for name, found in analysis.targets.items()},
         "training": _training(analysis),
     })  # fmt: skip
-
-
-def _inputs(analysis: Analysis) -> list[dict[str, Any]]:
-    return [
-        {
-            "run": run.run,
-            "path": run.source,
-            "sha256": run.sha256,
-            **dataclasses.asdict(run.facts),
-            "finished": run.finished,
-            "evaluations": len(run.compute),
-            "max_compute": run.compute[-1],
-        }
-        for run in analysis.runs
-    ]
-
-
-def versions() -> dict[str, str]:
-    """Of this package, Python and the libraries that compute."""
-    found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
-    return {"isocompute_jax": __version__, "python": platform.python_version(), **found}
 
 
 def _base_model(analysis: Analysis) -> dict[str, float]:
@@ -260,18 +234,3 @@ def _training(analysis: Analysis) -> list[dict[str, Any]]:
         if series:
             rows.append(cell(group.configuration) | {"series": series})
     return rows
-
-
-def plain(value: Any) -> Any:
-    """Plain Python for JSON: NumPy scalars and arrays unpacked, NaN and infinity as None."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

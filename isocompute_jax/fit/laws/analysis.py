@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import math
-import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isocompute_jax import __version__
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     TAILS,
@@ -26,12 +22,12 @@ from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
 from isocompute_jax.fit.laws.results import ChinchillaFit, ModelSizeFit
 from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
+from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.inputs import RunCurve
 
-SCHEMA_VERSION = 2
 SLOPE_POINTS = 80
 BUDGETS = 9
 
@@ -51,9 +47,9 @@ def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawO
     return plain({
         "schema_version": SCHEMA_VERSION,
         "analysis": options.analysis,
-        "inputs": [_input(run) for run in runs],
+        "inputs": [input_row(run) for run in runs],
         "flags": dataclasses.asdict(options),
-        "versions": _versions(),
+        "versions": versions(),
         "seed": options.seed if options.analysis == "chinchilla" else None,  # the model-size law draws no numbers
         "warnings": [*warnings, *more],
         **parts,
@@ -194,34 +190,3 @@ def _optimal(fit: ChinchillaFit, flops: float) -> dict[str, Any]:
         low, high = np.percentile(draws, TAILS) if len(draws) else (np.nan, np.nan)
         row |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return row | {"loss": fit.loss(*best), "note": ""}
-
-
-def _input(run: RunCurve) -> dict[str, Any]:
-    return {
-        "run": run.run,
-        "path": run.source,
-        "sha256": run.sha256,
-        **dataclasses.asdict(run.facts),
-        "evaluations": len(run.compute),
-        "max_compute": run.compute[-1],
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
-    return {"isocompute_jax": __version__, "python": platform.python_version(), **found}
-
-
-def plain(value: Any) -> Any:
-    """Plain Python for JSON: NumPy scalars and arrays unpacked, NaN and infinity as None."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
