@@ -1,4 +1,4 @@
-"""report.html: one file that opens offline and prints well, for a reader who has not read the paper."""
+"""report.html: one file that opens offline and prints well, for a reader who has not read the papers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,60 @@ from typing import Any
 import jinja2
 
 from isocompute_jax.fit import findings
-from isocompute_jax.fit.sections import Figures, Section, Summary, analysis_sections
+from isocompute_jax.fit.laws.findings import law_headline
+from isocompute_jax.fit.laws.report import law_title
+from isocompute_jax.fit.sections import Figures, Html, Section, Summary, analysis_sections
 
 MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 EN_DASH, NO_BREAK_SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
+
+LEADS = {
+    "frontier": "Reinforcement learning of a language model spends its compute on sampled answers. Given a base model, "
+    "a set of training problems and a budget of C sampled answers: is it better to sample many answers to each problem "
+    "and take few steps, or few answers and take many steps? And how does the best choice move as the budget grows?",
+    "model_size": "How much reward does a given amount of training bring to a small model, and how much to a large "
+    "one? And can the one be told from the other?",
+    "chinchilla": "The law by which pre-training divides compute between model size and tokens, fitted to these runs "
+    "for comparison.",
+}
+GLOSSARIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "frontier": (
+        ("rollout", "one sampled answer to a training problem, with the reward it got: 1 if it is right, 0 if not."),
+        (
+            "n",
+            "group size: rollouts sampled for each problem in one step. They are compared with each other to see which "
+            "to reinforce.",
+        ),
+        (
+            Html("B<sub>problem</sub>"),
+            Html("different problems in one step, so that a step has B<sub>problem</sub> &times; n rollouts."),
+        ),
+        ("M", "steps: updates of the model."),
+        ("C", Html("compute: all rollouts that training paid for, C = B<sub>problem</sub> &times; n &times; M.")),
+        ("n*", "the n with the highest reward at a given C, on the evaluation problems."),
+        (
+            "D, epoch",
+            "D is the number of training problems; an epoch is one pass over them, so C / (n D) epochs have gone by.",
+        ),
+        ("seed", "a repetition of a run with other random numbers: how far results differ by chance."),
+    ),
+    "model_size": (
+        ("N", "parameters of the model."),
+        ("X", "the resource that training spends: compute in FLOPs, or data."),
+        ("L", "the loss: one minus the reward."),
+    ),
+    "chinchilla": (
+        ("N", "parameters of the model."),
+        ("D", "tokens that it was trained on."),
+        ("C", "compute in FLOPs, 6 N D."),
+    ),
+}
 
 
 def render_report(
     summary: Summary, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
 ) -> str:
-    """The HTML text.
+    """The HTML text of an analysis of learning curves.
 
     Args:
       summary: content of summary.json.
@@ -27,6 +71,16 @@ def render_report(
       before: sections that come before the analysis (how the runs were made).
       after: sections that come after it (what it does not show).
     """
+    sections = [*before, *analysis_sections(summary, figures), *after]
+    return _render(summary, summary["flags"]["title"], findings.headline(summary), sections)
+
+
+def render_law_report(summary: Summary, sections: Sequence[Section]) -> str:
+    """The HTML text of a law's analysis, from its summary and its sections (see `laws.report.law_sections`)."""
+    return _render(summary, law_title(summary), law_headline(summary), sections)
+
+
+def _render(summary: Summary, title: str, headline: Sequence[str], sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         autoescape=True,
@@ -38,10 +92,25 @@ def render_report(
     environment.filters["cell"] = cell
     environment.filters["unbroken"] = unbroken
     return environment.get_template("report.html.j2").render(
-        summary=summary,
-        headline=findings.headline(summary),
-        sections=[*before, *analysis_sections(summary, figures), *after],
+        title=title,
+        lead=LEADS[summary["analysis"]],
+        headline=headline,
+        glossary=GLOSSARIES[summary["analysis"]],
+        sections=sections,
+        warnings=summary["warnings"],
+        settings=_settings(summary),
     )
+
+
+def _settings(summary: Summary) -> str:
+    """What was read and by which choices, in one sentence, for the footer."""
+    flags, count = summary["flags"], len(summary["inputs"])
+    told = [f"{count} run{'s' if count != 1 else ''}; metric {flags['metric']}"]
+    if summary["analysis"] == "frontier":
+        bins = f" (bin width {flags['bin_width']})" if flags["bin_width"] else ""
+        told.append(f"on {flags['eval_set']}; evaluations fitted: {flags['records']}{bins}; seed {flags['seed']}")
+    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+    return f"{' '.join(told)}. {versions}."
 
 
 def embedded(path: pathlib.Path) -> str:
