@@ -50,3 +50,25 @@ def test_running_average_shrinks_alike_on_both_sides():
     np.testing.assert_allclose(running_average(np.arange(6.0), window=5), np.arange(6.0))
     with pytest.raises(ValueError, match="odd"):
         running_average(np.arange(4.0), window=2)
+
+
+def test_the_law_in_linear_steps_is_recovered():
+    steps = np.linspace(100, 8000, 40)
+    group_size = 2 ** (4.0 / (1 + np.exp(-2e-3 * (steps - 3000))) + 3.0)
+    fit = fit_allocation(steps, group_size, window=1, axis="steps")
+    np.testing.assert_allclose((fit.span, fit.slope, fit.midpoint, fit.floor), (4.0, 2e-3, 3000, 3.0), rtol=1e-6)
+    assert fit.status == "ok", fit.message
+    np.testing.assert_allclose(fit.optimal_group_size(steps), group_size, rtol=1e-6)
+
+
+def test_intervals_are_percentiles_of_the_laws_of_the_replicates():
+    compute = np.geomspace(1e4, 1e8, 24)
+    midpoints = np.linspace(5.6, 6.0, 41)
+    laws = 2 ** (6.0 / (1 + np.exp(-4.0 * (np.log10(compute) - midpoints[:, None]))) + 2.0)
+    fit = fit_allocation(compute, laws[20], window=1, replicates=laws)
+    assert fit.interval95["midpoint"] == pytest.approx(tuple(np.percentile(midpoints, (2.5, 97.5))), rel=1e-6)
+    assert fit.interval95["saturation"] == pytest.approx((256, 256), rel=1e-6)
+    flat = np.full_like(laws, 8.0)
+    assert fit_allocation(compute, laws[20], window=1, replicates=flat).interval95 == {}
+    gaps = np.where(compute < 2e4, np.nan, laws)
+    assert fit_allocation(compute, laws[20], window=1, replicates=gaps).interval95 == {}
