@@ -121,7 +121,9 @@ class Description(NamedTuple):
         slope = np.array([-1 / gain, 1 / gain, params["exponent"] * math.log(self.prepared.reference[k])])
         error = math.sqrt(max(float(slope @ covariance @ slope), 0.0))
         reach = uncertainty.critical(freedom) * error
-        return params["scale"] * error, params["scale"] * math.exp(-reach), params["scale"] * math.exp(reach)
+        with np.errstate(over="ignore"):  # next to nothing is known of an exponent that hardly matters
+            factor = float(np.exp(reach))
+        return params["scale"] * error, params["scale"] / factor, params["scale"] * factor
 
     def _identified(
         self, params: Mapping[str, float], ends: Mapping[str, tuple[float, float]], freedom: int

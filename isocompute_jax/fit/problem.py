@@ -70,8 +70,8 @@ class FitOptions:
             own = self._own(flag, name)
             level = own in ("floor", "asymptote")
             low, high = self.reward_range if level else (np.nextafter(0.0, 1.0), math.inf)
-            if not low <= least <= most <= high:
-                where = f"in {low:g}..{high:g}" if level else "above 0"
+            if not low <= least <= most <= high or most == math.inf:
+                where = f"in {low:g}..{high:g}" if level else "above 0, the smaller first, both finite"
                 raise InputError(f"--{flag}: {name}={least:g}{'' if least == most else f':{most:g}'} must lie {where}")
             found[own] = (float(least), float(most))
         return found

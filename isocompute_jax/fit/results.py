@@ -68,7 +68,7 @@ class CurveFit:
       bic: Bayesian information criterion.
       condition: condition number of the Jacobian with columns of length 1.
       noise: standard deviation of a residual.
-      correlation: of neighbouring residuals, in 0..0.9.
+      correlation: of neighbouring residuals, in -0.6..0.9.
       status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
       message: empty, or what is wrong.
       search: for further computations; None when failed.
