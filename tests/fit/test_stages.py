@@ -1,0 +1,165 @@
+"""The stages on tables: slices, other units of compute, unknown group sizes, weights, the learning rate's source."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.analysis import analyse_runs
+from isocompute_jax.fit.forms import hill
+from isocompute_jax.fit.inputs import ReadOptions
+from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.summary import summarise
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import CONFIG
+from tests.fit.runs import CROSSING, write_sweep
+
+COMPUTE = np.geomspace(2e3, 1e6, 12)
+QUICK = {"bootstrap": "none", "holdout": 0.0, "records": "off"}
+READ = ReadOptions(metric="reward")
+
+
+def truth(n: int, batch: int) -> tuple[float, float, float, float]:
+    """Larger n climb later and higher; B_problem = 16 is a little better than 64."""
+    return 0.05, 0.5 + 0.1 * np.log2(n / 4) - 0.0004 * batch, 1.5e4 * n / 4, 1.0
+
+
+def table(path: pathlib.Path, *, noise: float = 0.0, **columns) -> pathlib.Path:
+    """A grid of n in 4, 8, 16 and B_problem in 16, 64; `columns`: name -> function of (n, batch, compute)."""
+    rng = np.random.default_rng(0)
+    lines = [",".join(["run", "group_size", "problems_per_batch", "problem_set_size", "compute", "reward", *columns])]
+    for n in (4, 8, 16):
+        for batch in (16, 64):
+            for c, r in zip(COMPUTE, hill(COMPUTE, *truth(n, batch)), strict=True):
+                cells = [f"n{n}-B{batch}", n, batch, 1000, c, r + noise * rng.normal()]
+                lines.append(",".join(map(str, [*cells, *(f(n, batch, c) for f in columns.values())])))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@functools.cache
+def sliced(directory: pathlib.Path):
+    return analyse_runs([str(table(directory / "grid.csv"))], Options(read=READ, **QUICK))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return sliced(tmp_path_factory.mktemp("grid"))
+
+
+def test_slices_hold_what_their_members_share(found):
+    parts = {(part.kind, part.value): part for part in found.slices}
+    names = [curve.configuration for curve in found.main.curves]
+    assert set(parts) == {
+        ("problems_per_batch", 16), ("problems_per_batch", 64),
+        ("rollouts_per_step", 256),  # 4 x 64 and 16 x 16; 8 x 16 and the others are alone
+    }  # fmt: skip
+    for (kind, value), part in parts.items():
+        for i in part.members:
+            shared = names[i].problems_per_batch * (names[i].group_size if kind == "rollouts_per_step" else 1)
+            assert shared == value
+        assert {s.index for s in part.frontier.segments} <= set(part.members)
+    assert parts["rollouts_per_step", 256].allocation.axis == "steps"
+    steps = parts["rollouts_per_step", 256].allocation.compute
+    np.testing.assert_allclose(steps, [b.compute / 256 for b in found.main.budgets], rtol=1e-12)
+
+
+def test_a_slice_has_the_crossings_of_its_members(found):
+    part = next(p for p in found.slices if (p.kind, p.value) == ("problems_per_batch", 16))
+    sizes = [curve.configuration.group_size for curve in found.main.curves]
+    gains = {n: truth(n, 16)[1] - 0.05 for n in (4, 8, 16)}
+    for switch in part.frontier.switches:
+        n, m = sizes[switch.from_index], sizes[switch.to_index]
+        # g C / (C + c) = h C / (C + d)  =>  C = (h c - g d) / (g - h)
+        expected = (gains[m] * 3750 * n - gains[n] * 3750 * m) / (gains[n] - gains[m])
+        assert switch.compute == pytest.approx(expected, rel=1e-5)
+    assert [(sizes[s.from_index], sizes[s.to_index]) for s in part.frontier.switches] == [(4, 8), (8, 16)]
+
+
+def test_the_free_frontier_gives_problems_per_batch_and_steps(found):
+    rows = summarise(found)["frontier"]["budgets"]
+    assert {row["problems_per_batch"] for row in rows} == {16}
+    for row in rows:
+        assert row["num_steps"] == pytest.approx(row["compute"] / (16 * row["group_size"]))
+    assert [row["group_size"] for row in rows] == sorted(row["group_size"] for row in rows)
+
+
+def test_other_units_of_compute(tmp_path, found):
+    """With 50 tokens per rollout everything happens at 50 times the compute, and epochs stay what they are."""
+    path = table(tmp_path / "tokens.csv", tokens=lambda n, batch, c: 50 * c)
+    options = Options(read=ReadOptions(metric="reward", compute="tokens"), budgets=(5e6,), **QUICK)
+    other = analyse_runs([str(path)], options)
+    pairs = list(zip(found.main.frontier.switches, other.main.frontier.switches, strict=True))
+    assert len(pairs) == 2
+    for one, two in pairs:
+        assert two.compute == pytest.approx(50 * one.compute, rel=1e-6)
+        assert two.epochs == pytest.approx(one.epochs, rel=1e-2)  # interpolated between evaluations
+    (advice,) = other.recommendations
+    assert advice.num_steps == round(1e5 / (advice.group_size * 16))
+    assert summarise(other)["compute_unit"] == "tokens"
+
+
+def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
+    lines = ["run,compute,reward"]
+    for name, n in (("recipe a", 4), ("recipe b", 16)):
+        lines += [f"{name},{c},{r}" for c, r in zip(COMPUTE, hill(COMPUTE, *truth(n, 16)), strict=True)]
+    (tmp_path / "two.csv").write_text("\n".join(lines))
+    other = analyse_runs([str(tmp_path / "two.csv")], Options(read=READ, budgets=(1e5,), **QUICK))
+    assert [curve.configuration.name for curve in other.main.curves] == ["recipe a", "recipe b"]
+    assert len(other.main.frontier.switches) == 1 and np.isnan(other.main.frontier.switches[0].epochs)
+    assert other.allocation.status == "failed" and "unknown" in other.allocation.message
+    (advice,) = other.recommendations
+    assert (advice.run, advice.num_steps) == ("recipe b", None)
+    json.dumps(summarise(other), allow_nan=False)
+
+
+def test_weights_move_the_fit_towards_what_is_sure(tmp_path):
+    """Late evaluations are wrong by 0.05 and say so: with their standard errors the truth comes back."""
+    path = table(tmp_path / "weighted.csv", se=lambda n, batch, c: 10.0 if c > 5e5 else 0.001)
+    text = path.read_text().splitlines()
+    late = [i for i, line in enumerate(text[1:], 1) if float(line.split(",")[4]) > 5e5]
+    for i in late:
+        cells = text[i].split(",")
+        cells[5] = str(float(cells[5]) + 0.05)
+        text[i] = ",".join(cells)
+    path.write_text("\n".join(text))
+    plain, weighted = (
+        analyse_runs([str(path)], Options(read=READ, stderr_column=column, **QUICK)).main.fits[0].asymptote
+        for column in ("", "se")
+    )
+    assert weighted == pytest.approx(truth(4, 16)[1], abs=1e-4) and abs(plain - weighted) > 0.01
+
+
+def test_binomial_weights_by_hand(tmp_path):
+    options = Options(read=READ, evaluation_samples=96, **QUICK)
+    other = analyse_runs([str(table(tmp_path / "grid.csv"))], options)
+    assert other.main.errors is not None
+    share = (other.main.curves[0].reward * 96 + 2) / 100
+    np.testing.assert_allclose(other.main.errors[0], np.sqrt(share * (1 - share) / 96))
+
+
+def test_a_missing_standard_error_names_the_flag(tmp_path):
+    with pytest.raises(InputError, match="--stderr_column=nothing"):
+        analyse_runs([str(table(tmp_path / "grid.csv"))], Options(read=READ, stderr_column="nothing", **QUICK))
+
+
+def test_the_learning_rate_comes_from_the_runs_or_else_from_the_paper(tmp_path, found):
+    runs = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4)}, seeds=1)
+    for config in runs.glob(f"*/{CONFIG}"):
+        facts = json.loads(config.read_text())
+        facts["config"]["optimizer"] = {"base_lr": 4e-4, "base_batch": 64, "lr_scaling_exponent": 0.5}
+        config.write_text(json.dumps(facts))
+    (advice,) = analyse_runs([str(runs)], Options(budgets=(1e5,), **QUICK)).recommendations
+    assert advice.group_size == 4
+    assert advice.learning_rate == pytest.approx(4e-4 * np.sqrt(32 / 64))
+    assert any("that of the runs" in reason for reason in advice.reasons)
+
+
+def test_a_budget_without_a_frontier_is_an_input_error(tmp_path):
+    (tmp_path / "short.csv").write_text("run,group_size,problems_per_batch,compute,reward\na,4,8,1000,0.2\n")
+    with pytest.raises(InputError, match="--budget"):
+        analyse_runs([str(tmp_path / "short.csv")], Options(read=READ, budgets=(1e4,), **QUICK))
