@@ -1,0 +1,173 @@
+"""The command on exports shaped like other frameworks' logs, on laws, and on input that is no good."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.fit.__main__ import main
+from isocompute_jax.fit.forms import hill
+from tests.fit import frameworks
+
+PATTERN = r"--run_pattern=n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the main with these flags in this process: (exit code, stdout, stderr)."""
+    values = flags.FLAGS
+    if not values.is_parsed():
+        values.mark_as_parsed()
+    saved = {name: (values[name].value, values[name].present) for name in values}
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        values(["fit", *arguments])
+        code = app.exit_code(main)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    yield call
+    for name, (value, present) in saved.items():
+        values[name].value, values[name].present = value, present
+
+
+def summary_of(out: pathlib.Path) -> dict:
+    return json.loads((out / "summary.json").read_text())
+
+
+def check(out: pathlib.Path, targets: set[str]) -> None:
+    """Two configurations with two seeds each, whose evaluations are the known ones."""
+    summary = summary_of(out)
+    assert [(c["group_size"], c["problems_per_batch"], c["seeds"]) for c in summary["curves"]] == [
+        (4, 32, [0, 1]),
+        (16, 32, [0, 1]),
+    ]
+    for curve in summary["curves"]:
+        n = curve["group_size"]
+        compute = [step * 32 * n for step in frameworks.STEPS]
+        reward = [np.mean([frameworks.reward(n, s, step) for s in frameworks.SEEDS]) for step in frameworks.STEPS]
+        assert curve["points"]["compute"] == pytest.approx(compute)
+        assert curve["points"]["reward"] == pytest.approx(reward)
+    assert set(summary["targets"]) == targets
+    assert {path.name for path in out.iterdir()} >= {"report.html", "fits.csv", "allocation.csv", "figures"}
+
+
+def test_a_verl_history(run, tmp_path):
+    frameworks.write_verl(tmp_path / "history.csv")
+    columns = (
+        "run_name:run,val-core/math_dapo/acc/mean@4:avg@4,val-core/math_dapo/acc/best@4/mean:best@4,"
+        "val-aux/math_dapo/acc/worst@4/mean:worst@4"
+    )
+    code, text, _ = run(
+        f"--runs={tmp_path / 'history.csv'}", f"--out={tmp_path / 'out'}", f"--columns={columns}", PATTERN,
+        "--budget=2e4,1e6",
+    )  # fmt: skip
+    assert code == 0 and "report.html" in text
+    check(tmp_path / "out", {"avg@4", "best@4", "worst@4"})
+    advice = summary_of(tmp_path / "out")["allocation"]["recommendations"]
+    assert [a["budget"] for a in advice] == [2e4, 1e6]
+    for row in advice:
+        assert row["num_steps"] == round(row["budget"] / (32 * row["group_size"])) and row["reasons"]
+    with open(tmp_path / "out" / "allocation.csv", newline="") as file:
+        assert [float(row["num_steps"]) for row in csv.DictReader(file)] == [a["num_steps"] for a in advice]
+
+
+def test_a_trl_panel(run, tmp_path):
+    frameworks.write_trl(tmp_path / "panel.csv")
+    code, _, errors = run(
+        f"--runs={tmp_path / 'panel.csv'}", f"--out={tmp_path / 'out'}",
+        "--columns=eval/rewards/accuracy_reward/mean:avg@4", r"--run_pattern=n(?P<group_size>\d+)-.*s(?P<seed>\d+)",
+        "--constants=problems_per_batch=32",
+    )  # fmt: skip
+    assert code == 0, errors
+    check(tmp_path / "out", {"avg@4"})
+
+
+def test_prime_rl_logs(run, tmp_path):
+    frameworks.write_prime_rl(tmp_path / "logs")
+    code, _, errors = run(
+        f"--runs={tmp_path / 'logs' / '*.jsonl'}", f"--out={tmp_path / 'out'}", "--columns=eval/aime2024/avg@4:avg@4",
+        PATTERN,
+    )  # fmt: skip
+    assert code == 0, errors
+    check(tmp_path / "out", {"avg@4"})
+
+
+def table(path: pathlib.Path, *, bad: str = "") -> pathlib.Path:
+    compute = np.geomspace(1e3, 1e6, 10)
+    lines = ["run,group_size,problems_per_batch,compute,avg@4"]
+    for n, midpoint in ((4, 2e4), (16, 8e4)):
+        lines += [f"n{n},{n},8,{c},{r}" for c, r in zip(compute, hill(compute, 0.1, 0.7, midpoint, 1.0), strict=True)]
+    path.write_text("\n".join([*lines, *filter(None, [bad])]) + "\n")
+    return path
+
+
+def test_strict_makes_a_finding_fatal_and_writes_nothing(run, tmp_path):
+    path = table(tmp_path / "curves.csv", bad="n4,4,8,2e6,1.7")
+    where = f"{path}:22: "
+    code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'strict'}", "--strict")
+    assert code == 2 and where in errors and not (tmp_path / "strict").exists()
+    code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}", "--nostrict")
+    assert code == 0 and where in errors
+    assert any(where in warning for warning in summary_of(tmp_path / "out")["warnings"])
+
+
+def test_nothing_usable_exits_with_2(run, tmp_path):
+    path = tmp_path / "curves.csv"
+    path.write_text("run,group_size,problems_per_batch,compute,avg@4\na,4,8,1000,1.5\na,4,8,oops,0.2\n")
+    code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}")
+    assert code == 2 and "no usable run" in errors and not (tmp_path / "out").exists()
+
+
+def test_scalerls_way(run, tmp_path):
+    path = table(tmp_path / "curves.csv")
+    code, text, errors = run(
+        f"--runs={path}", f"--out={tmp_path / 'out'}", "--records=off", "--window=1500,5e5", "--fix=A=0.7",
+        "--grid=0.6:0.8:0.05", "--bootstrap=none",
+    )  # fmt: skip
+    assert code == 0, errors
+    summary = summary_of(tmp_path / "out")
+    for curve in summary["curves"]:
+        assert curve["params"]["asymptote"] == curve["grid"]["asymptote"] == 0.7 and curve["identified"]["asymptote"]
+        assert 1500 <= curve["window"][0] <= curve["window"][1] <= 5e5
+    assert summary["comparison"]["asymptote"] == 0.7 and summary["bootstrap"] is None
+    assert summary["frontier"]["switches"] == []  # equal up to the midpoint: the curves meet nowhere
+    assert "0.7" in text
+
+
+def law_table(path: pathlib.Path, columns: str, rows: list[str]) -> pathlib.Path:
+    path.write_text("\n".join([columns, *rows]) + "\n")
+    return path
+
+
+def test_the_model_size_law(run, tmp_path):
+    rows = []
+    for size in (0.5e9, 1.5e9, 7e9, 14e9):
+        slope = 0.2 / (1 + 3e9 / size)
+        for tokens in np.geomspace(1e8, 1e10, 8):
+            rows.append(f"m{size},{size:.0f},{tokens},{1 - np.exp(-slope * np.log(6 * size * tokens) + 6 * slope)}")
+    path = law_table(tmp_path / "sizes.csv", "run,model_params,tokens,avg@4", rows)
+    code, text, errors = run("--analysis=model_size", f"--runs={path}", f"--out={tmp_path / 'out'}", "--compute=tokens")
+    assert code == 0, errors
+    law = summary_of(tmp_path / "out")["law"]
+    assert law["k_max"]["value"] == pytest.approx(0.2, rel=1e-5) and law["n0"]["value"] == pytest.approx(3e9, rel=1e-4)
+    assert "k_max" in text and (tmp_path / "out" / "report.html").exists()
+
+
+def test_the_pre_training_law(run, tmp_path):
+    rows = []
+    for size in (1e8, 4e8, 1e9, 4e9):
+        for tokens in np.geomspace(2e9, 1e11, 5):
+            rows.append(f"m{size}-{tokens:.3g},{size:.0f},{tokens},{1.7 + 400 / size**0.34 + 410 / tokens**0.28}")
+    path = law_table(tmp_path / "losses.csv", "run,model_params,tokens,loss", rows)
+    code, text, errors = run(
+        "--analysis=chinchilla", "--metric=loss", f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=20"
+    )
+    assert code == 0, errors
+    assert summary_of(tmp_path / "out")["analysis"] == "chinchilla" and "alpha" in text
