@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit import uncertainty
-from isocompute_jax.fit.description import Description, failed
+from isocompute_jax.fit.description import describe, failed
 from isocompute_jax.fit.forms import FORMS, Form
 from isocompute_jax.fit.problem import FitOptions, Prepared, prepare
 from isocompute_jax.fit.results import CurveFit
@@ -117,6 +117,7 @@ def fit_curves(
     share = FORMS[options.form].share
     noise = uncertainty.noise(problem, found, share=share) if options.intervals else None
     interval = uncertainty.intervals(noise, found, share=share) if noise else None
-    for row, i in enumerate(usable):
-        fits[i] = Description(prepared, problem, found, options, row).fit(noise, interval)
+    records = describe(prepared, problem, found, options, noise=noise, interval=interval)
+    for i, record in zip(usable, records, strict=True):
+        fits[i] = record
     return fits

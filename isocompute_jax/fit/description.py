@@ -38,14 +38,34 @@ def failed(options: FitOptions) -> CurveFit:
     )
 
 
+def describe(
+    prepared: Prepared,
+    problem: Problem,
+    found: RisingFit,
+    options: FitOptions,
+    *,
+    noise: uncertainty.Noise | None,
+    interval: uncertainty.Interval | None,
+) -> list[CurveFit]:
+    """The records of a batch of K curves; without `noise` nothing is said about uncertainty."""
+    at, (lower, upper) = uncertainty.coordinates(found), uncertainty.box(problem)
+    rows = range(len(at))
+    return [
+        Description(prepared, problem, found, options, k, at[k], lower[k], upper[k]).fit(noise, interval) for k in rows
+    ]
+
+
 class Description(NamedTuple):
-    """Turns one row of a batch into a `CurveFit`."""
+    """Turns one row of a batch into a `CurveFit`; `at`, `lower` and `upper` are that row's coordinates and bounds."""
 
     prepared: Prepared
     problem: Problem
     found: RisingFit
     options: FitOptions
     row: int
+    at: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
 
     @property
     def form(self) -> Form:
@@ -53,11 +73,10 @@ class Description(NamedTuple):
         return FORMS[self.options.form]
 
     def fit(self, noise: uncertainty.Noise | None, interval: uncertainty.Interval | None) -> CurveFit:
-        """The record; without `noise` nothing is said about uncertainty."""
+        """The record."""
         k, found = self.row, self.found
-        at = uncertainty.coordinates(found)[k]
+        at, lower, upper = self.at, self.lower, self.upper
         params = self.form.values(at[0], at[1], at[2:], self.prepared.reference[k])
-        lower, upper = (ends[k] for ends in uncertainty.box(self.problem))
         free = lower < upper
         hit = tuple(n for n, bad in zip(self.form.params, free & ((at <= lower) | (at >= upper)), strict=True) if bad)
         weight = np.asarray(self.problem.root_weight)[k] ** 2
@@ -131,12 +150,11 @@ class Description(NamedTuple):
         """Which parameters the data pin down, and why A is not identified."""
         held = {name for name, (least, most) in self.options.limits().items() if least == most}
         held |= {"floor"} if self.options.r0 == "first" else set()
-        lower, upper = (bounds[self.row] for bounds in uncertainty.box(self.problem))
         unit = self.prepared.reference[self.row]
         identified = {}
         for i, name in enumerate(self.form.params):
             low, high = ends[name]
-            least, most = lower[i], upper[i]
+            least, most = self.lower[i], self.upper[i]
             if i >= 2:
                 least, most = (math.exp(end) * unit ** self.form.shape[i - 2][1] for end in (least, most))
             inside = name == "scale" or (low > least * (1 + 1e-9) and high < most * (1 - 1e-9))
@@ -146,7 +164,7 @@ class Description(NamedTuple):
             identified |= {name: name in held for name, _ in self.form.shape}
         if "asymptote" in held:
             return [], identified
-        reasons = self._asymptote(params, *ends["asymptote"], (lower[1], upper[1]), freedom)
+        reasons = self._asymptote(params, *ends["asymptote"], (self.lower[1], self.upper[1]), freedom)
         identified["asymptote"] = not reasons
         return ([f"A is not identified: {' and '.join(reasons)}"] if reasons else []), identified
 

@@ -252,9 +252,7 @@ def _run(problem: Problem, theta: np.ndarray, *, share: Share, ordered: bool) ->
     """
     count = len(theta)
     found, converged = np.array(theta), np.zeros(count, bool)
-    rows = np.minimum(
-        np.arange(LANES), count - 1
-    )  # lanes without a search of their own repeat the last and stand still
+    rows = np.minimum(np.arange(LANES), count - 1)  # a lane without a search of its own stands still
     current = _take(problem, rows)
     search = _begin(theta[rows], current)
     search.done[count:] = True
@@ -308,7 +306,7 @@ def fit_rising(
     with jax.enable_x64(True):
         problem = Problem(*(np.asarray(a, np.float64) for a in problem))
         if starts is None:
-            starts = _starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
+            starts = grid_starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
         count, tries, width = np.shape(starts)
         theta, converged, low, high, sse = (np.empty((tries, count, width)), *np.empty((4, tries, count)))
         for k in range(tries):
@@ -318,11 +316,12 @@ def fit_rising(
     return RisingFit(low[best], high[best], theta[best], sse[best], converged[best] > 0)
 
 
-def _starts(problem: Problem, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
-    """[K, STARTS, Q] from a grid between `first` and `last`, cut to the box."""
+def grid_starts(problem: Problem, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
+    """[K, STARTS, Q] from a grid between `first` and `last` [K, Q], cut to the box."""
     cells = GRID_CELLS[first.shape[1]]
     search = functools.partial(_grid_starts, share=share, ordered=ordered, cells=cells)
-    return in_lanes(search, problem, *(np.clip(a, problem.lower, problem.upper) for a in (first, last)))[0]
+    with jax.enable_x64(True):
+        return in_lanes(search, problem, *(np.clip(a, problem.lower, problem.upper) for a in (first, last)))[0]
 
 
 def in_lanes(function: Callable[..., Any], problem: Problem, *arrays: np.ndarray) -> list[np.ndarray]:
