@@ -3,11 +3,12 @@
     python -m isocompute_jax.fit --runs=DIR[,FILE,GLOB...] --out=DIR
 
 Reads run directories and CSV, JSONL or Parquet tables of any framework (--columns=theirs:ours), averages the seeds of
-each configuration, fits a monotone curve to each with its uncertainty, takes their upper envelope, and writes which group
-size n is best at which compute: summary.json, fits.csv, frontier.csv, switches.csv, allocation.csv, figures/ and one
-self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a budget.
+each configuration, fits a monotone curve to each with its uncertainty, takes their upper envelope, and writes which
+group size n is best at which compute: summary.json, fits.csv, frontier.csv, switches.csv, allocation.csv, figures/ and
+one self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a budget.
 
---analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training law.
+--analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training
+law.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from __future__ import annotations
 import os
 import sys
 
+from absl import flags as absl_flags
+
 from isocompute_jax import app
 from isocompute_jax.fit import flags
 from isocompute_jax.fit.outputs import REPORT, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
+
+absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
 
 
 def main() -> None:

@@ -42,8 +42,8 @@ EVAL_SET = flags.DEFINE_string("eval_set", READ.eval_set, "Evaluation set whose 
 COLUMNS = flags.DEFINE_list(
     "columns",
     [],
-    "theirs:ours,... renames columns, e.g. --columns=train/global_step:step,val/acc:avg@4. Ours are run, step, compute, "
-    "tokens, gpu_hours, group_size, problems_per_batch, seed, problem_set_size, model_params and metrics.",
+    "theirs:ours,... renames columns, e.g. --columns=train/global_step:step,val/acc:avg@4. Ours are run, step, "
+    "compute, tokens, gpu_hours, group_size, problems_per_batch, seed, problem_set_size, model_params and metrics.",
 )
 COMPUTE = flags.DEFINE_enum(
     "compute",
@@ -181,19 +181,22 @@ def options() -> Options:
 def law_options() -> LawOptions:
     """The options of --analysis=model_size and --analysis=chinchilla."""
     chinchilla = ANALYSIS.value == "chinchilla"
+    choices: dict[str, Any] = {  # absl holds enums to their values
+        "analysis": ANALYSIS.value,
+        "loss": LAW_LOSS.value or ("metric" if chinchilla else LAW.loss),
+        "x": X.value,
+        "weights": WEIGHTS.value,
+        "points": POINTS.value,
+    }
     return LawOptions(
-        analysis=ANALYSIS.value,
+        **choices,
         metric=METRIC.value,
         eval_set=EVAL_SET.value,
-        loss=LAW_LOSS.value or ("metric" if chinchilla else LAW.loss),
-        x=X.value,
-        weights=WEIGHTS.value,
         holdout=HOLDOUT.value,
         held_out_models=HELD_OUT_MODELS.value,
         anchors=ANCHORS.value,
         predict_params=tuple(_number("predict_params", text) for text in PREDICT_PARAMS.value),
         most_reuse=MOST_REUSE.value,
-        points=POINTS.value,
         flops=tuple(_number("flops", text) for text in FLOPS.value),
         resamples=REPLICATES.value,
         seed=SEED.value,
