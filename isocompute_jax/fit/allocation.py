@@ -51,7 +51,7 @@ def fit_allocation(
     compute: np.ndarray,
     group_size: np.ndarray,
     *,
-    window: int,
+    window: int = 1,
     axis: Literal["compute", "steps"] = "compute",
     replicates: np.ndarray | None = None,
 ) -> AllocationFit:

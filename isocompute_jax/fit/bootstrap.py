@@ -135,6 +135,16 @@ def replicate_rewards(fit: CurveFit, at: np.ndarray, compute: np.ndarray) -> np.
     return np.array([form.curve(compute, **form.values(row[0], row[1], row[2:], reference)) for row in at])
 
 
+def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str, tuple[float, float]]:
+    """parameter -> 95% percentile interval over the replicates of configuration `index`; empty for a failed fit."""
+    if fit.search is None:
+        return {}
+    form = FORMS[fit.form]
+    values = [form.values(row[0], row[1], row[2:], fit.search.reference) for row in found.at[:, index]]
+    ends = {name: np.percentile([value[name] for value in values], PERCENTILES) for name in form.params}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class SwitchInterval:
     """Where the replicates have a switch: 95% interval of its compute, and the share of replicates that have it."""

@@ -38,6 +38,7 @@ TITLE = flags.DEFINE_string("title", "", "Heading of the report.")
 
 # Inputs.
 METRIC = flags.DEFINE_string("metric", READ.metric, "Column to optimise; best@k and worst@k come along with avg@k.")
+TARGETS = flags.DEFINE_list("targets", [], "Further columns to find the best n for, in the same range as the metric.")
 EVAL_SET = flags.DEFINE_string("eval_set", READ.eval_set, "Evaluation set whose rows are used, where rows name one.")
 COLUMNS = flags.DEFINE_list(
     "columns",
@@ -162,6 +163,7 @@ def options() -> Options:
             window=_pair("window", WINDOW.value) if WINDOW.value else None,
             tolerance=TOLERANCE.value,
         ),
+        targets=tuple(TARGETS.value),
         records=typing.cast(Records, RECORDS.value),
         bin_width=BIN_WIDTH.value,
         smoothing=SMOOTHING.value,

@@ -22,6 +22,7 @@ class Options:
     Attributes:
       read: how inputs are read; its metric is optimised, and best@k and worst@k are analysed beside it.
       fit: how curves are fitted; the range of rewards is that of `read`.
+      targets: further columns to find the best n for, beside avg@k, best@k and worst@k.
       records: which evaluations of a mean curve are fitted (`strict` in the IsoCompute paper).
       bin_width: bin of the `bucketed` rule, in units of reward; 0 is strict.
       smoothing: running average over neighbouring budgets before the sigmoid of n*(C); odd.
@@ -39,6 +40,7 @@ class Options:
 
     read: ReadOptions = dataclasses.field(default_factory=ReadOptions)
     fit: FitOptions = dataclasses.field(default_factory=FitOptions)
+    targets: tuple[str, ...] = ()
     records: Records = "strict"
     bin_width: float = 0.0
     smoothing: int = 3

@@ -215,17 +215,25 @@ class Stages:
         return found
 
     def targets(self, main: MetricAnalysis) -> tuple[dict[str, MetricAnalysis], list[str]]:
-        """The main metric's avg@k, best@k and worst@k; a target that no run has is named in a warning."""
+        """The main metric's avg@k, best@k and worst@k and what else is wanted; what cannot be had is named."""
         kind, _, k = main.metric.partition("@")
         names = [f"{kind}@{k}" for kind in ("avg", "best", "worst")] if kind in ("avg", "best", "worst") else []
         targets, missing = {}, []
-        for name in names:
+        for name in dict.fromkeys([*names, *self.options.targets]):
+            if not self._in_range(name):
+                missing.append(f"{name} has values outside of --reward_range: that target is left out")
+                continue
             found = main if name == main.metric else self.metric(name)
             if any(fit.status != "failed" for fit in found.fits):
                 targets[name] = found
             else:
                 missing.append(f"no run has usable values of {name}: that target is left out")
         return targets, missing
+
+    def _in_range(self, metric: str) -> bool:
+        low, high = self.options.read.reward_range
+        columns = [run.columns[metric] for group in self.groups for run in group.runs if metric in run.columns]
+        return all(np.all(np.isnan(c) | ((c >= low) & (c <= high))) for c in columns)
 
     def by_seed(self) -> dict[int, MetricAnalysis]:
         """The analysis of each seed alone, for the seeds that every configuration has; empty with fewer than two."""

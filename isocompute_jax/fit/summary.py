@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.analysis import Analysis
-from isocompute_jax.fit.bootstrap import PERCENTILES, leaders_at, switch_interval
+from isocompute_jax.fit.bootstrap import PERCENTILES, leaders_at, parameter_intervals, switch_interval
 from isocompute_jax.fit.inputs import SOLVE_SHARES
 from isocompute_jax.fit.pooling import average_seeds
 from isocompute_jax.fit.prediction import Holdout
@@ -77,6 +77,7 @@ def _curves(analysis: Analysis) -> list[dict[str, Any]]:
             | {"seeds": curve.seeds}
             | _fit(fit)
             | {
+                "bootstrap95": None if analysis.resampled is None else parameter_intervals(analysis.resampled, fit, k),
                 "forms": {
                     name: {"aicc": fits[k].aicc, "bic": fits[k].bic, "sse": fits[k].sse, "r2": fits[k].r2}
                     for name, fits in analysis.forms.items()

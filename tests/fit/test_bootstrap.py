@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.bootstrap import Bootstrap, block_length, bootstrap, leaders_at, switch_interval
+from isocompute_jax.fit.bootstrap import (
+    Bootstrap,
+    block_length,
+    bootstrap,
+    leaders_at,
+    parameter_intervals,
+    switch_interval,
+)
 from isocompute_jax.fit.curves import fit_curves
 from isocompute_jax.fit.forms import hill
 from isocompute_jax.fit.frontier import frontier
@@ -107,3 +114,13 @@ def test_the_rule_for_points_is_applied_to_every_replicate():
 
     bootstrap(curves, fits, errors=None, keep=keep, options=QUICK, method="blocks", replicates=30, seed=0)
     assert asked == [len(COMPUTE)] * 60
+
+
+def test_parameter_intervals_are_in_the_parameters_own_units():
+    curves, fits, _ = sweep(0.01, 6)
+    found = resample(curves, fits, method="runs", seed=0)
+    for k, (fit, truth) in enumerate(zip(fits, TRUTHS.values(), strict=True)):
+        ends = parameter_intervals(found, fit, k)
+        assert list(ends) == list(fit.params)
+        for (low, high), value, true in zip(ends.values(), fit.params.values(), truth, strict=True):
+            assert low < value < high and abs(value - true) < 2 * (high - low)

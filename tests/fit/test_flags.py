@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 from absl import flags as absl_flags
@@ -44,7 +46,7 @@ def test_every_flag_of_curves_arrives(parse):
         "--window=1500,5e4", "--tolerance=0.05", "--records=bucketed", "--bin_width=0.03", "--smoothing=5",
         "--evaluation_samples=1200", "--bootstrap=runs", "--replicates=50", "--seed=7", "--holdout=3e4",
         "--grid=0.45:0.8:0.005", "--budget=1e6,4e6", "--base_lr=2e-6", "--base_batch=512", "--lr_exponent=1",
-        "--title=Which n?",
+        "--title=Which n?", "--targets=worst@8,length",
     )  # fmt: skip
     found = flags.options()
     assert dict(found.read.columns) == {"train/global_step": "step", "val/acc": "reward"}
@@ -58,6 +60,7 @@ def test_every_flag_of_curves_arrives(parse):
     assert (found.records, found.bin_width, found.smoothing, found.evaluation_samples) == ("bucketed", 0.03, 5, 1200)
     assert (found.bootstrap, found.replicates, found.seed, found.holdout) == ("runs", 50, 7, 3e4)
     assert found.grid == Grid(0.45, 0.8, 0.005) and found.budgets == (1e6, 4e6) and found.title == "Which n?"
+    assert found.targets == ("worst@8", "length")
     assert found.learning_rate == LearningRate(2e-6, 512, 1.0, "that of --base_lr")
     changed = {f.name for f in dataclasses.fields(found) if getattr(found, f.name) != getattr(flags.OWN, f.name)}
     assert changed == {f.name for f in dataclasses.fields(found)} - {"stderr_column"}  # it excludes evaluation_samples
@@ -106,3 +109,13 @@ def test_a_bad_flag_is_named(parse, argument, message):
     with pytest.raises(InputError) as caught:
         flags.options()
     assert message in str(caught.value)
+
+
+def test_help_lists_every_flag():
+    command = [sys.executable, "-m", "isocompute_jax.fit", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
+    defined = {name for name in dir(flags) if isinstance(getattr(flags, name), absl_flags.FlagHolder)}
+    assert len(defined) > 40
+    missing = [name for name in defined if f"--{getattr(flags, name).name}:" not in done.stdout.replace("[no]", "")]
+    assert missing == []

@@ -163,3 +163,19 @@ def test_a_budget_without_a_frontier_is_an_input_error(tmp_path):
     (tmp_path / "short.csv").write_text("run,group_size,problems_per_batch,compute,reward\na,4,8,1000,0.2\n")
     with pytest.raises(InputError, match="--budget"):
         analyse_runs([str(tmp_path / "short.csv")], Options(read=READ, budgets=(1e4,), **QUICK))
+
+
+def test_further_targets(tmp_path):
+    """The second column favours small n where the first favours large n; one outside of the range is left out."""
+    path = table(
+        tmp_path / "grid.csv",
+        frugal=lambda n, batch, c: 0.9 - 0.02 * n + 1e-8 * c,
+        length=lambda n, batch, c: 300.0 + n,
+    )
+    other = analyse_runs([str(path)], Options(read=READ, targets=("frugal", "length", "absent"), **QUICK))
+    assert set(other.targets) == {"frugal"}
+    assert {other.main.curves[s.index].configuration.group_size for s in other.targets["frugal"].frontier.segments} == {
+        4
+    }
+    assert any("length has values outside of --reward_range" in text for text in other.warnings)
+    assert any("no run has usable values of absent" in text for text in other.warnings)
