@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
-import typing
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from isocompute_jax.fit.laws.findings import METHODS, scale
-from isocompute_jax.fit.plots import INK, PALETTE, QUIET, STYLE, save_figure
+from isocompute_jax.fit.figures.style import (
+    DASHED,
+    INK,
+    PALE,
+    PALETTE,
+    QUIET,
+    WIDTH,
+    draw_all,
+    legend,
+    log_axis,
+    panels,
+    picked,
+    shades,
+)  # fmt: skip
+from isocompute_jax.fit.laws.findings import METHODS
+from isocompute_jax.fit.wording import scale
 
 Summary = dict[str, Any]
-DASHED = (0, (3, 2))
-WIDTH = 5.8
+MOST_LABELLED = 10
 
 
 def draw_law_figures(summary: Summary, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
     """Draws every picture of the law that the data allow as NAME.svg and NAME.png; returns name -> SVG path."""
     model_size = {"lines": model_lines, "slopes": slopes, "holdout": holdout}
     drawings = model_size if summary["analysis"] == "model_size" else {"prediction": prediction, "optimal": optimal}
-    paths = {}
-    with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
-        for name, draw in drawings.items():
-            figure = draw(summary)
-            if figure is not None:
-                paths[name] = save_figure(figure, out_dir / f"{summary['analysis']}_{name}.svg")
-    return paths
+    named = {f"{summary['analysis']}_{name}": draw for name, draw in drawings.items()}
+    prefix = len(summary["analysis"]) + 1
+    return {name[prefix:]: path for name, path in draw_all(named, summary, out_dir).items()}
 
 
 def model_lines(summary: Summary) -> Figure:
     """Loss against X on logarithmic axes, with the law's line for each model size."""
-    figure, axes = _figure(4.2)
+    figure, (axes,) = panels(height=4.2)
     colours = _colours(summary)
     for row in summary["models"]:
         colour = colours[row["model_params"]]
@@ -50,8 +55,9 @@ def model_lines(summary: Summary) -> Figure:
             by_size = {m["model_params"]: m for m in summary["models"]}
             y = _line(by_size[row["smaller"]], np.array([row["x"]]))
             axes.plot(row["x"], y, "o", color="none", markeredgecolor=INK, markersize=9, zorder=5)
-    axes.set(xscale="log", yscale="log", xlabel=_resource(summary), ylabel=_loss(summary))
-    _plain_logs(axes, "y")
+    axes.set(xlabel=_resource(summary), ylabel=_loss(summary))
+    log_axis(axes)
+    log_axis(axes, "y")
     _size_legend(figure, colours)
     return figure
 
@@ -61,10 +67,10 @@ def slopes(summary: Summary) -> Figure | None:
     curve = summary["slopes"]
     if not curve["model_params"]:
         return None
-    figure, axes = _figure(3.8)
+    figure, (axes,) = panels(height=3.8)
     law = summary["law"]
     if curve["low"][0] is not None:
-        axes.fill_between(curve["model_params"], curve["low"], curve["high"], color="#dfe7ee", linewidth=0)
+        axes.fill_between(curve["model_params"], curve["low"], curve["high"], color=PALE, linewidth=0)
     trusted = law["k_max"]["identified"] and law["n0"]["identified"]
     axes.plot(curve["model_params"], curve["k"], color=PALETTE(0.25), linewidth=1.8, linestyle="-" if trusted else "--")
     for row in summary["models"]:
@@ -87,7 +93,7 @@ def slopes(summary: Summary) -> Figure | None:
         handles.append(Line2D([], [], color="none", marker="D", markeredgecolor=INK, label="predicted from smaller"))
     axes.set(xscale="log", xlabel="parameters N", ylabel="slope k(N)")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
-    figure.legend(handles=handles, loc="outside upper center", ncols=2, columnspacing=1.2)
+    legend(figure, handles, columns=2)
     return figure
 
 
@@ -142,7 +148,7 @@ def optimal(summary: Summary) -> Figure | None:
     if not fits:
         return None
     fit = fits[-1]  # Huber where it is there: outliers move its lines least
-    figure, axes = _figure(4.2)
+    figure, (axes,) = panels(height=4.2)
     points = summary["points"]
     n = np.geomspace(min(points["model_params"]) / 2, max(points["model_params"]) * 2, 80)
     d = np.geomspace(min(points["tokens"]) / 2, max(points["tokens"]) * 2, 80)
@@ -172,12 +178,6 @@ def optimal(summary: Summary) -> Figure | None:
     return figure
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
-    """A figure 5.8 inches wide (11-point text stays legible at phone width) and its one panel."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots()
-
-
 def _line(row: dict[str, Any], x: np.ndarray) -> np.ndarray:
     return np.exp(row["intercept"] - row["k"] * np.log(x))
 
@@ -197,32 +197,17 @@ def _loss(summary: Summary) -> str:
     return f"1 - {metric}" if summary["flags"]["loss"] == "one_minus_metric" else metric
 
 
-def _plain_logs(axes: Axes, which: typing.Literal["x", "y"]) -> None:
-    """Plain numbers on a logarithmic axis that may span less than a decade."""
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _colours(summary: Summary) -> dict[float, Any]:
     """model_params -> colour, ordered by ln N."""
     if summary["analysis"] == "model_size":
         sizes = [row["model_params"] for row in summary["models"]]
     else:
         sizes = sorted(set(summary["points"]["model_params"]))
-    levels = np.log(sizes)
-    span = levels[-1] - levels[0] or 1.0
-    return {size: PALETTE((level - levels[0]) / span) for size, level in zip(sizes, levels, strict=True)}
+    return shades(sizes)
 
 
-def _size_legend(figure: Figure, colours: dict[float, Any], most: int = 10) -> None:
-    items = list(colours.items())
-    if len(items) > most:
-        items = [items[i] for i in np.unique(np.linspace(0, len(items) - 1, most).round().astype(int))]
-    handles = [
+def _size_legend(figure: Figure, colours: dict[float, Any]) -> None:
+    legend(figure, [
         Line2D([], [], color=colour, marker="o", linewidth=2, markersize=4, label=f"N = {scale(size)}")
-        for size, colour in items
-    ]
-    columns = math.ceil(len(handles) / math.ceil(len(handles) / 5))
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=1.2, columnspacing=1.2)
+        for size, colour in picked(list(colours.items()), MOST_LABELLED)
+    ])  # fmt: skip

@@ -4,46 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from isocompute_jax.fit.wording import MOST_LISTED, capital, figures, reach, scale, stated
+
 Summary = dict[str, Any]
 
-MOST_LISTED = 3
 METHODS = {"squares": "least squares", "huber": "Huber on ln L"}
-
-
-def scale(value: float | None) -> str:
-    """A count in three figures: `500M`, `1.5B`, `2.1e+19`."""
-    if value is None:
-        return "-"
-    for factor, letter in ((1e12, ""), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if letter and factor <= value < 1000 * factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def figures(value: float | None) -> str:
-    """A number in three figures; a dash when there is none."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def reach(estimate: dict[str, Any], text=figures) -> str:
-    """The interval in words: `0.12 to 0.13`, `above 0.1`, `below 2`, `no bounds`."""
-    low, high = estimate["low"], estimate["high"]
-    low = None if low == 0 and high is None else low
-    if low is None and high is None:
-        return "no bounds"
-    if high is None:
-        return f"above {text(low)}"
-    if low is None or low == 0:
-        return f"below {text(high)}"
-    return f"{text(low)} to {text(high)}"
-
-
-def stated(estimate: dict[str, Any], text=figures) -> str:
-    """`0.126 (95% interval 0.12 to 0.13)`, or `not identified (95% interval above 0.1)`."""
-    value = text(estimate["value"]) if estimate["identified"] else "not identified"
-    if estimate["low"] is None and estimate["high"] is None:
-        return f"{value} (no interval)"
-    return f"{value} (95% interval: {reach(estimate, text)})"
 
 
 def law_headline(summary: Summary) -> list[str]:
@@ -138,7 +103,7 @@ def data_reuse(summary: Summary) -> list[str]:
         f"{figures(found['error_below'])} and {figures(found['error_above'])})."
     )
     if found["degraded"] is None:
-        return [means, f"{found['message'][0].upper()}{found['message'][1:]}."]
+        return [means, f"{capital(found['message'])}."]
     shift = f"The shift above tau = {found['threshold']:g} is {found['shift']:+.2g} ± {figures(found['shift_error'])}"
     sentences = [means, f"{shift} in ln L: {found['message']}."]
     if not summary["equal_data"]:
@@ -170,7 +135,7 @@ def exponents(summary: Summary) -> list[str]:
             f"{stated(fit['e'])}."
         )
         if fit["message"]:
-            sentences.append(f"{fit['message'][0].upper()}{fit['message'][1:]}.")
+            sentences.append(f"{capital(fit['message'])}.")
     return list(dict.fromkeys(sentences))
 
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from isocompute_jax.fit.laws import findings
-from isocompute_jax.fit.laws.findings import METHODS, reach, scale
+from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.sections import Figures, Html, Section, Summary, Table
+from isocompute_jax.fit.wording import aligned, reach, scale
+from isocompute_jax.fit.wording import figures as number
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
@@ -56,7 +58,7 @@ def _lines(summary: Summary, figures: Figures) -> Section:
             ("models", "cross at X", "95% interval", "inside both data", "better beyond", "remark"),
             tuple(
                 (
-                    f"{scale(row['smaller'])}, {scale(row['larger'])}", findings.figures(row["x"]), reach(row),
+                    f"{scale(row['smaller'])}, {scale(row['larger'])}", number(row["x"]), reach(row),
                     row["inside"], scale(row["better_after"]), row["message"] or "ok",
                 )
                 for row in summary["crossovers"]
@@ -194,7 +196,7 @@ def _optimal(summary: Summary, figures: Figures) -> Section:
             ("fit", "C (FLOPs)", "N*", "95% interval", "D* (tokens)", "loss"),
             tuple(
                 (
-                    METHODS[row["method"]], findings.figures(row["flops"]), scale(row["model_params"]),
+                    METHODS[row["method"]], number(row["flops"]), scale(row["model_params"]),
                     f"{scale(row['model_params_low'])} to {scale(row['model_params_high'])}", scale(row["tokens"]),
                     row["loss"],
                 )
@@ -216,31 +218,31 @@ def _model_size_lines(summary: Summary) -> list[str]:
     estimates = [
         (name, _value(found, text), text(error if found["identified"] else None), reach(found, text))
         for name, found, error, text in (
-            ("k_max", law["k_max"], errors[0], findings.figures),
+            ("k_max", law["k_max"], errors[0], number),
             ("N0", law["n0"], errors[1], scale),
         )
     ]
     rows = [
         tuple(
             [scale(m["model_params"]), str(m["num_runs"]), str(m["num_points"])]
-            + [findings.figures(m[name]) for name in ("k", "free_k", "free_k_error", "intercept")]
+            + [number(m[name]) for name in ("k", "free_k", "free_k_error", "intercept")]
         )
         for m in summary["models"]
     ]
     return [
         "ln L = -k(N) ln X + E(N),  k(N) = k_max / (1 + N0 / N)",
         f"metric {flags['metric']}  X in {summary['resource']['unit']}  points {law['num_points']}  "
-        f"R2 within models {findings.figures(law['r2'])}  status {law['status']}",
+        f"R2 within models {number(law['r2'])}  status {law['status']}",
         "",
-        *_aligned([("parameter", "value", "s.e.", "95% interval"), *estimates]),
+        *aligned([("parameter", "value", "s.e.", "95% interval"), *estimates]),
         "",
-        *_aligned([("model", "runs", "points", "k law", "k own", "s.e.", "E"), *rows]),
+        *aligned([("model", "runs", "points", "k law", "k own", "s.e.", "E"), *rows]),
     ]
 
 
 def _chinchilla_lines(summary: Summary) -> list[str]:
     rows = [
-        (METHODS[fit["method"]], SYMBOLS[name], _value(fit[name], findings.figures), reach(fit[name]), fit["status"])
+        (METHODS[fit["method"]], SYMBOLS[name], _value(fit[name], number), reach(fit[name]), fit["status"])
         for fit in summary["fits"]
         for name in FIT_NAMES
     ]
@@ -248,18 +250,12 @@ def _chinchilla_lines(summary: Summary) -> list[str]:
         "L(N, D) = E + A / N^alpha + B / D^beta",
         f"metric {summary['flags']['metric']}  points {len(summary['points']['loss'])}",
         "",
-        *_aligned([("fit", "parameter", "value", "95% interval", "status"), *rows]),
+        *aligned([("fit", "parameter", "value", "95% interval", "status"), *rows]),
     ]
 
 
 def _value(estimate: dict[str, Any], text) -> str:
     return text(estimate["value"]) if estimate["identified"] else "not identified"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "-" * max(len(line) for line in lines), *lines[1:]]
 
 
 def law_tables(summary: Summary) -> dict[str, str]:

@@ -1,0 +1,147 @@
+"""Numbers in words, and text in columns: what findings, report and terminal say alike.
+
+An estimate that the data do not identify is never said: in its place stands `not identified` and its interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+Summary = dict[str, Any]
+
+MOST_LISTED = 3
+"""Longer lists are left to the tables."""
+
+UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours"}
+
+_LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def amount(compute: float) -> str:
+    """A compute in words, to three significant figures: `12.5`, `44,900` or `5.6 million`."""
+    for size, word in _LARGE:
+        if compute >= 0.9995 * size:
+            return f"{compute / size:.3g} {word}"
+    if compute < 100:
+        return f"{compute:.3g}"
+    return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
+
+
+def unit(summary: Summary) -> str:
+    """What compute is counted in."""
+    return UNITS[summary["compute_unit"]]
+
+
+def spent(summary: Summary, compute: float) -> str:
+    """`44,900 rollouts`."""
+    return f"{amount(compute)} {unit(summary)}"
+
+
+def capital(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(items: Iterable[Any]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = [str(item) for item in items]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def shortlist(items: Sequence[Any]) -> str:
+    """All of a short list; of a longer one the first few and how many more there are."""
+    if len(items) <= MOST_LISTED + 1:
+        return listed(items)
+    return listed([*items[:MOST_LISTED], f"{len(items) - MOST_LISTED} more"])
+
+
+def every_seed(count: int) -> str:
+    """`both seeds` or `all 3 seeds`."""
+    return "both seeds" if count == 2 else f"all {count} seeds"
+
+
+def figures(value: float | None) -> str:
+    """A number in three figures; a dash when there is none."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def scale(value: float | None) -> str:
+    """A count in three figures: `500M`, `1.5B`, `2.1e+19`."""
+    if value is None:
+        return "-"
+    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if factor <= value < 1000 * factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def reach(estimate: dict[str, Any], text: Callable[[float | None], str] = figures) -> str:
+    """The interval in words: `0.12 to 0.13`, `above 0.1`, `below 2`, `no bounds`."""
+    low, high = estimate["low"], estimate["high"]
+    low = None if low == 0 and high is None else low
+    if low is None and high is None:
+        return "no bounds"
+    if high is None:
+        return f"above {text(low)}"
+    if low is None or low == 0:
+        return f"below {text(high)}"
+    return f"{text(low)} to {text(high)}"
+
+
+def stated(estimate: dict[str, Any], text: Callable[[float | None], str] = figures) -> str:
+    """`0.126 (95% interval: 0.12 to 0.13)`, or `not identified (95% interval: above 0.1)`."""
+    value = text(estimate["value"]) if estimate["identified"] else "not identified"
+    if estimate["low"] is None and estimate["high"] is None:
+        return f"{value} (no interval)"
+    return f"{value} (95% interval: {reach(estimate, text)})"
+
+
+def between(interval: Sequence[float | None] | None, text: Callable[[float], str] = figures, to: str = " to ") -> str:
+    """`0.71 to 1`; empty when there is no interval."""
+    low, high = interval or (None, None)
+    return "" if low is None or high is None else f"{text(low)}{to}{text(high)}"
+
+
+def error_figures(value: float, error: float | None) -> tuple[str, str]:
+    """A value and its standard error, rounded alike: two figures of the error, at most six decimals."""
+    if not error:
+        return f"{value:.4g}", ""
+    decimals = min(6, max(0, 1 - math.floor(math.log10(abs(error)))))
+    if abs(value) >= 1e5 or error >= 1e3:
+        return f"{value:.3g}", f"{error:.2g}"
+    return f"{value:,.{decimals}f}", f"{error:,.{decimals}f}"
+
+
+def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = " to ", interval: bool = True) -> str:
+    """A parameter of a curve: `0.707 ± 0.006 (0.695 to 0.722)`, `not identified (0.71 to 1)`, or a dash.
+
+    Args:
+      curve: a row of `curves` in the summary.
+      name: of the parameter.
+      sign: before the standard error.
+      to: between the ends of the interval.
+      interval: give it for an identified parameter too.
+    """
+    value = curve["params"].get(name)
+    if value is None:
+        return "-"
+    known = curve["identified"].get(name, False)
+    ends = between(curve["interval95"].get(name), _short, to)
+    if not known:
+        return f"not identified ({ends})" if ends else "not identified"
+    text, error = error_figures(value, curve["stderr"].get(name))
+    text = f"{text} {sign} {error}" if error else text
+    return f"{text} ({ends})" if ends and error and interval else text
+
+
+def _short(value: float) -> str:
+    return scale(value) if abs(value) >= 1e3 else figures(value)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text in columns, with a rule under the first."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "-" * max(len(line) for line in lines), *lines[1:]]
