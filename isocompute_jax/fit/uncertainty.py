@@ -140,6 +140,8 @@ def noise(problem: Problem, fit: RisingFit, *, share: Share) -> Noise:
 
     likely = np.abs(grid[:, None] - grid @ weight).argmin(axis=0) * count + np.arange(count)
     covariance = np.linalg.pinv(normal[likely], hermitian=True) * scale[likely, None, None]
+    free = np.diagonal(normal[likely], axis1=1, axis2=2) > 0
+    covariance *= free[:, :, None] & free[:, None, :]  # what the inversion rounded away from 0
     independent = normal.reshape(len(grid), count, *normal.shape[1:])[int(np.flatnonzero(grid == 0.0)[0])]
     return Noise(many, fits, weight, freedom, scale, covariance, _condition(independent))
 
