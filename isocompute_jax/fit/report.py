@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import html
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
-from isocompute_jax.fit import findings
+from isocompute_jax.fit.findings import headline
+from isocompute_jax.fit.findings.budgets import Answer, answers
 from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.report import law_title
 from isocompute_jax.fit.sections import Figures, Html, Section, Summary, analysis_sections
 
-MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 EN_DASH, NO_BREAK_SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 LEADS = {
@@ -72,7 +73,7 @@ def render_report(
       after: sections that come after it (what it does not show).
     """
     sections = [*before, *analysis_sections(summary, figures), *after]
-    return _render(summary, summary["flags"]["title"], findings.headline(summary), sections)
+    return _render(summary, summary["flags"]["title"], headline(summary), sections, answers(summary))
 
 
 def render_law_report(summary: Summary, sections: Sequence[Section]) -> str:
@@ -80,7 +81,9 @@ def render_law_report(summary: Summary, sections: Sequence[Section]) -> str:
     return _render(summary, law_title(summary), law_headline(summary), sections)
 
 
-def _render(summary: Summary, title: str, headline: Sequence[str], sections: Sequence[Section]) -> str:
+def _render(
+    summary: Summary, title: str, found: Sequence[str], sections: Sequence[Section], budgets: Sequence[Answer] = ()
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         autoescape=True,
@@ -88,13 +91,14 @@ def _render(summary: Summary, title: str, headline: Sequence[str], sections: Seq
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["embedded"] = embedded
+    environment.filters["picture"] = picture
     environment.filters["cell"] = cell
     environment.filters["unbroken"] = unbroken
     return environment.get_template("report.html.j2").render(
         title=title,
         lead=LEADS[summary["analysis"]],
-        headline=headline,
+        headline=found,
+        answers=budgets,
         glossary=GLOSSARIES[summary["analysis"]],
         sections=sections,
         warnings=summary["warnings"],
@@ -113,10 +117,14 @@ def _settings(summary: Summary) -> str:
     return f"{' '.join(told)}. {versions}."
 
 
-def embedded(path: pathlib.Path) -> str:
-    """A picture as a data: address, so that the report is one file."""
+def picture(path: pathlib.Path, alt: str) -> Html:
+    """A picture as HTML, so that the report is one file: an SVG as it is (its marks have tooltips), else as data."""
+    label = html.escape(alt, quote=True)
+    if path.suffix == ".svg":
+        text = path.read_text(encoding="utf-8")
+        return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
     data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return f"data:{MEDIA_TYPES[path.suffix]};base64,{data}"
+    return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
 
 
 def unbroken(text: str) -> str:

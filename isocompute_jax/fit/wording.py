@@ -6,6 +6,7 @@ An estimate that the data do not identify is never said: in its place stands `no
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ Summary = dict[str, Any]
 
 MOST_LISTED = 3
 """Longer lists are left to the tables."""
+
+TERMINAL_WIDTH = 100
+_KEPT_TOGETHER = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 
 UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours"}
 
@@ -45,9 +49,10 @@ def capital(text: str) -> str:
 
 
 def listed(items: Iterable[Any]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """`a`, `a and b`, `a, b and c`; with semicolons where the items have commas themselves."""
     words = [str(item) for item in items]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    comma = "; " if any("," in word for word in words) else ", "
+    return " and ".join([comma.join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def shortlist(items: Sequence[Any]) -> str:
@@ -105,13 +110,14 @@ def between(interval: Sequence[float | None] | None, text: Callable[[float], str
 
 
 def error_figures(value: float, error: float | None) -> tuple[str, str]:
-    """A value and its standard error, rounded alike: two figures of the error, at most six decimals."""
+    """A value and its standard error, rounded alike: to two figures of the error, and at most six decimals."""
     if not error:
         return f"{value:.4g}", ""
-    decimals = min(6, max(0, 1 - math.floor(math.log10(abs(error)))))
-    if abs(value) >= 1e5 or error >= 1e3:
+    decimals = min(6, 1 - math.floor(math.log10(abs(error))))
+    if max(abs(value), error) >= 1e7:
         return f"{value:.3g}", f"{error:.2g}"
-    return f"{value:,.{decimals}f}", f"{error:,.{decimals}f}"
+    shown = max(0, decimals)
+    return f"{round(value, decimals):,.{shown}f}", f"{round(error, decimals):,.{shown}f}"
 
 
 def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = " to ", interval: bool = True) -> str:
@@ -138,6 +144,14 @@ def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = "
 
 def _short(value: float) -> str:
     return scale(value) if abs(value) >= 1e3 else figures(value)
+
+
+def wrapped(text: str, *, indent: str = "") -> list[str]:
+    """Lines of at most `TERMINAL_WIDTH` columns, the later ones indented; `n = 8` stays on one line."""
+    lines = textwrap.wrap(
+        text.replace(" = ", _KEPT_TOGETHER), TERMINAL_WIDTH, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return [line.replace(_KEPT_TOGETHER, " = ") for line in lines]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -134,7 +134,7 @@ def _bars(axes: Axes, names: list[str], values: list[float | None], label: str, 
 def comparison(summary: Summary) -> Figure | None:
     """ln F against ln C with lines of slope B, and each B with its interval, all under one asymptote."""
     found = summary["comparison"]
-    rows = [row for row in found["curves"] if row["log_axis"]] if found else []
+    rows = [row for row in found["curves"] if row["log_compute"]] if found else []
     if len(rows) < 2:
         return None
     figure = Figure(figsize=(WIDTH, 3.4 + 0.26 * len(rows)), layout="constrained")
@@ -142,7 +142,7 @@ def comparison(summary: Summary) -> Figure | None:
     colours = keys.colours(summary)
     for place, row in enumerate(rows):
         colour, known = colours[row["run"]], row["identified"]
-        x, y = np.array(row["log_axis"]), np.array(row["log_f"])
+        x, y = np.array(row["log_compute"]), np.array(row["log_f"])
         upper.scatter(x, y, s=11, color=colour, linewidths=0, alpha=0.8, zorder=3)
         if known:
             ends = np.array([x.min(), x.max()])

@@ -89,6 +89,8 @@ def hover(artist: Artist, texts: Sequence[str]) -> None:
 def _titled(svg: bytes) -> bytes:
     """The SVG with a <title> for every mark that has a text; a scatter that was not drawn point by point has none."""
     root = ElementTree.fromstring(svg)
+    for metadata in root.findall(f"{_SVG}metadata"):
+        root.remove(metadata)
     for group in [g for g in root.iter(f"{_SVG}g") if g.get("id", "").startswith(_HOVER)]:
         texts = group.attrib.pop("id").removeprefix(_HOVER).split(_BETWEEN)
         marks = [(parent, mark) for parent in group.iter() for mark in parent if mark.tag == f"{_SVG}use"]
@@ -100,7 +102,7 @@ def _titled(svg: bytes) -> bytes:
                 parent[list(parent).index(mark)] = wrapped
                 wrapped.append(mark)
                 _title(wrapped, text)
-    return ElementTree.tostring(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def _title(element: ElementTree.Element, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.sections import Figures, Html, Section, Summary, Table
-from isocompute_jax.fit.wording import aligned, reach, scale
+from isocompute_jax.fit.wording import aligned, reach, scale, wrapped
 from isocompute_jax.fit.wording import figures as number
 
 TITLES = {
@@ -209,7 +209,7 @@ def _optimal(summary: Summary, figures: Figures) -> Section:
 def law_table(summary: Summary) -> str:
     """The law for a terminal: what was fitted, parameters with intervals, one line per model, then the findings."""
     parts = _model_size_lines(summary) if summary["analysis"] == "model_size" else _chinchilla_lines(summary)
-    return "\n".join([*parts, "", *findings.law_headline(summary)])
+    return "\n".join([*parts, "", *(line for sentence in findings.law_headline(summary) for line in wrapped(sentence))])
 
 
 def _model_size_lines(summary: Summary) -> list[str]:
