@@ -129,7 +129,7 @@ def picture(path: pathlib.Path, alt: str) -> Html:
 
 def unbroken(text: str) -> str:
     """`n = 8` kept on one line; the text's own type (markup or plain) is kept too."""
-    return text.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}")
+    return type(text)(text.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}"))
 
 
 def cell(value: Any) -> str:
@@ -140,4 +140,4 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
-    return str(value)
+    return value if isinstance(value, str) else str(value)

@@ -79,7 +79,7 @@ def residuals(summary: Summary) -> list[str]:
     memory = [curve["correlation"] for curve in rows if curve["correlation"] is not None]
     if memory:
         sentences.append(
-            f"Neighbouring evaluations of a curve are correlated by {statistics.median(memory):.2f} on average "
+            f"Neighbouring evaluations of a curve are typically correlated by {statistics.median(memory):.2f} "
             f"({min(memory):.2f} to {max(memory):.2f}); intervals are widened for it."
         )
     outside = [f"{c['run']} at {spent(summary, compute)} ({t:+.1f})" for c in rows for compute, t in _large(c)]

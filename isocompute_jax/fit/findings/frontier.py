@@ -90,7 +90,8 @@ def _many(summary: Summary, found: Sequence[dict[str, Any]]) -> str:
         text += "and beyond noise"
     shares = [switch["share"] for switch in found if switch["share"] is not None]
     if shares:
-        text += f"; each is there in {min(shares):.0%} to {max(shares):.0%} of the bootstrap replicates"
+        ends = f"{min(shares):.0%} to {max(shares):.0%}" if max(shares) - min(shares) >= 0.01 else f"{min(shares):.0%}"
+        text += f"; each is there in {ends} of the bootstrap replicates"
     return text + "."
 
 
@@ -289,9 +290,10 @@ def _coverage_or_sharpening(best: dict[str, Any], worst: dict[str, Any], *, nois
 
 
 def switches(summary: Summary) -> list[str]:
-    """Every switch in a sentence, and after how many epochs the frontier leaves each configuration."""
+    """The switches, of many of them the sum, and after how many epochs the frontier leaves each configuration."""
     found = crossings(summary)
-    return [*(_switch(summary, switch) for switch in found), *switch_epochs(summary)]
+    told = [_many(summary, found)] if len(found) > MOST_LISTED else [_switch(summary, switch) for switch in found]
+    return told + switch_epochs(summary)
 
 
 def switch_epochs(summary: Summary) -> list[str]:

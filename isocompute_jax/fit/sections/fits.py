@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import Any
 
 from isocompute_jax.fit.findings import fits
@@ -27,6 +28,14 @@ def symbol(name: str) -> str:
     return _NAMES[name]
 
 
+def typeset(text: str, *, formula: bool = False) -> Html:
+    """Symbols with their subscripts and powers raised; as a line of its own where it is a `formula`."""
+    marked = html.escape(text)
+    for pattern, mark in ((r"C_mid", "C<sub>mid</sub>"), (r"R0", "R<sub>0</sub>"), (r"\^(-?B)", r"<sup>\1</sup>")):
+        marked = re.sub(pattern, mark, marked)
+    return Html(f'<span class="formula">{marked}.</span>' if formula else marked)
+
+
 def learning_curves(summary: Summary, figures: Figures) -> Section:
     """The curves, their frontier, and the table of parameters."""
     form = FORMS[summary["curves"][0]["form"]]
@@ -36,8 +45,11 @@ def learning_curves(summary: Summary, figures: Figures) -> Section:
         paragraphs=(
             "The seeds of a configuration (runs that differ in nothing but their random numbers) are averaged first. "
             f"Through the mean evaluations runs a monotone curve of the form {form.name},",
-            Html(f'<span class="formula">{html.escape(form.equation)}.</span>'),
-            f"{meanings}. A parameter that the data do not pin down is not identified: only its 95% interval is given.",
+            typeset(form.equation, formula=True),
+            typeset(
+                f"{meanings}. A parameter that the data do not pin down is not identified: only its 95% interval is "
+                "given."
+            ),
         ),
         figure=figures.get("learning_curves"),
         alt="Reward against compute for each configuration, with fitted curves and their upper envelope",
@@ -134,7 +146,7 @@ def forms(summary: Summary, figures: Figures) -> Section:
             ("form", "equation", "AICc", "BIC", "mean error, held out", "in 95% interval"),
             tuple(
                 (
-                    name, FORMS[name].equation, row["aicc"], row["bic"], row["holdout_mean_abs_error"],
+                    name, typeset(FORMS[name].equation), row["aicc"], row["bic"], row["holdout_mean_abs_error"],
                     None if row["holdout_coverage"] is None else f"{row['holdout_coverage']:.0%}",
                 )
                 for name, row in summary["forms"].items()

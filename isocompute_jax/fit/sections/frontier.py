@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from isocompute_jax.fit.findings import frontier
@@ -11,7 +12,6 @@ from isocompute_jax.fit.wording import Summary, amount, between, unit
 
 def optimal_group_size(summary: Summary, figures: Figures) -> Section:
     """n*(C), its law, and how much it depends on the choice of evaluations."""
-    choices = summary["record_choices"]
     return Section(
         title="The best number of rollouts per problem, n*(C)",
         paragraphs=(
@@ -28,24 +28,31 @@ def optimal_group_size(summary: Summary, figures: Figures) -> Section:
         how_to_read=(
             "Each dot is the n on the frontier at one budget; its colour is the reward reached there. Grey bars span "
             "the n that lead in 95% of the bootstrap replicates (the experiment repeated on paper). A dashed sigmoid "
-            "is one that the data do not pin down; the findings say why."
+            "is one that the data do not pin down; the findings say why. The table shows how the switches depend on "
+            "which evaluations are fitted: record-breaking ones only, those that reach a new bin of reward, or all."
         ),
         findings=tuple(frontier.optimal_group_size(summary)),
-        table=Table(
-            ("evaluations fitted", "lead passes", f"at compute ({unit(summary)})", "epochs", "why"),
-            tuple(row for rule, found in choices.items() for row in _choice_rows(rule, found["switches"])),
-        ),
+        table=_choices(summary),
     )
 
 
-def _choice_rows(rule: str, switches: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def _choices(summary: Summary) -> Table:
+    """The switches under each rule for the evaluations that count, side by side; beside each its compute."""
     rules = {"strict": "record-breaking (strict)", "bucketed": "a new bin (bucketed)", "off": "all (off)"}
-    if not switches:
-        return [(rules[rule], "no switch", None, None, None)]
-    why = {"crossing": "the curves cross", "range": "data begin or end"}
-    return [
-        (rules[rule], f"{s['from_run']} → {s['to_run']}", s["compute"], s["epochs"], why[s["cause"]]) for s in switches
+    found = summary["record_choices"]
+    columns = [
+        [f"{s['from_run']} → {s['to_run']} at {amount(s['compute'])}{_range(s)}" for s in found[rule]["switches"]]
+        or ["no switch"]
+        for rule in found
     ]
+    return Table(
+        ("switch", *(f"fitted: {rules[rule]}" for rule in found)),
+        tuple((i + 1, *row) for i, row in enumerate(itertools.zip_longest(*columns))),
+    )
+
+
+def _range(switch: dict[str, Any]) -> str:
+    return " (data begin or end)" if switch["cause"] == "range" else ""
 
 
 def ties(summary: Summary) -> Section:
@@ -174,16 +181,25 @@ def switches(summary: Summary, figures: Figures) -> Section:
         ),
         findings=tuple(frontier.switches(summary)),
         table=Table(
-            ("lead passes", f"at compute ({unit(summary)})", "95% interval", "share of replicates", "epochs", "lead"),
+            (
+                "lead passes", f"at compute ({unit(summary)})", "95% interval", "replicates", "epochs", "seeds alone",
+                "lead",
+            ),
             tuple(
                 (
                     f"{s['from_run']} → {s['to_run']}", s["compute"], between(s["interval95"], amount) or None,
-                    None if s["share"] is None else f"{s['share']:.0%}", s["epochs"], _lead(s["beyond_noise"]),
+                    None if s["share"] is None else f"{s['share']:.0%}", s["epochs"], _seeds(s["by_seed"]),
+                    _lead(s["beyond_noise"]),
                 )
                 for s in frontier.crossings(summary)
             ),
         ),
     )  # fmt: skip
+
+
+def _seeds(by_seed: dict[str, float | None]) -> str | None:
+    """How many seeds show a switch on their own."""
+    return f"{sum(compute is not None for compute in by_seed.values())} of {len(by_seed)}" if by_seed else None
 
 
 def _lead(beyond_noise: bool | None) -> str:
