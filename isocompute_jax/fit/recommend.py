@@ -37,6 +37,14 @@ class LearningRate:
         """The rate for B rollouts per step."""
         return self.base_lr * (rollouts_per_step / self.base_batch) ** self.exponent
 
+    def reason(self) -> str:
+        """The rule as a sentence."""
+        if self.exponent == 0:
+            return f"The learning rate does not depend on the rollouts per step; it is {self.source}."
+        rules = {0.5: "with the square root of the rollouts per step", 1.0: "with the rollouts per step"}
+        rule = rules.get(self.exponent, f"as the rollouts per step to the power {self.exponent:g}")
+        return f"The learning rate grows {rule}; its base is {self.source}."
+
 
 def allocate(
     budget: float,
@@ -78,7 +86,7 @@ def allocate(
     if chosen.group_size and chosen.problems_per_batch:
         per_step = chosen.group_size * chosen.problems_per_batch
         steps, rate = max(1, round(spent / per_step)), learning_rate(per_step)
-        reasons.append(f"The learning rate scales as B^{learning_rate.exponent:g}; its base is {learning_rate.source}.")
+        reasons.append(learning_rate.reason())
     else:
         reasons.append("Group size or problems per batch is not in the data, so steps and learning rate are left open.")
     if resampled is not None:

@@ -45,6 +45,8 @@ def test_the_learning_rate_scales_with_the_square_root():
     assert ask(2e4).run == "n = 8"
     assert ask(2e4).learning_rate == pytest.approx(5e-7)  # 256 rollouts per step: a quarter, so half the rate
     assert LearningRate(2e-6, 512.0, 1.0, "here")(1024.0) == pytest.approx(4e-6)
+    assert any("square root" in reason and "the paper's" in reason for reason in ask(2e4).reasons)
+    assert "does not depend" in LearningRate(2e-6, 512.0, 0.0, "here").reason()
 
 
 def test_beyond_the_data_the_law_decides():
