@@ -29,7 +29,10 @@ LEADS = {
 }
 GLOSSARIES: dict[str, tuple[tuple[str, str], ...]] = {
     "frontier": (
-        ("rollout", "one sampled answer to a training problem, with the reward it got: 1 if it is right, 0 if not."),
+        (
+            "rollout",
+            "one sampled answer to a training problem, with the reward it got, such as 1 if it is right and 0 if not.",
+        ),
         (
             "n",
             "group size: rollouts sampled for each problem in one step. They are compared with each other to see which "
@@ -37,14 +40,15 @@ GLOSSARIES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             Html("B<sub>problem</sub>"),
-            Html("different problems in one step, so that a step has B<sub>problem</sub> &times; n rollouts."),
+            Html("different problems in one step, so that a step has B = B<sub>problem</sub> &times; n rollouts."),
         ),
-        ("M", "steps: updates of the model."),
-        ("C", Html("compute: all rollouts that training paid for, C = B<sub>problem</sub> &times; n &times; M.")),
+        ("M", Html("steps: updates of the model. They cost B<sub>problem</sub> &times; n &times; M rollouts in all.")),
+        ("C", "compute: what training paid for, in the unit that the axes name."),
         ("n*", "the n with the highest reward at a given C, on the evaluation problems."),
         (
             "D, epoch",
-            "D is the number of training problems; an epoch is one pass over them, so C / (n D) epochs have gone by.",
+            "D is the number of training problems; an epoch is one pass over them, so after C rollouts C / (n D) "
+            "epochs have gone by.",
         ),
         ("seed", "a repetition of a run with other random numbers: how far results differ by chance."),
     ),

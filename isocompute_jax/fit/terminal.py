@@ -28,6 +28,7 @@ def headline_table(summary: Summary) -> str:
         "",
         *_fits(summary, shape, ("r2", "AICc", "status")),
         *_switches(summary),
+        *_law(summary["allocation"]),
         *(line for answer in answers(summary) for line in _answer(answer)),
         "",
         *(line for sentence in headline(summary) for line in wrapped(sentence)),
@@ -67,6 +68,20 @@ def _switches(summary: Summary) -> list[str]:
         for s in found
     ]
     return ["", *aligned(rows)]
+
+
+def _law(allocation: dict[str, Any]) -> list[str]:
+    """The law of n*(C) where it is established; the findings say why where it is not."""
+    if allocation["status"] != "ok":
+        return []
+    law = allocation["law"] | {"saturation": allocation["saturation"]}
+    names = {"span": "L", "slope": "k", "midpoint": "log10 C0", "floor": "b", "saturation": "2^(L + b)"}
+    rows = [("n*(C)", "value", "95% interval")]
+    rows += [
+        (text, figures(law[name]), between(allocation["interval95"].get(name), to=" .. ") or "-")
+        for name, text in names.items()
+    ]
+    return ["", "log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b", *aligned(rows)]
 
 
 def _answer(answer: Answer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,12 @@ def residuals(summary: Summary) -> list[str]:
         return ["No curve has more points than parameters, so there is no estimate of the noise."]
     noise = [curve["noise"] for curve in rows]
     sentences = [
-        f"An evaluation scatters about its curve by {statistics.median(noise):.2g} ({min(noise):.2g} to "
-        f"{max(noise):.2g}) in {summary['frontier']['metric']}."
+        f"An evaluation scatters about its curve by {_typical(noise, '.2g')} in {summary['frontier']['metric']}."
     ]
     memory = [curve["correlation"] for curve in rows if curve["correlation"] is not None]
     if memory:
         sentences.append(
-            f"Neighbouring evaluations of a curve are typically correlated by {statistics.median(memory):.2f} "
-            f"({min(memory):.2f} to {max(memory):.2f}); intervals are widened for it."
+            f"Neighbouring evaluations of a curve are correlated by {_typical(memory, '.2f')}; intervals allow for it."
         )
     outside = [f"{c['run']} at {spent(summary, compute)} ({t:+.1f})" for c in rows for compute, t in _large(c)]
     if outside:
@@ -94,6 +93,12 @@ def residuals(summary: Summary) -> list[str]:
             f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted, because they do not exceed earlier ones."
         )
     return sentences
+
+
+def _typical(values: Sequence[float], form: str) -> str:
+    """The median, and the range where there are several."""
+    ends = f", between {min(values):{form}} and {max(values):{form}}" if len(values) > 1 else ""
+    return f"{statistics.median(values):{form}}{ends}"
 
 
 def _large(curve: dict[str, Any]) -> list[tuple[float, float]]:

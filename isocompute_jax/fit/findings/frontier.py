@@ -162,7 +162,7 @@ def optimal_group_size(summary: Summary) -> list[str]:
             f"The sigmoid rises by {law['span']:.2f} octaves around {spent(summary, 10 ** law['midpoint'])}, "
             f"with slope {law['slope']:.2f} per decade."
         )
-    return sentences + saturation(summary) + _unanimity(summary) + choices(summary)
+    return sentences + saturation(summary) + _unanimity(summary)
 
 
 def _course(summary: Summary, rows: Sequence[dict[str, Any]], name: str) -> str:
@@ -174,7 +174,10 @@ def _course(summary: Summary, rows: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def saturation(summary: Summary) -> list[str]:
-    """The n* of unlimited compute, or why it cannot be given."""
+    """The n* of unlimited compute, or why it cannot be given; nothing where n is one or unknown."""
+    sizes = {curve["group_size"] for curve in summary["curves"]}
+    if len(sizes) == 1 or 0 in sizes:
+        return []
     allocation = summary["allocation"]
     if allocation["status"] == "ok":
         interval = between(allocation["interval95"].get("saturation"))
@@ -290,10 +293,9 @@ def _coverage_or_sharpening(best: dict[str, Any], worst: dict[str, Any], *, nois
 
 
 def switches(summary: Summary) -> list[str]:
-    """The switches, of many of them the sum, and after how many epochs the frontier leaves each configuration."""
+    """Where the lead changes, and after how many epochs the frontier leaves each configuration."""
     found = crossings(summary)
-    told = [_many(summary, found)] if len(found) > MOST_LISTED else [_switch(summary, switch) for switch in found]
-    return told + switch_epochs(summary)
+    return switch_sentences(summary) + (switch_epochs(summary) if found else [])
 
 
 def switch_epochs(summary: Summary) -> list[str]:

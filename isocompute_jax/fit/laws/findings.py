@@ -51,7 +51,7 @@ def crossings(summary: Summary) -> list[str]:
         return ["No two lines cross where both models have data."]
     sentences = []
     for row in inside[:MOST_LISTED]:
-        interval = f" (95% interval {reach(row)})" if row["status"] == "ok" else f" ({row['message']})"
+        interval = f", 95% interval {reach(row)}" if row["status"] == "ok" else f" ({row['message']})"
         sentences.append(
             f"The lines of {scale(row['smaller'])} and {scale(row['larger'])} cross at {figures(row['x'])} {unit}"
             f"{interval}; beyond it {scale(row['better_after'])} has the lower loss."

@@ -5,7 +5,6 @@ Prose that explains stands here; prose that claims comes from `findings`, comput
 
 from __future__ import annotations
 
-from isocompute_jax.fit.findings.frontier import crossings
 from isocompute_jax.fit.sections import fits, frontier, training
 from isocompute_jax.fit.sections.section import Figures, Html, Section, Table
 from isocompute_jax.fit.wording import Summary
@@ -21,6 +20,7 @@ def analysis_sections(summary: Summary, figures: Figures) -> list[Section]:
       figures: name -> picture, as `draw_figures` returns them; an optional section whose picture is missing is left
         out.
     """
+    several = len(summary["curves"]) > 1
     optional = {
         "batches": frontier.batches,
         "slices_by_problems": frontier.slices_by_problems,
@@ -34,10 +34,9 @@ def analysis_sections(summary: Summary, figures: Figures) -> list[Section]:
         "holdout": fits.holdout,
         "comparison": fits.comparison,
     }
-    always = [
-        fits.learning_curves(summary, figures),
-        frontier.optimal_group_size(summary, figures),
-        frontier.ties(summary),
-        *([frontier.switches(summary, figures)] if crossings(summary) else []),
-    ]
-    return always + [section(summary, figures) for name, section in optional.items() if name in figures]
+    first = [fits.learning_curves(summary, figures)]
+    if "optimal_group_size" in figures:
+        first.append(frontier.optimal_group_size(summary, figures))
+    if several:
+        first += [frontier.switches(summary, figures), frontier.choices(summary), frontier.ties(summary)]
+    return first + [section(summary, figures) for name, section in optional.items() if name in figures]

@@ -28,16 +28,14 @@ def optimal_group_size(summary: Summary, figures: Figures) -> Section:
         how_to_read=(
             "Each dot is the n on the frontier at one budget; its colour is the reward reached there. Grey bars span "
             "the n that lead in 95% of the bootstrap replicates (the experiment repeated on paper). A dashed sigmoid "
-            "is one that the data do not pin down; the findings say why. The table shows how the switches depend on "
-            "which evaluations are fitted: record-breaking ones only, those that reach a new bin of reward, or all."
+            "is one that the data do not pin down; the findings say why."
         ),
         findings=tuple(frontier.optimal_group_size(summary)),
-        table=_choices(summary),
     )
 
 
-def _choices(summary: Summary) -> Table:
-    """The switches under each rule for the evaluations that count, side by side; beside each its compute."""
+def choices(summary: Summary) -> Section:
+    """The switches under each rule for the evaluations that count, side by side."""
     rules = {"strict": "record-breaking (strict)", "bucketed": "a new bin (bucketed)", "off": "all (off)"}
     found = summary["record_choices"]
     columns = [
@@ -45,9 +43,18 @@ def _choices(summary: Summary) -> Table:
         or ["no switch"]
         for rule in found
     ]
-    return Table(
-        ("switch", *(f"fitted: {rules[rule]}" for rule in found)),
-        tuple((i + 1, *row) for i, row in enumerate(itertools.zip_longest(*columns))),
+    return Section(
+        title="Does it depend on which evaluations are fitted?",
+        paragraphs=(
+            "Noise makes evaluations fall back. The IsoCompute playbook fits record-breaking ones only (strict); those "
+            "that reach a new bin of reward (bucketed) and all of them (off) are the other choices. Picking high "
+            "evaluations can move n*, so all three are shown.",
+        ),
+        findings=tuple(frontier.choices(summary)),
+        table=Table(
+            ("switch", *(rules[rule] for rule in found)),
+            tuple((i + 1, *row) for i, row in enumerate(itertools.zip_longest(*columns))),
+        ),
     )
 
 
@@ -166,6 +173,7 @@ def targets(summary: Summary, figures: Figures) -> Section:
 
 def switches(summary: Summary, figures: Figures) -> Section:
     """Switch points, in compute and in epochs."""
+    found = frontier.crossings(summary)
     return Section(
         title="When to switch",
         paragraphs=(
@@ -191,9 +199,9 @@ def switches(summary: Summary, figures: Figures) -> Section:
                     None if s["share"] is None else f"{s['share']:.0%}", s["epochs"], _seeds(s["by_seed"]),
                     _lead(s["beyond_noise"]),
                 )
-                for s in frontier.crossings(summary)
+                for s in found
             ),
-        ),
+        ) if found else None,
     )  # fmt: skip
 
 
