@@ -9,9 +9,20 @@ from isocompute_jax.fit.findings import headline
 from isocompute_jax.fit.findings.budgets import Answer, answers
 from isocompute_jax.fit.forms import FORMS
 from isocompute_jax.fit.sections.fits import symbol
-from isocompute_jax.fit.wording import Summary, aligned, amount, between, figures, listed, parameter, unit, wrapped
+from isocompute_jax.fit.wording import (
+    TERMINAL_WIDTH,
+    Summary,
+    aligned,
+    amount,
+    between,
+    figures,
+    parameter,
+    shortened,
+    unit,
+    wrapped,
+)  # fmt: skip
 
-LONGEST_NAME = 24
+LEAST_NAME = 10
 
 
 def headline_table(summary: Summary) -> str:
@@ -45,21 +56,23 @@ def _fits(summary: Summary, names: Sequence[str], more: Sequence[str]) -> list[s
         "AICc": lambda c: "-" if c["aicc"] is None else f"{c['aicc']:.1f}",
         "status": lambda c: c["status"],
     }
-    rows = [("configuration", *(symbol(name) for name in names), *more)]
-    for curve in summary["curves"]:
-        cells = [parameter(curve, n, sign="+-", to=" .. ", interval=n == "asymptote") for n in names]
-        rows.append((_name(curve["run"]), *cells, *(columns[name](curve) for name in more)))
-    return aligned(rows)
+    head = ("configuration", *(symbol(name) for name in names), *more)
+    rows = [
+        (
+            *(parameter(curve, n, sign="+-", to=" .. ", interval=n == "asymptote") for n in names),
+            *(columns[name](curve) for name in more),
+        )
+        for curve in summary["curves"]
+    ]
+    return _named(head, [(curve["run"],) for curve in summary["curves"]], rows)
 
 
 def _switches(summary: Summary) -> list[str]:
     found = [switch for switch in summary["frontier"]["switches"] if switch["cause"] == "crossing"]
     if not found:
         return []
-    rows = [("frontier passes", "at compute", "95% interval", "replicates", "epochs")]
-    rows += [
+    rows = [
         (
-            f"{_name(s['from_run'])} -> {_name(s['to_run'])}",
             amount(s["compute"]),
             between(s["interval95"], amount, " .. ") or "-",
             "-" if s["share"] is None else f"{s['share']:.0%}",
@@ -67,7 +80,8 @@ def _switches(summary: Summary) -> list[str]:
         )
         for s in found
     ]
-    return ["", *aligned(rows)]
+    head = ("frontier passes", "at compute", "95% interval", "replicates", "epochs")
+    return ["", *_named(head, [(s["from_run"], s["to_run"]) for s in found], rows)]
 
 
 def _law(allocation: dict[str, Any]) -> list[str]:
@@ -85,10 +99,16 @@ def _law(allocation: dict[str, Any]) -> list[str]:
 
 
 def _answer(answer: Answer) -> list[str]:
-    text = f"{answer.question}: {listed(answer.choice)}. {answer.expectation} {' '.join(answer.reasons)}"
+    text = f"{answer.question}: {', '.join(answer.choice)}. {answer.expectation} {' '.join(answer.reasons)}"
     return ["", *wrapped(text, indent="  ")]
 
 
-def _name(run: Any) -> str:
-    """A configuration's name, cut where it would push the table over the edge."""
-    return run if len(run) <= LONGEST_NAME else f"{run[: LONGEST_NAME - 2]}.."
+def _named(
+    head: Sequence[str], names: Sequence[tuple[str, ...]], rows: Sequence[tuple[str, ...]], gap: str = " -> "
+) -> list[str]:
+    """Rows that begin with the names of one or two configurations, cut as far as the other columns require."""
+    widths = [max(map(len, column)) + 2 for column in zip(head[1:], *rows, strict=True)]
+    many = len(names[0])
+    room = max(LEAST_NAME, (TERMINAL_WIDTH - sum(widths) - len(gap) * (many - 1)) // many)
+    cut = [gap.join(shortened(name, room, "..") for name in each) for each in names]
+    return aligned([tuple(head), *((name, *row) for name, row in zip(cut, rows, strict=True))])

@@ -62,6 +62,12 @@ def shortlist(items: Sequence[Any]) -> str:
     return listed([*items[:MOST_LISTED], f"{len(items) - MOST_LISTED} more"])
 
 
+def shortened(name: str, most: int = 30, gap: str = "\N{HORIZONTAL ELLIPSIS}") -> str:
+    """A name of at most `most` characters: its middle is left out where it is too long."""
+    kept = most - len(gap)
+    return name if len(name) <= most else f"{name[: kept - kept // 2]}{gap}{name[len(name) - kept // 2 :]}"
+
+
 def every_seed(count: int) -> str:
     """`both seeds` or `all 3 seeds`."""
     return "both seeds" if count == 2 else f"all {count} seeds"

@@ -23,10 +23,9 @@ from isocompute_jax.fit.figures.style import (
     log_axis,
     multiples,
     picked,
-    shortened,
 )  # fmt: skip
 from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.wording import amount
+from isocompute_jax.fit.wording import amount, shortened
 
 Summary = dict[str, Any]
 MOST_HOLDOUTS = 6

@@ -22,10 +22,9 @@ from isocompute_jax.fit.figures.style import (
     multiples,
     panels,
     picked,
-    shortened,
 )  # fmt: skip
 from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.wording import amount
+from isocompute_jax.fit.wording import amount, shortened
 
 Summary = dict[str, Any]
 MOST_RESIDUALS = 12

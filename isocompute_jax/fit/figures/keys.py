@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from isocompute_jax.fit.figures.style import PALETTE, picked, shades, shortened
-from isocompute_jax.fit.wording import unit
+from isocompute_jax.fit.figures.style import PALETTE, picked, shades
+from isocompute_jax.fit.wording import shortened, unit
 
 Summary = dict[str, Any]
 

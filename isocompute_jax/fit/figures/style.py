@@ -161,12 +161,6 @@ def legend(figure: Figure, handles: Sequence[Artist], columns: int | None = None
     )
 
 
-def shortened(name: str, most: int = 30) -> str:
-    """A name that fits a legend: its middle is left out where it is too long."""
-    half = (most - 1) // 2
-    return name if len(name) <= most else f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
-
-
 def log_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
     """A logarithmic axis, with plain numbers where it spans less than two decades."""
     axis = axes.xaxis if which == "x" else axes.yaxis
