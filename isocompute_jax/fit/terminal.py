@@ -20,7 +20,7 @@ from isocompute_jax.fit.wording import (
     shortened,
     unit,
     wrapped,
-)  # fmt: skip
+)
 
 LEAST_NAME = 10
 

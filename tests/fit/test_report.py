@@ -145,6 +145,27 @@ def test_identification_follows_the_data():
     assert "5 of 6 curves" in first and "not identified for n = 32, B = 16 (0.4 to 0.61)" in second
 
 
+def test_the_grid_gives_no_estimate_at_its_edge_or_where_a_is_not_identified():
+    summary = rich()
+    for curve, edge, known in zip(summary["curves"], (True, False, False), (True, True, False), strict=False):
+        curve["identified"]["asymptote"] = known
+        curve["grid"] = {"asymptote": 0.4321, "at_edge": edge}
+    table = next(s.table for s in analysis_sections(summary, pictures()) if s.title == "Is the asymptote identified?")
+    assert table is not None and table.columns[2] == "A by grid"
+    assert [row[2] for row in table.rows[:4]] == ["at the edge of the grid", "0.4321", "not identified", None]
+
+
+def test_many_switches_are_counted():
+    summary = rich()
+    switch = summary["frontier"]["switches"][0]
+    for rule, count in (("strict", 5), ("bucketed", 4), ("off", 5)):
+        summary["record_choices"][rule]["switches"] = [switch] * count
+    assert frontier.choices(summary) == [
+        "The switches depend on which evaluations are fitted: there are 5 with strict, 4 with bucketed and 5 with off, "
+        "as the table shows."
+    ]
+
+
 def test_forms_follow_the_data():
     summary = rich()
     assert "By AICc hill is clearly the lowest" in " ".join(fits.forms(summary))

@@ -23,7 +23,7 @@ from isocompute_jax.fit.figures.style import (
     log_axis,
     multiples,
     picked,
-)  # fmt: skip
+)
 from isocompute_jax.fit.forms import FORMS
 from isocompute_jax.fit.wording import amount, shortened
 

@@ -22,7 +22,7 @@ from isocompute_jax.fit.figures.style import (
     multiples,
     panels,
     picked,
-)  # fmt: skip
+)
 from isocompute_jax.fit.forms import FORMS
 from isocompute_jax.fit.wording import amount, shortened
 

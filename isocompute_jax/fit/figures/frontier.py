@@ -26,7 +26,7 @@ from isocompute_jax.fit.figures.style import (
     multiples,
     panels,
     picked,
-)  # fmt: skip
+)
 from isocompute_jax.fit.wording import amount
 
 Summary = dict[str, Any]

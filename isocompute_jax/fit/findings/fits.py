@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.wording import (
-    Summary,
-    between,
-    capital,
-    figures,
-    shortlist,
-    spent,
-)  # fmt: skip
+from isocompute_jax.fit.wording import Summary, amount, between, capital, figures, shortlist, spent
 
 LARGE_RESIDUAL = 3.0
 """Residuals of more than so many standard deviations of the noise are pointed out."""
@@ -117,7 +110,7 @@ def forms(summary: Summary) -> list[str]:
     best, second = sorted(scored, key=lambda name: scored[name]["aicc"])[:2]
     ahead = scored[second]["aicc"] - scored[best]["aicc"]
     strength = "clearly the lowest" if ahead > 10 else "the lowest" if ahead > 2 else "the lowest, but hardly so"
-    sentences = [f"By AICc {best} is {strength} ({ahead:.3g} below {second}, summed over the curves)."]
+    sentences = [f"By AICc {best} is {strength} ({amount(ahead)} below {second}, summed over the curves)."]
     held = {n: row["holdout_mean_abs_error"] for n, row in scored.items() if row["holdout_mean_abs_error"] is not None}
     if held:
         sure = min(held, key=lambda name: held[name])

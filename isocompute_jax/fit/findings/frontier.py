@@ -16,7 +16,7 @@ from isocompute_jax.fit.wording import (
     shortlist,
     spent,
     unit,
-)  # fmt: skip
+)
 
 
 def leaders(summary: Summary) -> list[str]:
@@ -208,6 +208,9 @@ def choices(summary: Summary) -> list[str]:
         widest = max(ratios) - 1
         apart = f"at computes that differ by up to {widest:.1%}" if widest >= 1e-3 else "at the same compute"
         return [f"Whichever evaluations are fitted ({listed(courses)}), the same switches are found, {apart}."]
+    if max(len(pairs) for pairs, _ in courses.values()) > MOST_LISTED:
+        counts = listed(f"{len(pairs)} with {rule}" for rule, (pairs, _) in courses.items())
+        return [f"The switches depend on which evaluations are fitted: there are {counts}, as the table shows."]
     told = "; ".join(
         f"{rule}: " + (listed(f"{a} → {b} at {amount(c)}" for (a, b), c in zip(pairs, at, strict=True)) or "no switch")
         for rule, (pairs, at) in courses.items()

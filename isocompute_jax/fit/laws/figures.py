@@ -23,7 +23,7 @@ from isocompute_jax.fit.figures.style import (
     panels,
     picked,
     shades,
-)  # fmt: skip
+)
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.wording import scale
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from isocompute_jax.fit.findings import fits
@@ -93,12 +94,32 @@ def profiles(summary: Summary, figures: Figures) -> Section:
             "identified the line is dashed and has none."
         ),
         findings=tuple(fits.identification(summary)),
-        table=Table(
-            ("configuration", "A", "data end at C / C_mid", "remark"),
-            tuple((c["run"], parameter(c, "asymptote"), _relative_end(c), c["message"] or "ok")
-                  for c in summary["curves"]),
+        table=_asymptotes(summary["curves"]),
+    )
+
+
+def _asymptotes(curves: Sequence[dict[str, Any]]) -> Table:
+    """A of each curve, how far its data reach, and what ScaleRL's grid procedure finds where it was asked for."""
+    by_grid = any(curve["grid"] for curve in curves)
+    return Table(
+        ("configuration", "A", *(["A by grid"] if by_grid else []), "data end at C / C_mid", "remark"),
+        tuple(
+            (
+                c["run"], parameter(c, "asymptote"), *([_grid(c)] if by_grid else []), _relative_end(c),
+                c["message"] or "ok",
+            )
+            for c in curves
         ),
     )  # fmt: skip
+
+
+def _grid(curve: dict[str, Any]) -> str | None:
+    """The grid's A, where it is an estimate and not the end of the grid."""
+    if not curve["grid"]:
+        return None
+    if curve["grid"]["at_edge"]:
+        return "at the edge of the grid"
+    return f"{curve['grid']['asymptote']:.4g}" if curve["identified"].get("asymptote") else "not identified"
 
 
 def _relative_end(curve: dict[str, Any]) -> float | None:
