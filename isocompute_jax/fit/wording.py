@@ -116,11 +116,11 @@ def between(interval: Sequence[float | None] | None, text: Callable[[float], str
 
 
 def error_figures(value: float, error: float | None) -> tuple[str, str]:
-    """A value and its standard error, rounded alike: to two figures of the error, and at most six decimals."""
+    """A value and its standard error, rounded alike to two figures of the error; as powers of ten where it is tiny."""
     if not error:
         return f"{value:.4g}", ""
-    decimals = min(6, 1 - math.floor(math.log10(abs(error))))
-    if max(abs(value), error) >= 1e7:
+    decimals = 1 - math.floor(math.log10(abs(error)))
+    if decimals > 6 or max(abs(value), error) >= 1e7:
         return f"{value:.3g}", f"{error:.2g}"
     shown = max(0, decimals)
     return f"{round(value, decimals):,.{shown}f}", f"{round(error, decimals):,.{shown}f}"

@@ -129,6 +129,8 @@ def test_identified_estimates_are_given_with_error_and_interval():
     curve["params"]["midpoint"], curve["stderr"]["midpoint"] = 21735.6, 1943.2
     curve["interval95"]["midpoint"] = [17200.0, 26450.0]
     assert parameter(curve, "midpoint") == "21,700 ± 1,900 (17.2k to 26.4k)"
+    curve["params"]["rate"], curve["stderr"]["rate"], curve["identified"]["rate"] = 3.456e-7, 2.1e-8, True
+    assert parameter(curve, "rate") == "3.46e-07 ± 2.1e-08"
     assert parameter(curve | {"params": {"floor": None}}, "floor") == "-"
 
 

@@ -134,7 +134,7 @@ def comparison(summary: Summary) -> Figure | None:
     """ln F against ln C with lines of slope B, and each B with its interval, all under one asymptote."""
     found = summary["comparison"]
     rows = [row for row in found["curves"] if row["log_compute"]] if found else []
-    if len(rows) < 2:
+    if sum(row["identified"] for row in rows) < 2:
         return None
     figure = Figure(figsize=(WIDTH, 3.4 + 0.26 * len(rows)), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[2.8, 0.6 + 0.26 * len(rows)])
