@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from isocompute_jax.fit.wording import Summary, amount, between, figures, spent
+from isocompute_jax.fit.wording import Summary, between, figures, spent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +34,22 @@ def answers(summary: Summary) -> list[Answer]:
 
 def _answer(summary: Summary, row: dict[str, Any]) -> Answer:
     interval = between(row["interval95"], lambda value: f"{value:.3f}")
-    inside = row["beyond"] <= 1 + 1e-9
-    where = "inside the data" if inside else f"{figures(row['beyond'])} times as far as the data go"
     return Answer(
         question=f"To spend {spent(summary, row['budget'])}",
         choice=tuple(choice(row)),
         expectation=f"Expect {summary['frontier']['metric']} {row['reward']:.3f}"
-        f"{f' (95% interval {interval})' if interval else ' (no interval could be given)'}, {where}.",
+        f"{f' (95% interval {interval})' if interval else ' (no interval could be given)'}, {_where(summary, row)}.",
         reasons=tuple(row["reasons"]),
         doubtful=row["status"] != "ok",
     )
+
+
+def _where(summary: Summary, row: dict[str, Any]) -> str:
+    """Where the budget lies against the data of the configuration."""
+    start = next(curve["window"][0] for curve in summary["curves"] if curve["run"] == row["run"])
+    if row["beyond"] > 1 + 1e-9:
+        return f"{figures(row['beyond'])} times as far as the data go"
+    return "inside the data" if row["budget"] >= start else "before the first evaluation"
 
 
 def choice(row: dict[str, Any]) -> list[str]:
@@ -56,15 +62,3 @@ def choice(row: dict[str, Any]) -> list[str]:
     if row["learning_rate"]:
         parts.append(f"learning rate {row['learning_rate']:.2g}")
     return parts
-
-
-def overview(summary: Summary) -> list[str]:
-    """How the choice moves from the smallest budget to the largest one."""
-    rows = sorted(summary["allocation"]["recommendations"], key=lambda row: row["budget"])
-    if len(rows) < 2:
-        return []
-    first, last = rows[0], rows[-1]
-    ends = f"{amount(first['budget'])} and {spent(summary, last['budget'])}"
-    if len({row["run"] for row in rows}) == 1:
-        return [f"Between {ends} the recommended configuration is the same, {first['run']}."]
-    return [f"Between {ends} the recommended configuration moves from {first['run']} to {last['run']}."]
