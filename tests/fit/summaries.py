@@ -70,6 +70,7 @@ def alone(summary: dict[str, Any], run: str) -> dict[str, Any]:
     summary["comparison"], summary["slices"], summary["targets"], summary["training"] = None, [], {}, []
     frontier = summary["frontier"]
     frontier["switches"], frontier["segments"], frontier["budgets"] = [], [], []
+    summary["allocation"]["recommendations"] = []
     return summary
 
 

@@ -18,6 +18,8 @@ def test_long_names_are_cut():
     summary = rich()
     for i, curve in enumerate(summary["curves"]):
         curve["run"] = f"{i} " + "a very long name of a configuration" * 3
+    for row in summary["allocation"]["recommendations"]:
+        row["run"] = summary["curves"][0]["run"]
     for switch in summary["frontier"]["switches"]:
         switch |= {"from_run": summary["curves"][0]["run"], "to_run": summary["curves"][1]["run"]}
     table = headline_table(summary)
