@@ -16,14 +16,10 @@ from __future__ import annotations
 import os
 import sys
 
-from absl import flags as absl_flags
-
 from isocompute_jax import app
 from isocompute_jax.fit import flags
 from isocompute_jax.fit.outputs import REPORT, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
-
-absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
 
 
 def main() -> None:
@@ -44,4 +40,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    flags.register()
     app.run(main)

@@ -177,7 +177,7 @@ class Description(NamedTuple):
             return ["there are no more points than parameters"]
         midpoint, end = self.form.midpoint(params), self._last_compute()
         if end < REACH * midpoint:
-            reasons.append(f"the data end at {end:.3g}, before twice C_mid = {midpoint:.3g}")
+            reasons.append(f"the data end at {end:.3g}, before twice C_mid")
         if low <= bounds[0] or high >= bounds[1]:
             reasons.append(f"its 95% interval, {low:.3g} to {high:.3g}, reaches a bound")
         elif high - low > 2 * self.options.tolerance:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -21,73 +23,81 @@ from isocompute_jax.fit.problem import FitOptions, Loss
 from isocompute_jax.fit.recommend import LearningRate
 from isocompute_jax.records.errors import InputError
 
+VALUES = flags.FlagValues()
+"""The flags as a set of their own: importing this module adds none to a program; `register` does."""
+
+_string = functools.partial(flags.DEFINE_string, flag_values=VALUES)
+_list = functools.partial(flags.DEFINE_list, flag_values=VALUES)
+_enum = functools.partial(flags.DEFINE_enum, flag_values=VALUES)
+_float = functools.partial(flags.DEFINE_float, flag_values=VALUES)
+_integer = functools.partial(flags.DEFINE_integer, flag_values=VALUES)
+_bool = functools.partial(flags.DEFINE_bool, flag_values=VALUES)
+
 READ, FIT, OWN, LAW, RATE = ReadOptions(), FitOptions(), Options(), LawOptions(), LearningRate()
 
-RUNS = flags.DEFINE_list(
+RUNS = _list(
     "runs", [], "Run directories, folders of them, .csv / .jsonl / .parquet tables, or globs; separated by commas."
 )
-OUT = flags.DEFINE_string("out", "", "Directory to write into; made if it does not exist.")
-ANALYSIS = flags.DEFINE_enum(
+OUT = _string("out", "", "Directory to write into; made if it does not exist.")
+ANALYSIS = _enum(
     "analysis",
     "frontier",
     ["frontier", "model_size", "chinchilla"],
     "frontier: which n at which compute. model_size: ln L = -k(N) ln X + E(N) over model sizes N. chinchilla: "
     "L = E + A/N^alpha + B/D^beta.",
 )
-TITLE = flags.DEFINE_string("title", "", "Heading of the report.")
+TITLE = _string("title", "", "Heading of the report.")
 
 # Inputs.
-METRIC = flags.DEFINE_string("metric", READ.metric, "Column to optimise; best@k and worst@k come along with avg@k.")
-TARGETS = flags.DEFINE_list("targets", [], "Further columns to find the best n for, in the same range as the metric.")
-EVAL_SET = flags.DEFINE_string("eval_set", READ.eval_set, "Evaluation set whose rows are used, where rows name one.")
-COLUMNS = flags.DEFINE_list(
+METRIC = _string("metric", READ.metric, "Column to optimise; best@k and worst@k come along with avg@k.")
+TARGETS = _list("targets", [], "Further columns to find the best n for, in the same range as the metric.")
+EVAL_SET = _string("eval_set", READ.eval_set, "Evaluation set whose rows are used, where rows name one.")
+COLUMNS = _list(
     "columns",
     [],
     "theirs:ours,... renames columns, e.g. --columns=train/global_step:step,val/acc:avg@4. Ours are run, step, "
     "compute, tokens, gpu_hours, group_size, problems_per_batch, seed, problem_set_size, model_params and metrics.",
 )
-COMPUTE = flags.DEFINE_enum(
+COMPUTE = _enum(
     "compute",
     READ.compute,
     typing.get_args(Unit),
     "Unit of compute. Rollouts are taken from the column compute, else from step x problems_per_batch x group_size.",
 )
-RUN_PATTERN = flags.DEFINE_string(
+RUN_PATTERN = _string(
     "run_pattern",
     "",
     r"Regular expression that finds facts in run names: --run_pattern='n(?P<group_size>\d+)-s(?P<seed>\d+)'.",
 )
-CONSTANTS = flags.DEFINE_list("constants", [], "Facts that the tables leave out: --constants=problems_per_batch=32.")
-REWARD_RANGE = flags.DEFINE_list("reward_range", ["0", "1"], "Least and largest possible reward, e.g. -1,1.")
-STRICT = flags.DEFINE_bool("strict", False, "Any finding about the input (a bad row, a duplicate) ends the program.")
+CONSTANTS = _list("constants", [], "Facts that the tables leave out: --constants=problems_per_batch=32.")
+REWARD_RANGE = _list("reward_range", ["0", "1"], "Least and largest possible reward, e.g. -1,1.")
+STRICT = _bool("strict", False, "Any finding about the input (a bad row, a duplicate) ends the program.")
 
 # Curves.
-FORM = flags.DEFINE_enum(
+FORM = _enum(
     "form", FIT.form, list(FORMS), "Form of all curves: " + "; ".join(f"{f.name}: {f.equation}" for f in FORMS.values())
 )
-RECORDS = flags.DEFINE_enum(
+RECORDS = _enum(
     "records",
     OWN.records,
     typing.get_args(Records),
     "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier one "
     "(bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each choice.",
 )
-BIN_WIDTH = flags.DEFINE_float("bin_width", OWN.bin_width, "Bin of --records=bucketed, in units of reward.")
-LOSS = flags.DEFINE_enum("loss", FIT.loss, typing.get_args(Loss), "Least squares, or Huber's loss against outliers.")
-HUBER_DELTA = flags.DEFINE_float("huber_delta", FIT.huber_delta, "Residual from which Huber's loss is linear.")
-FIX = flags.DEFINE_list("fix", [], "Parameters held at a value, by symbol or name: --fix=A=0.61,B=1.")
-BOUNDS = flags.DEFINE_list("bounds", [], "Parameters held between two values: --bounds=A=0.5:0.9,B=0.3:3.")
-R0 = flags.DEFINE_string("r0", "free", "Floor: free, first (each curve's first reward), or a value.")
-WINDOW = flags.DEFINE_list("window", [], "Least and largest compute that is fitted: --window=1500,50000.")
-TOLERANCE = flags.DEFINE_float(
-    "tolerance", FIT.tolerance, "A counts as identified when its 95% interval is no wider than +- this."
-)
-STDERR_COLUMN = flags.DEFINE_string("stderr_column", "", "Column with each evaluation's standard error, for weights.")
-EVALUATION_SAMPLES = flags.DEFINE_integer(
+BIN_WIDTH = _float("bin_width", OWN.bin_width, "Bin of --records=bucketed, in units of reward.")
+LOSS = _enum("loss", FIT.loss, typing.get_args(Loss), "Least squares, or Huber's loss against outliers.")
+HUBER_DELTA = _float("huber_delta", FIT.huber_delta, "Residual from which Huber's loss is linear.")
+FIX = _list("fix", [], "Parameters held at a value, by symbol or name: --fix=A=0.61,B=1.")
+BOUNDS = _list("bounds", [], "Parameters held between two values: --bounds=A=0.5:0.9,B=0.3:3.")
+R0 = _string("r0", "free", "Floor: free, first (each curve's first reward), or a value.")
+WINDOW = _list("window", [], "Least and largest compute that is fitted: --window=1500,50000.")
+TOLERANCE = _float("tolerance", FIT.tolerance, "A counts as identified when its 95% interval is no wider than +- this.")
+STDERR_COLUMN = _string("stderr_column", "", "Column with each evaluation's standard error, for weights.")
+EVALUATION_SAMPLES = _integer(
     "evaluation_samples", 0, "Samples behind an evaluation (k x problems), for binomial weights; 0: equal weights."
 )
-GRID = flags.DEFINE_string("grid", "", "Run ScaleRL's grid procedure beside the fit: A from:to:by, as 0.45:0.8:0.005.")
-HOLDOUT = flags.DEFINE_float(
+GRID = _string("grid", "", "Run ScaleRL's grid procedure beside the fit: A from:to:by, as 0.45:0.8:0.005.")
+HOLDOUT = _float(
     "holdout",
     OWN.holdout,
     "Fit the first part of each curve and score the rest: a share of its compute, or a compute; 0: off. For laws: the "
@@ -95,47 +105,55 @@ HOLDOUT = flags.DEFINE_float(
 )
 
 # Frontier and allocation.
-SMOOTHING = flags.DEFINE_integer("smoothing", OWN.smoothing, "Running average of n*(C) over so many budgets; odd.")
-BOOTSTRAP = flags.DEFINE_enum(
+SMOOTHING = _integer("smoothing", OWN.smoothing, "Running average of n*(C) over so many budgets; odd.")
+BOOTSTRAP = _enum(
     "bootstrap",
     OWN.bootstrap,
     typing.get_args(Resampling),
     "Intervals of switch points and n*(C) by drawing seeds again (runs), blocks of neighbouring residuals (blocks), or "
     "seeds where there are at least five of each (auto).",
 )
-REPLICATES = flags.DEFINE_integer("replicates", OWN.replicates, "Bootstrap replicates.")
-SEED = flags.DEFINE_integer("seed", OWN.seed, "Seed of the bootstrap.")
-BUDGET = flags.DEFINE_list("budget", [], "Compute to recommend an allocation for: --budget=1e6,4e6.")
-BASE_LR = flags.DEFINE_float(
+REPLICATES = _integer("replicates", OWN.replicates, "Bootstrap replicates.")
+SEED = _integer("seed", OWN.seed, "Seed of the bootstrap.")
+BUDGET = _list("budget", [], "Compute to recommend an allocation for: --budget=1e6,4e6.")
+BASE_LR = _float(
     "base_lr", None, f"Learning rate at --base_batch, for recommendations; else the runs' own, else {RATE.base_lr:g}."
 )
-BASE_BATCH = flags.DEFINE_float("base_batch", RATE.base_batch, "Rollouts per step that --base_lr is for.")
-LR_EXPONENT = flags.DEFINE_float("lr_exponent", RATE.exponent, "Learning rate = base_lr x (B / base_batch)^this.")
+BASE_BATCH = _float("base_batch", RATE.base_batch, "Rollouts per step that --base_lr is for.")
+LR_EXPONENT = _float("lr_exponent", RATE.exponent, "Learning rate = base_lr x (B / base_batch)^this.")
 
 # Laws.
-LAW_LOSS = flags.DEFINE_enum(
+LAW_LOSS = _enum(
     "law_loss", None, ["one_minus_metric", "metric"],
-    "What L is in a law: 1 - metric (model_size), or the metric itself (chinchilla).",
-)  # fmt: skip
-X = flags.DEFINE_enum("x", LAW.x, ["compute", "data"], "Resource of model_size: compute (6 N tokens) or data.")
-WEIGHTS = flags.DEFINE_enum("weights", LAW.weights, ["points", "models"], "What model_size counts alike.")
-HELD_OUT_MODELS = flags.DEFINE_integer("held_out_models", LAW.held_out_models, "Largest models predicted from smaller.")
-ANCHORS = flags.DEFINE_integer("anchors", LAW.anchors, "First evaluations that set a held-out model's level.")
-PREDICT_PARAMS = flags.DEFINE_list("predict_params", [], "Model sizes to predict k(N) for: --predict_params=7e9,70e9.")
-MOST_REUSE = flags.DEFINE_float("most_reuse", LAW.most_reuse, "Epochs above which problems count as much reused.")
-POINTS = flags.DEFINE_enum("points", LAW.points, ["last", "all"], "Rows of each run that chinchilla fits.")
-FLOPS = flags.DEFINE_list("flops", [], "Budgets C = 6 N D to give the optimal N and D for: --flops=1e21,1e23.")
+    "What L is in a law: 1 - metric (model_size), or the metric itself (chinchilla).")  # fmt: skip
+X = _enum("x", LAW.x, ["compute", "data"], "Resource of model_size: compute (6 N tokens) or data.")
+WEIGHTS = _enum("weights", LAW.weights, ["points", "models"], "What model_size counts alike.")
+HELD_OUT_MODELS = _integer("held_out_models", LAW.held_out_models, "Largest models predicted from smaller.")
+ANCHORS = _integer("anchors", LAW.anchors, "First evaluations that set a held-out model's level.")
+PREDICT_PARAMS = _list("predict_params", [], "Model sizes to predict k(N) for: --predict_params=7e9,70e9.")
+MOST_REUSE = _float("most_reuse", LAW.most_reuse, "Epochs above which problems count as much reused.")
+POINTS = _enum("points", LAW.points, ["last", "all"], "Rows of each run that chinchilla fits.")
+FLOPS = _list("flops", [], "Budgets C = 6 N D to give the optimal N and D for: --flops=1e21,1e23.")
+
+
+def register() -> None:
+    """Makes these the flags of the program that is running, and lists them in its --help."""
+    flags.FLAGS.append_flag_values(VALUES)
+    for name in VALUES:
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], VALUES[name])
+    VALUES.mark_as_parsed()  # the program parses its own flags, and the values are shared
 
 
 def read_options() -> ReadOptions:
     """How inputs are read."""
     chinchilla = ANALYSIS.value == "chinchilla"
-    ends = ["0", "inf"] if chinchilla and not flags.FLAGS["reward_range"].present else REWARD_RANGE.value
+    ends = ["0", "inf"] if chinchilla and not VALUES["reward_range"].present else REWARD_RANGE.value
     return ReadOptions(
         metric=METRIC.value,
         eval_set=EVAL_SET.value,
         columns=parse_columns(COLUMNS.value),
         compute="tokens" if chinchilla else typing.cast(Unit, COMPUTE.value),
+        single_points=chinchilla,
         reward_range=_pair("reward_range", ends),
         run_pattern=RUN_PATTERN.value,
         constants=_named("constants", CONSTANTS.value),

@@ -89,7 +89,7 @@ def allocate(
         reasons.append(learning_rate.reason())
     else:
         reasons.append("Group size or problems per batch is not in the data, so steps and learning rate are left open.")
-    if resampled is not None:
+    if resampled is not None and sum(fit.status != "failed" for fit in fits) > 1:
         reasons += _agreement(resampled, budget, index, configurations)
     doubts = _doubts(budget, fit, beyond)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan

@@ -132,11 +132,17 @@ def _comparison(analysis: Analysis) -> dict[str, Any] | None:
             "midpoint": fit.params["midpoint"],
             "interval95": fit.interval95["steepness"],
             "identified": fit.identified["steepness"],
+            "asymptote_within": low <= found.asymptote <= high,
             "log_compute": log_compute,
             "log_f": log_f,
         }
-        for curve, fit, log_compute, log_f in zip(
-            analysis.main.curves, found.fits, found.log_compute, found.log_f, strict=True
+        for curve, fit, (low, high), log_compute, log_f in zip(
+            analysis.main.curves,
+            found.fits,
+            [own.interval95["asymptote"] for own in analysis.main.fits],
+            found.log_compute,
+            found.log_f,
+            strict=True,
         )
         if fit.status != "failed"
     ]
@@ -209,7 +215,9 @@ def _slice(main: MetricAnalysis, part: Slice) -> dict[str, Any]:
 
 def _choice(found: MetricAnalysis) -> dict[str, Any]:
     fitted = sum(int(np.count_nonzero(used)) for used in found.used)
-    return {"num_points": fitted, "switches": switches_of(found)}
+    keys = ("compute", "run", "group_size")
+    budgets = [{key: row[key] for key in keys} for row in _budgets(found, found.frontier)]
+    return {"num_points": fitted, "switches": switches_of(found), "budgets": budgets}
 
 
 def _target(found: MetricAnalysis) -> dict[str, Any]:

@@ -17,19 +17,9 @@ from isocompute_jax.records.errors import InputError
 
 @pytest.fixture
 def parse():
-    """Parses arguments into the global flags, and puts back what was there."""
-    values = absl_flags.FLAGS
-    if not values.is_parsed():
-        values.mark_as_parsed()
-    saved = absl_flags.FlagValues.flag_values_dict(values)
-    present = {name: values[name].present for name in values}
-
-    def run(*arguments: str) -> None:
-        values(["fit", *arguments])
-
-    yield run
-    for name, value in saved.items():
-        values[name].value, values[name].present = value, present[name]
+    """Parses arguments, from the defaults."""
+    yield lambda *arguments: flags.VALUES(["fit", *arguments])
+    flags.VALUES.unparse_flags()
 
 
 def test_defaults_are_those_of_the_options(parse):

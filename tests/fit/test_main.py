@@ -8,9 +8,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.fit import flags
 from isocompute_jax.fit.__main__ import main
 from isocompute_jax.fit.forms import hill
 from tests.fit import frameworks
@@ -21,20 +21,16 @@ PATTERN = r"--run_pattern=n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P
 @pytest.fixture
 def run(capsys):
     """Runs the main with these flags in this process: (exit code, stdout, stderr)."""
-    values = flags.FLAGS
-    if not values.is_parsed():
-        values.mark_as_parsed()
-    saved = {name: (values[name].value, values[name].present) for name in values}
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        values(["fit", *arguments])
+        flags.VALUES.unparse_flags()
+        flags.VALUES(["fit", *arguments])
         code = app.exit_code(main)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
     yield call
-    for name, (value, present) in saved.items():
-        values[name].value, values[name].present = value, present
+    flags.VALUES.unparse_flags()
 
 
 def summary_of(out: pathlib.Path) -> dict:

@@ -198,12 +198,15 @@ def test_a_difference_in_steepness_needs_intervals_apart():
     summary = rich()
     rows = summary["comparison"]["curves"]
     for i, row in enumerate(rows):
-        row |= {"identified": True, "steepness": 1.0 + 0.1 * i, "interval95": [0.5, 2.0]}
+        row |= {"identified": True, "asymptote_within": True, "steepness": 1.0 + 0.1 * i, "interval95": [0.5, 2.0]}
     assert "no difference is established" in fits.comparison(summary)[1]
     rows[0]["interval95"], rows[-1]["interval95"] = [0.9, 1.1], [1.2, 1.8]
     assert fits.comparison(summary)[1] == (
         f"B goes from 1 ({rows[0]['run']}, 0.9 to 1.1) to 1.5 ({rows[-1]['run']}, 1.2 to 1.8): these two differ."
     )
+    rows[0]["asymptote_within"] = False  # a common A that a curve's own data exclude bends its B
+    held, verdict = fits.comparison(summary)
+    assert f"outside the interval of A of {rows[0]['run']}" in held and "no difference is established" in verdict
 
 
 def test_switches_carry_their_intervals_and_share():

@@ -58,13 +58,19 @@ Draw = Callable[[Summary], Figure | None]
 
 
 def draw_all(drawings: Mapping[str, Draw], summary: Summary, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path."""
+    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path.
+
+    Pictures of an earlier analysis that these data do not have are removed.
+    """
     paths = {}
     with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
         for name, draw in drawings.items():
             figure = draw(summary)
             if figure is not None:
                 paths[name] = save_figure(figure, out_dir / f"{name}.svg")
+            else:
+                for suffix in (".svg", ".png"):
+                    (out_dir / f"{name}{suffix}").unlink(missing_ok=True)
     return paths
 
 

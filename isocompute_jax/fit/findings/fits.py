@@ -151,6 +151,12 @@ def comparison(summary: Summary) -> list[str]:
     )
     if len(rows) < 2:
         return [held, "The steepness B is identified for fewer than two curves, so there is nothing to compare."]
+    outside = [row["run"] for row in found["curves"] if not row["asymptote_within"]]
+    if outside:
+        held += f" It lies outside the interval of A of {shortlist(outside)}, whose B therefore says nothing."
+        rows = [row for row in rows if row["asymptote_within"]]
+        if len(rows) < 2:
+            return [held]
     low, high = min(rows, key=lambda row: row["steepness"]), max(rows, key=lambda row: row["steepness"])
     ends = f"from {_steepness(low)} to {_steepness(high)}"
     apart = low["interval95"][1] < high["interval95"][0]

@@ -78,7 +78,13 @@ class Source:
 
 
 def make_curve(
-    readings: Readings, source: Source, notices: Notices, *, swept: Mapping[str, Any], finished: bool
+    readings: Readings,
+    source: Source,
+    notices: Notices,
+    *,
+    swept: Mapping[str, Any],
+    finished: bool,
+    single_points: bool = False,
 ) -> RunCurve:
     """Sorts, drops repeated computes (the first one stays), averages what is too long; says what it did."""
     axis, lines, columns = readings.axis, readings.lines, readings.columns
@@ -99,7 +105,7 @@ def make_curve(
             ),
         )
         axis, lines, columns = axis[first], lines[first], {name: values[first] for name, values in columns.items()}
-    if len(axis) == 1:
+    if len(axis) == 1 and not single_points:
         text = (
             f"{source.where(int(lines[0]))}: run {readings.run} has one evaluation only: no curve can be fitted to it"
         )

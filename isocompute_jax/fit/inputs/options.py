@@ -31,6 +31,7 @@ class ReadOptions:
       reward_range: a reward outside is reported and left out; the upper end may be infinite.
       run_pattern: regular expression searched in a run's name; its named groups are facts (`FACTS`).
       constants: facts that neither a table nor the pattern gives; they never override.
+      single_points: runs of one evaluation are what is wanted (a final loss), and not worth a remark.
       strict: a finding is an error.
     """
 
@@ -41,6 +42,7 @@ class ReadOptions:
     reward_range: tuple[float, float] = (0.0, 1.0)
     run_pattern: str = ""
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    single_points: bool = False
     strict: bool = False
 
     def __post_init__(self) -> None:

@@ -92,6 +92,10 @@ class _Reader:
         self._tables = 0
         self._said_large: set[pathlib.Path] = set()
 
+    def _curve(self, readings: Readings, source: Source, swept: Mapping[str, object], *, finished: bool) -> RunCurve:
+        single = self._options.single_points
+        return make_curve(readings, source, self._notices, swept=swept, finished=finished, single_points=single)
+
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curve of a run directory. Only config.json and eval.jsonl are read: metrics.jsonl can be large."""
         try:
@@ -100,7 +104,7 @@ class _Reader:
             self._notices.finding(path, "run directory", str(error))
             return
         for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
-            curve = make_curve(readings, source, self._notices, swept=run.swept, finished=run.finished)
+            curve = self._curve(readings, source, run.swept, finished=run.finished)
             self.curves.append(curve)
             self.seeded.append(True)
             if not run.finished:
@@ -114,7 +118,7 @@ class _Reader:
         for source, readings in self._readings(path, advance, name=name, facts=None):
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
             swept: dict[str, object] = {} if known else {"run": readings.run}
-            curve = make_curve(readings, source, self._notices, swept=swept, finished=True)
+            curve = self._curve(readings, source, swept, finished=True)
             facts = {key: value for key, value in dataclasses.asdict(curve.facts).items() if key not in NOT_SWEPT}
             self.curves.append(dataclasses.replace(curve, swept=facts | swept))
             self.seeded.append("seed" in readings.facts)

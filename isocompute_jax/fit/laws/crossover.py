@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from isocompute_jax.fit.laws.model_size import CONFIDENCE
 from isocompute_jax.fit.laws.results import Crossover, ModelSizeFit
@@ -72,7 +72,7 @@ def _fieller(top: float, bottom: float, covariance: np.ndarray, freedom: float) 
     """exp of the 95% interval of top / bottom; (0, inf) when it is unbounded, NaN without a covariance."""
     if not np.all(np.isfinite(covariance)):
         return float("nan"), float("nan")
-    t2 = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) ** 2
+    t2 = float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) ** 2
     a = bottom**2 - t2 * covariance[1, 1]
     b = top * bottom - t2 * covariance[0, 1]
     c = top**2 - t2 * covariance[0, 0]

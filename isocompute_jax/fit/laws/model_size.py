@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
-import scipy.stats
+import scipy.special
 
 from isocompute_jax.fit.laws.results import Estimate, ModelSizeFit
 
@@ -170,7 +170,7 @@ def _noise(lines: Lines, excess: float, *, num_parameters: int) -> tuple[float, 
 
 
 def _quantile(freedom: float) -> float:
-    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) if freedom > 0 else np.nan
+    return float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) if freedom > 0 else np.nan
 
 
 def _region(lines: Lines, log_n0: float, threshold: float, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -278,7 +278,7 @@ def _misfit(lines: Lines, excess: float, scale: float) -> float:
     if models < 3 or freedom <= 0 or lines.sse <= 1e-24 * lines.variation.sum():
         return np.nan
     ratio = excess / (models - 2) / (lines.sse / freedom * scale)
-    return float(scipy.stats.f.sf(ratio, models - 2, max(freedom / scale, 1.0)))
+    return float(scipy.special.fdtrc(models - 2, max(freedom / scale, 1.0), ratio))
 
 
 def _with_intercepts(lines: Lines, slopes: np.ndarray, noise: float) -> np.ndarray:

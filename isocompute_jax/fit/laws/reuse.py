@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from isocompute_jax.fit.laws.model_size import CONFIDENCE, autocorrelation
 from isocompute_jax.fit.laws.results import ReuseFit
@@ -98,7 +98,7 @@ def _shift(left: np.ndarray, indicator: np.ndarray, scale: float, parameters: in
     shift = float(indicator @ left) / weight
     rest = left - shift * indicator
     error = float(np.sqrt(rest @ rest / freedom * scale / weight))
-    bound = error * float(scipy.stats.t.ppf(CONFIDENCE, max(freedom / scale, 1.0)))
+    bound = error * float(scipy.special.stdtrit(max(freedom / scale, 1.0), CONFIDENCE))
     degraded = shift > bound
     message = "the loss is higher than the lines say" if degraded else "no degradation is visible"
     return shift, error, degraded, message

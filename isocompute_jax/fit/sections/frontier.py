@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any
-
 from isocompute_jax.fit.findings import frontier
 from isocompute_jax.fit.sections.section import Figures, Html, Section, Table
 from isocompute_jax.fit.wording import Summary, amount, between, unit
@@ -35,31 +32,24 @@ def optimal_group_size(summary: Summary, figures: Figures) -> Section:
 
 
 def choices(summary: Summary) -> Section:
-    """The switches under each rule for the evaluations that count, side by side."""
+    """n*(C) under each rule for the evaluations that count, side by side."""
     rules = {"strict": "record-breaking (strict)", "bucketed": "a new bin (bucketed)", "off": "all (off)"}
     found = summary["record_choices"]
-    columns = [
-        [f"{s['from_run']} → {s['to_run']} at {amount(s['compute'])}{_range(s)}" for s in found[rule]["switches"]]
-        or ["no switch"]
-        for rule in found
-    ]
+    leaders = {rule: {row["compute"]: row["run"] for row in choice["budgets"]} for rule, choice in found.items()}
+    budgets = sorted({compute for runs in leaders.values() for compute in runs})
     return Section(
         title="Does it depend on which evaluations are fitted?",
         paragraphs=(
             "Noise makes evaluations fall back. The IsoCompute playbook fits record-breaking ones only (strict); those "
             "that reach a new bin of reward (bucketed) and all of them (off) are the other choices. Picking high "
-            "evaluations can move n*, so all three are shown.",
+            "evaluations can move n*, so the best configuration under each choice is shown.",
         ),
         findings=tuple(frontier.choices(summary)),
         table=Table(
-            ("switch", *(rules[rule] for rule in found)),
-            tuple((i + 1, *row) for i, row in enumerate(itertools.zip_longest(*columns))),
+            (f"compute ({unit(summary)})", *(rules[rule] for rule in found)),
+            tuple((compute, *(leaders[rule].get(compute) for rule in found)) for compute in budgets),
         ),
     )
-
-
-def _range(switch: dict[str, Any]) -> str:
-    return " (data begin or end)" if switch["cause"] == "range" else ""
 
 
 def ties(summary: Summary) -> Section:
