@@ -40,7 +40,8 @@ def frontier(
       rollouts: (configuration number, compute) -> rollouts, for epochs when the unit of compute is another.
     """
     order = sorted(range(len(fits)), key=lambda i: (configurations[i].group_size, configurations[i].problems_per_batch))
-    candidates = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
+    usable = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
+    candidates = _contenders(usable, fits)
     cuts = sorted({end for i in candidates for end in fits[i].window} | _all_crossings([fits[i] for i in candidates]))
     segments: list[Segment] = []
     for start, end in itertools.pairwise(cuts):
@@ -56,6 +57,24 @@ def frontier(
         if before.index != after.index
     )
     return Frontier(tuple(segments), switches)
+
+
+def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:
+    """The curves that may be on the envelope somewhere: the others need not be crossed with all the rest.
+
+    A curve is left out when at every point of a dense grid it lies further below the best one than two curves can
+    approach each other between neighbouring points.
+    """
+    if not candidates:
+        return []
+    ends = np.array([fits[i].window for i in candidates])
+    grid = np.unique(np.concatenate([np.geomspace(ends[:, 0].min(), ends[:, 1].max(), 4 * SCAN_POINTS), ends.ravel()]))
+    rewards = np.array([fits[i].reward(grid) for i in candidates])
+    inside = (grid >= ends[:, :1]) & (grid <= ends[:, 1:])
+    approach = 2.0 * np.abs(np.diff(rewards, axis=1)[inside[:, 1:] & inside[:, :-1]]).max()
+    best = np.where(inside, rewards, -np.inf).max(axis=0)
+    behind = np.where(inside, best - rewards, np.inf).min(axis=1)
+    return [i for i, gap in zip(candidates, behind, strict=True) if gap <= approach]
 
 
 def _best_at(compute: float, candidates: Sequence[int], fits: Sequence[CurveFit]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from isocompute_jax.fit.curves import fit_curves
 from isocompute_jax.fit.forms import hill
 from isocompute_jax.fit.frontier import epochs, frontier
 from isocompute_jax.fit.results import Configuration, CurveFit
+
+module = importlib.import_module("isocompute_jax.fit.frontier")  # the package has a function of that name
 
 KNOWN = {8: (0.40, 1e5), 32: (0.45, 2e5), 128: (0.50, 4e5), 512: (0.52, 8e5), 2048: (0.45, 1.6e6)}
 CONFIGURATIONS = [Configuration(f"n = {n}", n, 32, 6000) for n in KNOWN]
@@ -76,3 +79,25 @@ def test_epochs_golden():
     steps, batch, group = 190, 8192, 256
     assert epochs(steps * batch, group_size=group, problem_set_size=6000) == pytest.approx(1.0133, abs=5e-5)
     assert np.isnan(epochs(1.0, group_size=8, problem_set_size=0))
+
+
+def test_curves_that_never_lead_change_nothing(monkeypatch):
+    """Of 120 random curves, some in short windows, most are never crossed with the others; the envelope is the same."""
+    rng = np.random.default_rng(0)
+    fits = []
+    for _ in range(120):
+        start = 10 ** rng.uniform(3, 6)
+        window = (start, start * 10 ** rng.choice([0.01, 1.0, 2.0]))
+        fits.append(curve(0.1, rng.uniform(0.2, 0.9), 10 ** rng.uniform(3.5, 7), window))
+    configurations = [Configuration(f"run {i}", i + 1, 32, 6000) for i in range(120)]
+    crossed, all_crossings = [], module._all_crossings
+
+    def counted(some):
+        crossed.append(len(some))
+        return all_crossings(some)
+
+    monkeypatch.setattr(module, "_all_crossings", counted)
+    quick = frontier(fits, configurations)
+    monkeypatch.setattr(module, "_contenders", lambda candidates, _: candidates)
+    assert frontier(fits, configurations) == quick
+    assert crossed[0] < 60 < 100 < crossed[1] and len(quick.segments) > 10
