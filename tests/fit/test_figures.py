@@ -66,6 +66,14 @@ def test_unknown_group_sizes_are_told_apart_by_name():
     assert [handle.get_label() for handle in keys.handles(summary)] == list(colours)
 
 
+def test_unknown_steps_leave_the_pictures_over_steps_out():
+    summary = rich()
+    assert {"batches", "slices_by_rollouts"} <= possible(summary)
+    for rows in (summary["frontier"]["budgets"], *(part["budgets"] for part in summary["slices"])):
+        rows[-1]["num_steps"] = None
+    assert set(DRAWINGS) - possible(summary) == {"batches", "slices_by_rollouts"}
+
+
 def test_of_many_unknown_configurations_the_frontier_is_named():
     summary = rich()
     base = summary["curves"][0]

@@ -93,9 +93,9 @@ def _sigmoid(axes: Axes, allocation: dict[str, Any], x: np.ndarray) -> Line2D | 
 
 
 def batches(summary: Summary) -> Figure | None:
-    """B_problem and M of the configuration on the frontier."""
+    """B_problem and M of the configuration on the frontier; none where the steps of a row cannot be told."""
     rows = summary["frontier"]["budgets"]
-    if not rows or not keys.several_batches(summary):
+    if not rows or not keys.several_batches(summary) or any(row["num_steps"] is None for row in rows):
         return None
     figure, (upper, lower) = panels(2, height=4.8, share=False)
     colours = keys.colours(summary)
@@ -126,11 +126,12 @@ def slices_by_rollouts(summary: Summary) -> Figure | None:
 
 
 def _slices(summary: Summary, kind: str, title: str, label: str) -> Figure | None:
-    rows = picked([part for part in summary["slices"] if part["kind"] == kind and part["budgets"]], MOST_SLICES)
+    x_name = "num_steps" if kind == "rollouts_per_step" else "compute"
+    parts = [part for part in summary["slices"] if part["kind"] == kind and part["budgets"]]
+    rows = picked([part for part in parts if all(row[x_name] is not None for row in part["budgets"])], MOST_SLICES)
     if not rows:
         return None
     figure, axes = multiples(len(rows), panel=1.7)
-    x_name = "num_steps" if kind == "rollouts_per_step" else "compute"
     laws = []
     for panel, part in zip(axes, rows, strict=True):
         x = np.array([row[x_name] for row in part["budgets"]])
