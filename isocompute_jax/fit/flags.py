@@ -33,6 +33,8 @@ _float = functools.partial(flags.DEFINE_float, flag_values=VALUES)
 _integer = functools.partial(flags.DEFINE_integer, flag_values=VALUES)
 _bool = functools.partial(flags.DEFINE_bool, flag_values=VALUES)
 
+EXPONENTS = {"k": "e3", "M": "e6", "B": "e9"}
+
 READ, FIT, OWN, LAW, RATE = ReadOptions(), FitOptions(), Options(), LawOptions(), LearningRate()
 
 RUNS = _list(
@@ -49,7 +51,9 @@ ANALYSIS = _enum(
 TITLE = _string("title", "", "Heading of the report.")
 
 # Inputs.
-METRIC = _string("metric", READ.metric, "Column to optimise; best@k and worst@k come along with avg@k.")
+METRIC = _string(
+    "metric", READ.metric, "Column to optimise; best@k and worst@k come along with avg@k. chinchilla: loss."
+)
 TARGETS = _list("targets", [], "Further columns to find the best n for, in the same range as the metric.")
 EVAL_SET = _string("eval_set", READ.eval_set, "Evaluation set whose rows are used, where rows name one.")
 COLUMNS = _list(
@@ -62,7 +66,8 @@ COMPUTE = _enum(
     "compute",
     READ.compute,
     typing.get_args(Unit),
-    "Unit of compute. Rollouts are taken from the column compute, else from step x problems_per_batch x group_size.",
+    "Unit of compute. Rollouts are taken from the column compute, else from step x problems_per_batch x group_size; "
+    "steps need neither. Laws over compute read tokens unless this is given.",
 )
 RUN_PATTERN = _string(
     "run_pattern",
@@ -115,7 +120,7 @@ BOOTSTRAP = _enum(
 )
 REPLICATES = _integer("replicates", OWN.replicates, "Bootstrap replicates.")
 SEED = _integer("seed", OWN.seed, "Seed of the bootstrap.")
-BUDGET = _list("budget", [], "Compute to recommend an allocation for: --budget=1e6,4e6.")
+BUDGET = _list("budget", [], "Compute to recommend an allocation for: --budget=1e6,4M.")
 BASE_LR = _float(
     "base_lr", None, f"Learning rate at --base_batch, for recommendations; else the runs' own, else {RATE.base_lr:g}."
 )
@@ -145,14 +150,16 @@ def register() -> None:
 
 
 def read_options() -> ReadOptions:
-    """How inputs are read."""
+    """How inputs are read. The laws over compute are laws over tokens, so their runs need no rollouts."""
     chinchilla = ANALYSIS.value == "chinchilla"
+    by_tokens = chinchilla or (ANALYSIS.value == "model_size" and X.value == "compute")
+    compute = "tokens" if by_tokens and not VALUES["compute"].present else COMPUTE.value
     ends = ["0", "inf"] if chinchilla and not VALUES["reward_range"].present else REWARD_RANGE.value
     return ReadOptions(
-        metric=METRIC.value,
+        metric=_metric(),
         eval_set=EVAL_SET.value,
         columns=parse_columns(COLUMNS.value),
-        compute="tokens" if chinchilla else typing.cast(Unit, COMPUTE.value),
+        compute=typing.cast(Unit, compute),
         single_points=chinchilla,
         reward_range=_pair("reward_range", ends),
         run_pattern=RUN_PATTERN.value,
@@ -210,7 +217,7 @@ def law_options() -> LawOptions:
     }
     return LawOptions(
         **choices,
-        metric=METRIC.value,
+        metric=_metric(),
         eval_set=EVAL_SET.value,
         holdout=HOLDOUT.value,
         held_out_models=HELD_OUT_MODELS.value,
@@ -224,9 +231,16 @@ def law_options() -> LawOptions:
     )
 
 
+def _metric() -> str:
+    """The metric; chinchilla's is the loss unless another one is asked for."""
+    return "loss" if ANALYSIS.value == "chinchilla" and not VALUES["metric"].present else METRIC.value
+
+
 def _number(flag: str, text: str) -> float:
+    """A number, which may end in k, M or B: `1.5M` is 1.5e6."""
+    exponent = EXPONENTS.get(text[-1:], "")
     try:
-        value = float(text)
+        value = float(text[:-1] + exponent if exponent else text)
     except ValueError:
         value = math.nan
     if math.isnan(value):

@@ -18,7 +18,7 @@ MOST_LISTED = 3
 TERMINAL_WIDTH = 100
 _KEPT_TOGETHER = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 
-UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours"}
+UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours", "steps": "steps"}
 
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 

@@ -70,6 +70,39 @@ def test_every_flag_of_laws_arrives(parse):
     assert read.reward_range == (0.0, float("inf")) and read.compute == "tokens"
 
 
+def test_laws_read_what_they_need(parse):
+    parse("--analysis=model_size")
+    assert (flags.read_options().compute, flags.read_options().metric) == ("tokens", flags.READ.metric)
+    parse("--analysis=model_size", "--compute=rollouts")
+    assert flags.read_options().compute == "rollouts"
+    flags.VALUES.unparse_flags()
+    parse("--analysis=chinchilla")
+    assert flags.read_options().metric == flags.law_options().metric == "loss"
+    assert flags.law_options().loss == "metric"
+    parse("--analysis=chinchilla", "--metric=avg@4", "--compute=gpu_hours")
+    assert flags.read_options().metric == flags.law_options().metric == "avg@4"
+    assert flags.read_options().compute == "gpu_hours"
+
+
+def test_data_of_model_size_may_be_rollouts(parse):
+    parse("--analysis=model_size", "--x=data")
+    assert flags.read_options().compute == "rollouts"
+
+
+def test_numbers_may_have_suffixes(parse):
+    parse("--budget=1.5M,20k,4.35M", "--window=1k,2B")
+    found = flags.options()
+    assert found.budgets == (1.5e6, 2e4, 4.35e6) and found.fit.window == (1e3, 2e9)
+    parse("--analysis=model_size", "--flops=1e21,5B", "--predict_params=7B,0.6B")
+    law = flags.law_options()
+    assert law.predict_params == (7e9, 6e8) and law.flops == (1e21, 5e9)
+
+
+def test_steps_are_a_unit(parse):
+    parse("--compute=steps")
+    assert flags.options().read.compute == "steps"
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -83,6 +116,8 @@ def test_every_flag_of_laws_arrives(parse):
         ("--r0=low", "--r0: 'low' is not a number"),
         ("--grid=0.4:0.8", "--grid=0.4:0.8 must be from:to:by"),
         ("--budget=-5", "--budget=-5 must be above 0"),
+        ("--budget=M", "--budget: 'M' is not a number"),
+        ("--budget=1e3kM", "--budget: '1e3kM' is not a number"),
         ("--budget=much", "--budget: 'much' is not a number"),
         ("--smoothing=2", "--smoothing=2 must be odd"),
         ("--replicates=3", "--replicates=3 is too few"),

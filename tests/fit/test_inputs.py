@@ -197,9 +197,11 @@ def test_order_repetition_and_single_evaluations(tmp_path):
     np.testing.assert_array_equal(runs[2].columns["avg@4"], [1.0, 0.0])
     assert warnings == [
         f"{path}:3: run a: compute 10 comes after 30; 3 of its rows are out of order, and were sorted",
-        f"{path}:6: row left out: compute 20 of run a was already given at {path}:4",
+        f"{path}:6: row left out: compute 20 of run a was already given at {path}:4 with another value",
         f"{path}:7: run b has one evaluation only: no curve can be fitted to it",
     ]
+    same = write(tmp_path / "same.csv", HEADER, "a,8,4,0,10,0.1", "a,8,4,0,20,0.2", "a,8,4,0,20,0.2")
+    assert read(same)[1] == [f"{same}:4: row left out: compute 20 of run a was already given at {same}:3"]
     with pytest.raises(InputError, match=r"--strict: 3 findings[\s\S]*t.csv:3"):
         read(path, strict=True)
 
@@ -259,6 +261,39 @@ def test_what_is_missing_for_compute_is_said_with_the_flag(tmp_path):
     write(path, "run,trainer_step,avg@4", "a,1,0.1", "a,2,0.1")
     with pytest.raises(InputError, match=r"neither|no column compute nor step.*--columns=trainer_step:step"):
         read(path)
+
+
+def test_runs_that_lack_the_same_are_one_message(tmp_path):
+    lines = [f"{run},{step},{size},0.1" for run, size in (("a", ""), ("b", ""), ("c", 8)) for step in (1, 2)]
+    path = write(tmp_path / "t.csv", "run,step,group_size,avg@4", *lines)
+    runs, warnings = read(path, constants={"problems_per_batch": 4})
+    assert [run.run for run in runs] == ["c"] and len(warnings) == 1
+    assert warnings[0].startswith(f"{path}:2: 2 runs, the first of them a, left out: compute is not given")
+    assert "lacks group_size; " in warnings[0] and warnings[0].endswith("--compute=steps")
+
+
+def test_a_table_with_steps_only_is_read_over_steps(tmp_path):
+    path = write(tmp_path / "t.csv", "Step,a - acc,b - acc", "0,0.1,0.2", "10,0.3,", "30,0.4,0.5")
+    runs, warnings = read(path, metric="acc", compute="steps")
+    assert warnings == [] and [run.run for run in runs] == ["a", "b"]
+    np.testing.assert_array_equal(runs[0].compute, [0, 10, 30])
+    np.testing.assert_array_equal(runs[1].columns["acc"], [0.2, 0.5])
+    assert "compute" not in runs[0].columns
+    known, _ = read(path, metric="acc", compute="steps", constants={"group_size": 8, "problems_per_batch": 4})
+    np.testing.assert_array_equal(known[0].compute, [0, 10, 30])
+    np.testing.assert_array_equal(known[0].columns["compute"], [0, 320, 960])
+
+
+def test_model_and_problem_set_sizes_are_rounded(tmp_path):
+    path = write(
+        tmp_path / "t.csv",
+        "run,group_size,compute,model_params,problem_set_size,avg@4",
+        *("a,8,1,1473612599.456,1999.6,0.1", "a,8,2,1473612599.456,1999.6,0.2", "a,8.5,3,1,1,0.3"),
+    )
+    (run,), warnings = read(path, constants={"problems_per_batch": 4})
+    assert (run.facts.model_params, run.facts.problem_set_size) == (1473612599, 2000)
+    np.testing.assert_array_equal(run.compute, [1, 2])
+    assert warnings == [f"{path}:4: row left out: group_size is '8.5', not a whole number"]
 
 
 def test_the_nearest_names_are_shown_when_the_metric_is_missing(tmp_path):

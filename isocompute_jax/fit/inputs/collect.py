@@ -24,6 +24,9 @@ MEASURES = ("compute", "step", "tokens", "gpu_hours")
 IDENTITY = tuple(name for name in FACTS if name != "num_steps")
 """Facts that tell runs apart in a table without a `run` column."""
 
+ROUNDED = ("model_params", "problem_set_size")
+"""Facts that tables may give with a fraction, where they were computed."""
+
 HISTOGRAM = "solve_rate_histogram"
 
 
@@ -53,6 +56,7 @@ class Collector:
         self._runs: dict[str, int] = {}
         self._facts = np.empty((0, len(FACTS)))
         self._chunks: list[dict[str, np.ndarray]] = []
+        self._left_out: dict[str, list[tuple[str, int]]] = {}
 
     def add(self, block: Block) -> None:
         """Takes the rows that have the metric and belong to the evaluation set; reports those that are wrong."""
@@ -155,7 +159,8 @@ class Collector:
     def _fact_numbers(self, block: Block) -> dict[str, np.ndarray]:
         if self._given is not None:
             return {}
-        return {name: cells.numbers(block.columns[name]) for name in FACTS if name in block.columns}
+        found = {name: cells.numbers(block.columns[name]) for name in FACTS if name in block.columns}
+        return {name: np.round(values) if name in ROUNDED else values for name, values in found.items()}
 
     def _codes(self, block: Block) -> np.ndarray:
         """[n] number of each row's run."""
@@ -230,6 +235,15 @@ class Collector:
                 readings = self._readings(run, self._known(run, code), lines[rows], own)
                 if readings is not None:
                     yield readings
+        self._report_left_out()
+
+    def _report_left_out(self) -> None:
+        """Runs without compute: one message for all that lack the same."""
+        for remedy, found in self._left_out.items():
+            run, line = found[0]
+            which = f"run {run}" if len(found) == 1 else f"{len(found)} runs, the first of them {run},"
+            text = f"{self._source.where(line)}: {which} left out: {remedy}"
+            self._notices.finding(self._source.path, "run left out without compute", text)
 
     def _known(self, run: str, code: int) -> dict[str, int]:
         """The facts of a run: config.json or the table, else its name, else the constants."""
@@ -258,8 +272,7 @@ class Collector:
         axis = columns.get(UNITS[self._options.compute], nothing)
         known = axis >= 0
         if not known.any():
-            text = f"{self._source.where(lines[0])}: run {run} left out: {self._remedy(facts, step)}"
-            self._notices.finding(self._source.path, "run left out without compute", text)
+            self._left_out.setdefault(self._remedy(facts, step), []).append((run, int(lines[0])))
             return None
         name = UNITS[self._options.compute]
         self._notices.rows(
@@ -276,7 +289,7 @@ class Collector:
     def _remedy(self, facts: dict[str, int], step: np.ndarray) -> str:
         name = UNITS[self._options.compute]
         if name != "compute":
-            return f"its {name} (--compute={self._options.compute}) are nowhere given; say --columns=THEIRS:{name}"
+            return f"no row has its {name} (--compute={self._options.compute}); say --columns=THEIRS:{name}"
         if not np.isfinite(step).any():
             return "neither compute nor step is given; say --columns=THEIRS:compute or --columns=THEIRS:step"
         unknown = [fact for fact in ("group_size", "problems_per_batch") if not facts.get(fact)]
@@ -286,7 +299,8 @@ class Collector:
         ]
         return (
             "compute is not given, and step x problems_per_batch x group_size lacks "
-            f"{' and '.join(unknown)}; give --columns=THEIRS:compute, or {' and '.join(ways)}"
+            f"{' and '.join(unknown)}; give --columns=THEIRS:compute, or {' and '.join(ways)}, "
+            "or fit curves over steps by --compute=steps"
             if unknown
             else "no row's step is a number of at least 0"
         )

@@ -18,7 +18,7 @@ SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved"
 MAX_POINTS = 2000
 """A run with more evaluations is averaged into at most so many bins of neighbouring evaluations."""
 
-UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours"}
+UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours", "steps": "step"}
 """Unit of compute -> its column."""
 
 
@@ -34,7 +34,8 @@ class RunCurve:
       swept: what tells configurations apart: flattened config.json without what identifies the run, or a table's facts;
         equal for the seeds of one configuration.
       finished: whether the run is done.
-      compute: [E] in the unit that was asked for (rollouts, tokens or GPU-hours), increasing; 0 is the base model.
+      compute: [E] in the unit that was asked for (rollouts, tokens, GPU-hours or steps), increasing; 0 is the base
+        model.
       columns: name -> [E] float64, NaN where a row has no number: the metric, every other numeric column under our
         names, `compute` (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram.
     """
@@ -82,6 +83,7 @@ def make_curve(
     source: Source,
     notices: Notices,
     *,
+    metric: str,
     swept: Mapping[str, Any],
     finished: bool,
     single_points: bool = False,
@@ -94,14 +96,16 @@ def make_curve(
     first = np.ones(len(axis), dtype=bool)
     first[1:] = axis[1:] != axis[:-1]
     if not first.all():
-        given = lines[np.flatnonzero(first)[np.cumsum(first) - 1]]
+        kept = np.flatnonzero(first)[np.cumsum(first) - 1]
+        given, reward = lines[kept], columns[metric]
+        differs = reward != reward[kept]
         notices.rows(
             str(source.path),
             "row left out whose compute was already given",
             ~first,
             lambda i: (
                 f"{source.where(int(lines[i]))}: row left out: compute {axis[i]:g} of run {readings.run} was already "
-                f"given at {source.where(int(given[i]))}"
+                f"given at {source.where(int(given[i]))}{' with another value' if differs[i] else ''}"
             ),
         )
         axis, lines, columns = axis[first], lines[first], {name: values[first] for name, values in columns.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -16,7 +17,7 @@ FACTS = tuple(field.name for field in dataclasses.fields(RunFacts))
 SUFFIXES = {"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6, "b": 1e9, "B": 1e9}
 """Multipliers in a run's name, as in `1.5B`."""
 
-Unit = Literal["rollouts", "tokens", "gpu_hours"]
+Unit = Literal["rollouts", "tokens", "gpu_hours", "steps"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if not self.metric:
             raise InputError("--metric is empty; name the column that holds the reward")
-        if self.compute not in ("rollouts", "tokens", "gpu_hours"):
-            raise InputError(f"--compute={self.compute} must be rollouts, tokens or gpu_hours")
+        if self.compute not in typing.get_args(Unit):
+            raise InputError(f"--compute={self.compute} must be one of {', '.join(typing.get_args(Unit))}")
         low, high = self.reward_range
         if not low < high:
             raise InputError(f"--reward_range={low:g},{high:g} must be two numbers, the lower one first")

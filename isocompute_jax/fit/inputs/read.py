@@ -94,7 +94,10 @@ class _Reader:
 
     def _curve(self, readings: Readings, source: Source, swept: Mapping[str, object], *, finished: bool) -> RunCurve:
         single = self._options.single_points
-        return make_curve(readings, source, self._notices, swept=swept, finished=finished, single_points=single)
+        return make_curve(
+            readings, source, self._notices, metric=self._options.metric, swept=swept, finished=finished,
+            single_points=single,
+        )  # fmt: skip
 
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curve of a run directory. Only config.json and eval.jsonl are read: metrics.jsonl can be large."""
