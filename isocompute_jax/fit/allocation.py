@@ -54,6 +54,7 @@ def fit_allocation(
     window: int = 1,
     axis: Literal["compute", "steps"] = "compute",
     replicates: np.ndarray | None = None,
+    largest: float = math.inf,
 ) -> AllocationFit:
     """Fits log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b (REFERENCE section 4, stage 5).
 
@@ -63,10 +64,12 @@ def fit_allocation(
       window: length of the running average of log2 n* that is fitted; 1 for none. Odd.
       axis: `compute`, or `steps` for the same form in linear M, as in the study at fixed rollouts per step.
       replicates: [R, P] n* of bootstrap replicates at the same computes, NaN where one has none; for the intervals.
+      largest: the largest n that was run: where n* reaches it, nothing larger could have led.
 
     Returns:
       The law with n* saturating at 2^(L + b). Its status is `warning`, with the reason, when the data cannot carry four
-      parameters: one level, a single step between two levels, few points, a bound hit, or a saturation never reached.
+      parameters: one level, a single step between two levels, few points, a bound hit, a saturation never reached, or
+      an n* that ends at the largest n that was run.
     """
     compute = np.asarray(compute, dtype=np.float64)
     group_size = np.asarray(group_size, dtype=np.float64)
@@ -85,7 +88,7 @@ def fit_allocation(
         message="",
         interval95=_intervals(compute, replicates, window=window, axis=axis),
     )
-    reasons = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0])
+    reasons = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0], largest=largest)
     return dataclasses.replace(fit, status="warning", message="; ".join(reasons)) if reasons else fit
 
 
@@ -151,7 +154,7 @@ def _constant(
     return AllocationFit(axis, 0.0, nan, nan, floor, level, compute, group_size, smoothed, "warning", message)
 
 
-def _doubts(fit: AllocationFit, *, at_bound: np.ndarray) -> list[str]:
+def _doubts(fit: AllocationFit, *, at_bound: np.ndarray, largest: float) -> list[str]:
     """Why the law should not be believed; empty when nothing speaks against it. `at_bound`: [2] midpoint, slope."""
     levels = np.unique(fit.group_size)
     changes = int(np.count_nonzero(np.diff(fit.group_size)))
@@ -165,6 +168,8 @@ def _doubts(fit: AllocationFit, *, at_bound: np.ndarray) -> list[str]:
     if len(fit.compute) <= NUM_PARAMETERS:
         reasons.append(f"{len(fit.compute)} budgets for {NUM_PARAMETERS} parameters")
     reasons += [f"the {name} is at its bound" for name, hit in zip(("midpoint", "slope"), at_bound, strict=True) if hit]
+    if fit.group_size[-1] >= largest and fit.span > 0:
+        reasons.append(f"n* ends at {largest:g}, the largest n that was run, so a larger one might lead")
     last = fit.compute[-1] if fit.axis == "steps" else np.log10(fit.compute[-1])
     if fit.span <= 0:
         reasons.append(f"n* does not rise with {fit.axis}")

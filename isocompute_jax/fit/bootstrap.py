@@ -17,6 +17,7 @@ import numpy as np
 from isocompute_jax.fit import uncertainty
 from isocompute_jax.fit.curves import solve
 from isocompute_jax.fit.forms import FORMS
+from isocompute_jax.fit.frontier import aligned
 from isocompute_jax.fit.pooling import Curve
 from isocompute_jax.fit.problem import FitOptions, prepare
 from isocompute_jax.fit.results import CurveFit, Switch
@@ -58,6 +59,7 @@ def bootstrap(
     curves: Sequence[Curve],
     fits: Sequence[CurveFit],
     *,
+    use: Sequence[np.ndarray],
     errors: Sequence[np.ndarray] | None,
     keep: PointRule,
     options: FitOptions,
@@ -70,13 +72,16 @@ def bootstrap(
     Args:
       curves: K mean curves.
       fits: their fits.
+      use: [K] of [E_k] bool, the points that were fitted.
       errors: [K] of [E_k] standard errors that weigh the points; None for equal weights.
-      keep: the rule by which a replicate's points count.
+      keep: the rule by which the points of drawn seeds count. Drawn residuals keep the points that were fitted: to pick
+        high points a second time would bias the replicates upwards.
       options: of the fits.
       method: see the module; `auto` decides by the number of seeds.
       replicates: R.
       seed: of the random numbers.
     """
+    fits = aligned(fits)
     fitted = [k for k, fit in enumerate(fits) if fit.status != "failed"]
     if method == "none" or not fitted or replicates < 1:
         return None
@@ -86,7 +91,7 @@ def bootstrap(
     rewards = [_replicates(curves[k], fits[k], method, replicates, rng) for k in fitted]
     flat = [(k, row) for k, rows in zip(fitted, rewards, strict=True) for row in rows]
     base = [np.ones(len(c.compute)) if errors is None else errors[k] ** -2.0 for k, c in enumerate(curves)]
-    weights = [base[k] * keep(curves[k].compute, row) for k, row in flat]
+    weights = [base[k] * (keep(curves[k].compute, row) if method == "runs" else use[k]) for k, row in flat]
     prepared = prepare([curves[k].compute for k, _ in flat], [row for _, row in flat], weights, options=options)
     _, found = solve(prepared, options)
     at = np.full((replicates, len(fits), found.theta.shape[1] + 2), np.nan)
@@ -133,6 +138,13 @@ def replicate_rewards(fit: CurveFit, at: np.ndarray, compute: np.ndarray) -> np.
     """[R, E] reward at `compute` [E] of the replicate curves `at` [R, Q + 2] of one configuration."""
     form, reference = FORMS[fit.form], fit.search.reference if fit.search else math.nan
     return np.array([form.curve(compute, **form.values(row[0], row[1], row[2:], reference)) for row in at])
+
+
+def leaders_among(found: Bootstrap, fits: Sequence[CurveFit], compute: float, members: Sequence[int]) -> np.ndarray:
+    """[R] number of the highest replicate curve at `compute` among `members`, inside their data or not."""
+    at = np.array([compute])
+    rewards = np.stack([replicate_rewards(fits[i], found.at[:, i], at)[:, 0] for i in members])
+    return np.asarray(members)[rewards.argmax(axis=0)]
 
 
 def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str, tuple[float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import typing
 from collections.abc import Callable, Sequence
@@ -13,6 +14,10 @@ from isocompute_jax.fit.results import Configuration, CurveFit, Frontier, Segmen
 
 SCAN_POINTS = 512
 """Points per pair of curves that are scanned for a change of sign before the root is polished."""
+
+SAME_END = 0.02
+"""Windows that end (or begin) within this share of each other do so together: runs of one budget never stop at exactly
+the same compute, and the one that stops last has not thereby won."""
 
 CROSSING_TOLERANCE = 1e-9
 """Two curves cross at a switch when their rewards there differ by less than this; otherwise a range ends there."""
@@ -31,6 +36,7 @@ def frontier(
 ) -> Frontier:
     """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
 
+    Windows that end within `SAME_END` of each other are cut to the first of these ends, and likewise at the beginning.
     Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so
     one comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
 
@@ -40,6 +46,7 @@ def frontier(
       rollouts: (configuration number, compute) -> rollouts, for epochs when the unit of compute is another.
     """
     order = sorted(range(len(fits)), key=lambda i: (configurations[i].group_size, configurations[i].problems_per_batch))
+    fits = aligned(fits)
     usable = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
     candidates = _contenders(usable, fits)
     cuts = sorted({end for i in candidates for end in fits[i].window} | _all_crossings([fits[i] for i in candidates]))
@@ -57,6 +64,40 @@ def frontier(
         if before.index != after.index
     )
     return Frontier(tuple(segments), switches)
+
+
+def aligned(fits: Sequence[CurveFit]) -> list[CurveFit]:
+    """The fits with windows that begin and end together where they nearly do (see `SAME_END`)."""
+    known = [fit for fit in fits if fit.status != "failed"]
+    starts = _together([fit.window[0] for fit in known], latest=True)
+    ends = _together([fit.window[1] for fit in known], latest=False)
+    cut = {id(fit): (start, end) for fit, start, end in zip(known, starts, ends, strict=True)}
+    windows = [cut.get(id(fit), fit.window) for fit in fits]
+    return [
+        fit if not start < end else dataclasses.replace(fit, window=(start, end))
+        for fit, (start, end) in zip(fits, windows, strict=True)
+    ]
+
+
+def _together(values: Sequence[float], *, latest: bool) -> list[float]:
+    """Each value replaced by the latest or the earliest of its cluster of values within `SAME_END`."""
+    clusters: list[list[float]] = []
+    for value in sorted(set(values)):
+        if clusters and value <= clusters[-1][0] * (1 + SAME_END):
+            clusters[-1].append(value)
+        else:
+            clusters.append([value])
+    stands = {value: cluster[-1 if latest else 0] for cluster in clusters for value in cluster}
+    return [stands[value] for value in values]
+
+
+def contestants(fits: Sequence[CurveFit], compute: float, *, beyond: float) -> list[int]:
+    """The curves that say something at `compute`, each carried on to at most `beyond` times its data.
+
+    Where a configuration has no data its curve still says whether it would lead: a leader by default is none.
+    """
+    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
+    return [i for i in known if fits[i].window[0] <= compute * (1 + SAME_END) and compute <= beyond * fits[i].window[1]]
 
 
 def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:

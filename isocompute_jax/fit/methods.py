@@ -66,11 +66,11 @@ def compare_steepness(
 ) -> Comparison | None:
     """Fixes A to its average over the curves, refits, and gives each curve's B with its interval.
 
-    None unless at least two Hill curves were fitted.
+    None unless at least two Hill curves were fitted, with A free.
     """
     known = [fit for fit in fits if fit.status != "failed" and fit.form == "hill"]
     sure = [fit.asymptote for fit in known if fit.identified.get("asymptote")]
-    if len(known) < 2:
+    if len(known) < 2 or {"A", "asymptote"} & set(options.fix):
         return None
     common = float(np.mean(sure or [fit.asymptote for fit in known]))
     fixed = {name: value for name, value in options.fix.items() if name not in ("A", "asymptote")}

@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from isocompute_jax.fit import uncertainty
-from isocompute_jax.fit.bootstrap import PERCENTILES, Bootstrap, leaders_at, replicate_rewards
+from isocompute_jax.fit.bootstrap import PERCENTILES, Bootstrap, leaders_among, replicate_rewards
+from isocompute_jax.fit.frontier import SAME_END, contestants
 from isocompute_jax.fit.prediction import predict
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
+
+REACH = 2.0
+"""Curves are compared up to so many times their own data."""
 
 FAR = 4.0
 """A budget of more than so many times the data is called far beyond them."""
@@ -54,14 +58,16 @@ def allocate(
     frontier: Frontier,
     allocation: AllocationFit,
     learning_rate: LearningRate,
+    reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
-    Inside the data the configuration on the frontier is taken. Beyond them, n is that of the sigmoid law (when its
-    status is `ok`) rounded to the nearest n that was run, else that of the configuration that led last; B_problem is
-    that of the best curve with this n.
+    Inside the data the highest curve is taken; one whose data end earlier is carried on, to at most twice their end, so
+    that nobody leads by having been run a little longer. Beyond all data, n is that of the sigmoid law (when its status
+    is `ok`) rounded to the nearest n that was run, else that of the configuration that leads where the data end;
+    B_problem is that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -70,6 +76,7 @@ def allocate(
       frontier: their envelope.
       allocation: n*(C).
       learning_rate: the rule.
+      reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
@@ -78,7 +85,7 @@ def allocate(
     """
     if not frontier.segments:
         raise ValueError("the frontier is empty: there is nothing to recommend")
-    index, reasons = _choose(budget, fits, configurations, frontier, allocation)
+    index, reasons = _choose(budget, fits, configurations, allocation)
     chosen, fit = configurations[index], fits[index]
     beyond = budget / fit.window[1]
     spent = rollouts(index, budget) if rollouts else budget
@@ -90,7 +97,7 @@ def allocate(
     else:
         reasons.append("Group size or problems per batch is not in the data, so steps and learning rate are left open.")
     if resampled is not None and sum(fit.status != "failed" for fit in fits) > 1:
-        reasons += _agreement(resampled, budget, index, configurations)
+        reasons += _agreement(resampled, budget, index, fits, configurations)
     doubts = _doubts(budget, fit, beyond)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
     return Recommendation(
@@ -101,8 +108,8 @@ def allocate(
         num_steps=steps,
         learning_rate=rate,
         law_group_size=law,
-        reward=float(fit.reward(budget)),
-        interval95=_interval(fit, resampled, index, budget),
+        reward=float(np.clip(fit.reward(budget), *reward_range)),
+        interval95=tuple(np.clip(_interval(fit, resampled, index, budget), *reward_range).tolist()),
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
@@ -110,52 +117,52 @@ def allocate(
 
 
 def _choose(
-    budget: float,
-    fits: Sequence[CurveFit],
-    configurations: Sequence[Configuration],
-    frontier: Frontier,
-    allocation: AllocationFit,
+    budget: float, fits: Sequence[CurveFit], configurations: Sequence[Configuration], allocation: AllocationFit
 ) -> tuple[int, list[str]]:
     """Number of the configuration to take, and why."""
-    first, last = frontier.segments[0], frontier.segments[-1]
-    index = frontier.index_at(budget)
-    if index is not None:
-        return index, [f"{configurations[index].name} has the highest fitted curve at this budget."]
-    if budget < first.start:
-        name = configurations[first.index].name
-        return first.index, [
-            f"{name} leads where the data begin, at {first.start:.3g}; below that nothing was measured."
-        ]
-    if budget <= last.end:  # a gap between windows
-        before = [s for s in frontier.segments if s.end < budget][-1]
-        return before.index, [
-            f"No configuration has data here; {configurations[before.index].name} led before the gap."
-        ]
-    sizes = sorted({configurations[s.index].group_size for s in frontier.segments})
+    windows = [fit.window for fit in fits if fit.status != "failed"]
+    first, last = min(start for start, _ in windows), max(end for _, end in windows)
+    index = _leader(min(max(budget, first), last), fits, configurations)
+    name = configurations[index].name
+    if budget < first * (1 - SAME_END):
+        return index, [f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."]
+    if budget <= last * (1 + SAME_END):
+        end = fits[index].window[1]
+        carried = "" if budget <= end * (1 + SAME_END) else f", carried on from {end:.3g},"
+        return index, [f"{name} has the highest fitted curve{carried} at this budget."]
     if allocation.status != "ok":
-        return last.index, [
-            f"{configurations[last.index].name} leads where the data end. The law of n*(C) is not established "
-            f"({allocation.message}), so it is not used to go further."
+        return index, [
+            f"{name} leads where the data end. The law of n*(C) is not established ({allocation.message}), so it is "
+            "not used to go further."
         ]
     swept = sorted({configurations[i].group_size for i, fit in enumerate(fits) if fit.status != "failed"})
     wanted = float(allocation.optimal_group_size(budget))
     size = min(swept, key=lambda n: abs(math.log2(n / wanted)))
-    index = max(
-        (i for i, fit in enumerate(fits) if fit.status != "failed" and configurations[i].group_size == size),
-        key=lambda i: float(fits[i].reward(budget)),
-    )
+    alike = [i for i, c in enumerate(configurations) if c.group_size == size and fits[i].status != "failed"]
+    index = max(alike, key=lambda i: float(fits[i].reward(budget)))
     rounded = "" if abs(wanted - size) < 0.01 * size else f", and {size} is the nearest that was run"
-    seen = "" if size <= sizes[-1] else " It has not led inside the data."
-    return index, [f"The law gives n* = {wanted:.3g} at this budget{rounded}.{seen}"]
+    return index, [f"The law gives n* = {wanted:.3g} at this budget{rounded}."]
 
 
-def _agreement(resampled: Bootstrap, budget: float, index: int, configurations: Sequence[Configuration]) -> list[str]:
+def _leader(compute: float, fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> int:
+    """The highest curve at `compute`, of equal ones that of the smaller n."""
+    near = contestants(fits, compute, beyond=REACH) or [i for i, fit in enumerate(fits) if fit.status != "failed"]
+    return max(near, key=lambda i: (float(fits[i].reward(compute)), -configurations[i].group_size))
+
+
+def _agreement(
+    resampled: Bootstrap,
+    budget: float,
+    index: int,
+    fits: Sequence[CurveFit],
+    configurations: Sequence[Configuration],
+) -> list[str]:
     """In how many replicates this configuration leads at the budget, or where the data end."""
     at = min(max(budget, resampled.compute[0]), resampled.compute[-1])
-    leaders = leaders_at(resampled, at)
-    leaders = leaders[leaders >= 0]
-    if not len(leaders):
+    members = contestants(fits, at, beyond=REACH)
+    if index not in members:
         return []
+    leaders = leaders_among(resampled, fits, at, members)
     share = float(np.mean(leaders == index))
     where = "at this budget" if at == budget else "where the data end" if budget > at else "where the data begin"
     text = f"It leads {where} in {share:.0%} of {len(leaders)} bootstrap replicates"

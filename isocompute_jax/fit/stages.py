@@ -15,7 +15,16 @@ from isocompute_jax.fit.curves import Records, fit_curves, record_breaking
 from isocompute_jax.fit.forms import FORMS
 from isocompute_jax.fit.frontier import frontier
 from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.pooling import Budget, Curve, Group, average_seeds, compare, rollouts_at, uncovered
+from isocompute_jax.fit.pooling import (
+    SAME_COMPUTE,
+    Budget,
+    Curve,
+    Group,
+    average_seeds,
+    compare,
+    rollouts_at,
+    uncovered,
+)
 from isocompute_jax.fit.prediction import for_form
 from isocompute_jax.fit.recommend import LearningRate, allocate
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier, Recommendation
@@ -97,10 +106,14 @@ class Stages:
         return MetricAnalysis(metric, curves, used, errors, fits, envelope, tuple(compare(curves)), rollouts)
 
     def _points(self, compute: np.ndarray, reward: np.ndarray, *, records: Records) -> np.ndarray:
+        """[E] bool: inside --window, and counting there by the rule. The base model's evaluation is never outside."""
         width = self.options.bin_width
         if records == "bucketed" and width == 0:
             width = COMPARISON_BIN_WIDTH
-        return points_to_fit(compute, reward, records=records, bin_width=width)
+        low, high = self.options.fit.window or (0.0, np.inf)
+        used = (compute == 0) | ((compute >= low) & (compute <= high))
+        used[used] = points_to_fit(compute[used], reward[used], records=records, bin_width=width)
+        return used
 
     def _errors(self, curves: Sequence[Curve], seed: int | None) -> tuple[np.ndarray, ...] | None:
         """Standard errors of the mean rewards, from a column or from the number of samples."""
@@ -136,6 +149,7 @@ class Stages:
         return bootstrap(
             main.curves,
             main.fits,
+            use=main.used,
             errors=main.errors,
             keep=functools.partial(self._points, records=self.options.records),
             options=dataclasses.replace(self.options.fit, intervals=False),
@@ -152,7 +166,9 @@ class Stages:
             sizes = np.array([curve.configuration.group_size for curve in main.curves], dtype=float)
             leaders = np.stack([leaders_at(resampled, c) for c in compute], axis=1)
             replicates = np.where(leaders >= 0, sizes[leaders], np.nan)
-        return _allocation(compute, group_size, window=self.options.smoothing, replicates=replicates)
+        largest = max(curve.configuration.group_size for curve in main.curves)
+        window = self.options.smoothing
+        return _allocation(compute, group_size, window=window, replicates=replicates, largest=largest)
 
     def slices(self, main: MetricAnalysis) -> list[Slice]:
         """Frontiers at each B_problem and at each B that several group sizes share."""
@@ -178,13 +194,14 @@ class Stages:
         absent = dataclasses.replace(main.fits[members[0]], status="failed")
         fits = [fit if i in members else absent for i, fit in enumerate(main.fits)]
         envelope = frontier(fits, [curve.configuration for curve in main.curves], rollouts=main.rollouts)
-        compute, group_size = optimal_group_size(main, envelope)
+        compute, group_size = optimal_group_size(main, envelope, members)
         steps = kind == "rollouts_per_step"
         if steps:  # M = C / B
             spent = [main.rollouts(members[0], c) for c in compute] if main.rollouts else compute
             compute = np.asarray(spent) / value
         axis = "steps" if steps else "compute"
-        law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis)
+        largest = max(main.curves[i].configuration.group_size for i in members)
+        law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis, largest=largest)
         return Slice(kind, value, members, envelope, law)
 
     def recommendation(
@@ -200,6 +217,7 @@ class Stages:
             frontier=main.frontier,
             allocation=allocation,
             learning_rate=self.options.learning_rate or _learning_rate(self.groups),
+            reward_range=self.options.read.reward_range,
             resampled=resampled,
             rollouts=main.rollouts,
         )
@@ -253,7 +271,23 @@ class Stages:
         by_name = {curve.configuration.name: curve for curve in main.curves}
         found = (uncovered(group, by_name[group.configuration.name]) for group in self.groups
                  if group.configuration.name in by_name)  # fmt: skip
-        return [text for text in found if text]
+        return [text for text in found if text] + self._interpolated()
+
+    def _interpolated(self) -> list[str]:
+        """Configurations whose seeds were evaluated at different computes."""
+        names = []
+        for group in self.groups:
+            first, *others = (run.compute[run.compute > 0] for run in group.runs)
+            shared = [c[(c >= first.min()) & (c <= first.max())] for c in others if len(c) and len(first)]
+            if any(len(c) and np.abs(first[:, None] / c - 1).min(axis=0).max() > SAME_COMPUTE for c in shared):
+                names.append(group.configuration.name)
+        if not names:
+            return []
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return [
+            f"{listed}: seeds were evaluated at different computes, so their mean interpolates between evaluations: "
+            "its points are more alike than they look"
+        ]
 
 
 def points_to_fit(compute: np.ndarray, reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
@@ -266,22 +300,48 @@ def points_to_fit(compute: np.ndarray, reward: np.ndarray, *, records: Records, 
     return keep if np.count_nonzero(keep & (compute > 0)) >= 2 else np.ones_like(keep)
 
 
-def optimal_group_size(analysis: MetricAnalysis, envelope: Frontier) -> tuple[np.ndarray, np.ndarray]:
-    """n*(C) at the evaluated budgets: compute [P] and the group size of the envelope's configuration [P]."""
-    found = [(b.compute, envelope.index_at(b.compute)) for b in analysis.budgets]
-    led = [(compute, analysis.curves[i].configuration.group_size) for compute, i in found if i is not None]
+def uncontested(analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()) -> list[tuple[Budget, int]]:
+    """The budgets at which the envelope says who is best, with that configuration's number.
+
+    Not those at which a configuration without data would lead by its own curve: the leader is then one by default.
+
+    Args:
+      analysis: of a metric.
+      envelope: over all of its configurations or some.
+      members: numbers of those; empty for all.
+    """
+    found = []
+    fits = [fit if not members or i in members else None for i, fit in enumerate(analysis.fits)]
+    for budget in analysis.budgets:
+        held = [s.index for s in reversed(envelope.segments) if s.start <= budget.compute <= s.end]
+        if not held:
+            continue
+        index = max(held, key=lambda i: float(analysis.fits[i].reward(budget.compute)))  # two where segments meet
+        best = float(analysis.fits[index].reward(budget.compute))
+        absent = [fit for i, fit in enumerate(fits) if fit and fit.status != "failed" and np.isnan(budget.mean[i])]
+        if all(float(fit.reward(budget.compute)) <= best for fit in absent):
+            found.append((budget, index))
+    return found
+
+
+def optimal_group_size(
+    analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """n*(C) at the uncontested budgets: compute [P] and the group size of the envelope's configuration [P]."""
+    found = uncontested(analysis, envelope, members)
+    led = [(budget.compute, analysis.curves[i].configuration.group_size) for budget, i in found]
     compute, group_size = np.array(led, dtype=np.float64).reshape(-1, 2).T
     return compute, group_size
 
 
 def _allocation(
     compute: np.ndarray, group_size: np.ndarray, *, window: int, axis: Literal["compute", "steps"] = "compute",
-    replicates: np.ndarray | None = None,
+    replicates: np.ndarray | None = None, largest: float,
 ) -> AllocationFit:  # fmt: skip
     if np.any(group_size <= 0):
         unknown = fit_allocation(compute[:0], group_size[:0], window=window, axis=axis)
         return dataclasses.replace(unknown, message="the group size of some configurations is unknown")
-    return fit_allocation(compute, group_size, window=window, axis=axis, replicates=replicates)
+    return fit_allocation(compute, group_size, window=window, axis=axis, replicates=replicates, largest=largest)
 
 
 def _note_waiver(fit: CurveFit, curve: Curve, used: np.ndarray) -> CurveFit:

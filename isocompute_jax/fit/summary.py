@@ -6,7 +6,7 @@ BUILD.md documents the keys. Compute is in the unit `compute_unit`; null is unkn
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from isocompute_jax.fit.pooling import average_seeds
 from isocompute_jax.fit.prediction import Holdout
 from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
-from isocompute_jax.fit.stages import MetricAnalysis, Slice
+from isocompute_jax.fit.stages import MetricAnalysis, Slice, uncontested
 from isocompute_jax.fit.support import cell, per_seed, support, switches_of, ties
 
 
@@ -67,6 +67,8 @@ def _base_model(analysis: Analysis) -> dict[str, float]:
 
 def _curves(analysis: Analysis) -> list[dict[str, Any]]:
     main, rows = analysis.main, []
+    held = [name for name, (least, most) in analysis.options.fit.limits().items() if least == most]
+    held += ["floor"] if analysis.options.fit.r0 == "first" else []
     for k, (curve, fit) in enumerate(zip(main.curves, main.fits, strict=True)):
         points = {"compute": curve.compute, "reward": curve.reward, "used": main.used[k]}
         if main.errors is not None:
@@ -77,6 +79,7 @@ def _curves(analysis: Analysis) -> list[dict[str, Any]]:
             | {"seeds": curve.seeds}
             | _fit(fit)
             | {
+                "held": held,
                 "bootstrap95": None if analysis.resampled is None else parameter_intervals(analysis.resampled, fit, k),
                 "forms": {
                     name: {"aicc": fits[k].aicc, "bic": fits[k].bic, "sse": fits[k].sse, "r2": fits[k].r2}
@@ -172,13 +175,10 @@ def _frontier(analysis: Analysis) -> dict[str, Any]:
     return {"metric": main.metric, "switches": switches, "segments": segments, "budgets": budgets}
 
 
-def _budgets(main: MetricAnalysis, envelope: Frontier) -> list[dict[str, Any]]:
-    """The envelope at the evaluated budgets: n*(C), B_problem*(C), M*(C) and the fitted reward."""
+def _budgets(main: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """The envelope at the uncontested budgets: n*(C), B_problem*(C), M*(C) and the fitted reward."""
     rows = []
-    for budget in main.budgets:
-        index = envelope.index_at(budget.compute)
-        if index is None:
-            continue
+    for budget, index in uncontested(main, envelope, members):
         configuration = main.curves[index].configuration
         per_step = configuration.group_size * configuration.problems_per_batch
         spent = main.rollouts(index, budget.compute) if main.rollouts else budget.compute
@@ -207,7 +207,7 @@ def _slice(main: MetricAnalysis, part: Slice) -> dict[str, Any]:
         "kind": part.kind,
         "value": part.value,
         "runs": [configurations[i].name for i in part.members],
-        "budgets": _budgets(main, part.frontier),
+        "budgets": _budgets(main, part.frontier, part.members),
         "switches": switches_of(dataclasses.replace(main, frontier=part.frontier)),
         "allocation": _allocation(part.allocation),
     }

@@ -11,9 +11,10 @@ from isocompute_jax.fit.bootstrap import (
     bootstrap,
     leaders_at,
     parameter_intervals,
+    replicate_rewards,
     switch_interval,
 )
-from isocompute_jax.fit.curves import fit_curves
+from isocompute_jax.fit.curves import fit_curves, record_breaking
 from isocompute_jax.fit.forms import hill
 from isocompute_jax.fit.frontier import frontier
 from isocompute_jax.fit.pooling import Curve
@@ -40,8 +41,11 @@ def sweep(noise: float, seeds: int, seed: int = 0):
     return curves, fits, frontier(fits, [c.configuration for c in curves])
 
 
+USE = [np.ones(len(COMPUTE), bool)] * 2
+
+
 def resample(curves, fits, *, method, seed) -> Bootstrap:
-    common = {"errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
+    common = {"use": USE, "errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
     found = bootstrap(curves, fits, method=method, seed=seed, **common)
     assert found is not None
     return found
@@ -84,7 +88,13 @@ def test_auto_draws_seeds_only_where_there_are_enough():
     for seeds, method in ((3, "blocks"), (5, "runs")):
         curves, fits, _ = sweep(0.01, seeds)
         assert resample(curves, fits, method="auto", seed=0).method == method
-    common = {"errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
+    common = {
+        "use": [np.ones(len(COMPUTE), bool)] * 2,
+        "errors": None,
+        "keep": every_point,
+        "options": QUICK,
+        "replicates": 60,
+    }
     assert bootstrap(curves, fits, method="none", seed=0, **common) is None
 
 
@@ -112,7 +122,7 @@ def test_the_rule_for_points_is_applied_to_every_replicate():
         asked.append(len(reward))
         return reward > -1
 
-    bootstrap(curves, fits, errors=None, keep=keep, options=QUICK, method="blocks", replicates=30, seed=0)
+    bootstrap(curves, fits, use=USE, errors=None, keep=keep, options=QUICK, method="runs", replicates=30, seed=0)
     assert asked == [len(COMPUTE)] * 60
 
 
@@ -124,3 +134,22 @@ def test_parameter_intervals_are_in_the_parameters_own_units():
         assert list(ends) == list(fit.params)
         for (low, high), value, true in zip(ends.values(), fit.params.values(), truth, strict=True):
             assert low < value < high and abs(value - true) < 2 * (high - low)
+
+
+def test_drawn_residuals_do_not_pick_high_points_again():
+    """Replicates of record-breaking fits lie around the fit, not above it."""
+    curves, _, _ = sweep(0.1, 3)
+    use = [record_breaking(c.reward, records="strict", bin_width=0.0) for c in curves]
+    assert not any(mask.all() for mask in use)
+    fits = fit_curves([c.compute for c in curves], [c.reward for c in curves], use=use, options=QUICK)
+
+    def again(compute: np.ndarray, reward: np.ndarray) -> np.ndarray:
+        return record_breaking(reward, records="strict", bin_width=0.0)
+
+    found = bootstrap(
+        curves, fits, use=use, errors=None, keep=again, options=QUICK, method="blocks", replicates=400, seed=0
+    )
+    assert found is not None
+    for k, fit in enumerate(fits):
+        replicates = replicate_rewards(fit, found.at[:, k], np.array([1e5]))
+        assert abs(np.median(replicates) - float(fit.reward(1e5))) < 0.3 * replicates.std()

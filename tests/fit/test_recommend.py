@@ -93,3 +93,12 @@ def test_an_empty_frontier_is_an_error():
         allocate(
             1e4, fits=[], configurations=[], frontier=frontier([], []), allocation=NO_LAW, learning_rate=LearningRate()
         )
+
+
+def test_the_expected_reward_stays_in_its_range():
+    falling = [CurveFit("power", {"scale": 9.0, "asymptote": 0.7, "exponent": 0.4}, WINDOW)]
+    found = allocate(
+        10.0, fits=falling, configurations=CONFIGURATIONS[:1], frontier=frontier(falling, CONFIGURATIONS[:1]),
+        allocation=NO_LAW, learning_rate=LearningRate(),
+    )  # fmt: skip
+    assert float(falling[0].reward(10.0)) < -1 and found.reward == 0.0

@@ -13,6 +13,7 @@ from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.forms import hill
 from isocompute_jax.fit.inputs import ReadOptions
 from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.problem import FitOptions
 from isocompute_jax.fit.summary import summarise
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG
@@ -179,3 +180,61 @@ def test_further_targets(tmp_path):
     }
     assert any("length has values outside of --reward_range" in text for text in other.warnings)
     assert any("no run has usable values of absent" in text for text in other.warnings)
+
+
+def ragged(path: pathlib.Path, ends: dict[int, float]) -> pathlib.Path:
+    """n = 4, 16, 64 of which the larger is better late; each is evaluated up to its own end."""
+    lines = ["run,group_size,problems_per_batch,compute,reward"]
+    for n, end in ends.items():
+        compute = np.geomspace(2e3, end, 20)
+        lines += [f"n{n},{n},32,{c},{r}" for c, r in zip(compute, hill(compute, *truth(n, 16)), strict=True)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_who_stops_a_little_later_has_not_won(tmp_path):
+    path = ragged(tmp_path / "ends.csv", {64: 1_196_032, 16: 1_198_080, 4: 1_200_000})
+    options = Options(read=READ, budgets=(1.2e6, 4e6), records="off", holdout=0.0, replicates=20)
+    other = analyse_runs([str(path)], options)
+    sizes = [curve.configuration.group_size for curve in other.main.curves]
+    assert [sizes[s.index] for s in other.main.frontier.segments] == [4, 16, 64]
+    assert other.main.frontier.segments[-1].end == 1_196_032
+    assert other.allocation.group_size[-1] == 64
+    assert [advice.group_size for advice in other.recommendations] == [64, 64]
+    assert any("in 100% of" in reason for reason in other.recommendations[0].reasons)
+    assert "the largest n that was run" in other.allocation.message and other.allocation.status == "warning"
+
+
+def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
+    """n = 64 stopped at 6e5, where it led: what n = 16 does alone after that is no lead."""
+    path = ragged(tmp_path / "early.csv", {4: 1e6, 16: 1e6, 64: 6e5})
+    other = analyse_runs([str(path)], Options(read=READ, budgets=(8e5, 4e6), **QUICK))
+    assert other.main.frontier.segments[-1].end == 1e6
+    assert other.allocation.compute[-1] <= 6e5 * 1.02 and other.allocation.group_size[-1] == 64
+    assert max(row["compute"] for row in summarise(other)["frontier"]["budgets"]) <= 6e5 * 1.02
+    near, far = other.recommendations
+    assert near.group_size == 64 and "carried on from 6e+05" in near.reasons[0] and near.beyond == pytest.approx(4 / 3)
+    assert far.reward > near.reward
+
+
+def test_evaluations_outside_the_window_are_not_used(tmp_path):
+    options = Options(read=READ, fit=FitOptions(window=(5e3, 5e5)), **QUICK)
+    other = analyse_runs([str(table(tmp_path / "grid.csv"))], options)
+    for curve, used, fit in zip(other.main.curves, other.main.used, other.main.fits, strict=True):
+        np.testing.assert_array_equal(used, (curve.compute >= 5e3) & (curve.compute <= 5e5))
+        assert fit.num_points == used.sum()
+
+
+def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path):
+    lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
+    for seed, points in ((0, 12), (1, 9)):
+        compute = np.geomspace(2e3, 1e6, points)
+        lines += [f"s{seed},4,16,{seed},{c},{r}" for c, r in zip(compute, hill(compute, *truth(4, 16)), strict=True)]
+    (tmp_path / "seeds.csv").write_text("\n".join(lines))
+    other = analyse_runs([str(tmp_path / "seeds.csv")], Options(read=READ, **QUICK))
+    assert any("interpolates between evaluations" in text for text in other.warnings)
+    assert not any("interpolates" in text for text in sliced_warnings(tmp_path))
+
+
+def sliced_warnings(tmp_path) -> tuple[str, ...]:
+    return analyse_runs([str(table(tmp_path / "grid.csv"))], Options(read=READ, **QUICK)).warnings
