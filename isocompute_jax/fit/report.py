@@ -6,7 +6,6 @@ import base64
 import html
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import jinja2
 
@@ -14,9 +13,9 @@ from isocompute_jax.fit.findings import headline
 from isocompute_jax.fit.findings.budgets import Answer, answers
 from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.report import law_title
-from isocompute_jax.fit.sections import Figures, Html, Section, Summary, analysis_sections
+from isocompute_jax.fit.sections import Figures, Html, Section, Summary, analysis_sections, cell
 
-EN_DASH, NO_BREAK_SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 LEADS = {
     "frontier": "Reinforcement learning of a language model spends its compute on sampled answers. Given a base model, "
@@ -134,14 +133,3 @@ def picture(path: pathlib.Path, alt: str) -> Html:
 def unbroken(text: str) -> str:
     """`n = 8` kept on one line; the text's own type (markup or plain) is kept too."""
     return type(text)(text.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}"))
-
-
-def cell(value: Any) -> str:
-    """The text of a table's cell."""
-    if value is None:
-        return EN_DASH
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
-    return value if isinstance(value, str) else str(value)

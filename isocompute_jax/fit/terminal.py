@@ -52,8 +52,8 @@ def _fits(summary: Summary, names: Sequence[str], more: Sequence[str]) -> list[s
     columns = {
         "seeds": lambda c: str(len(c["seeds"])),
         "points": lambda c: str(c["num_points"]),
-        "r2": lambda c: "-" if c["r2"] is None else f"{c['r2']:.4f}",
-        "AICc": lambda c: "-" if c["aicc"] is None else f"{c['aicc']:.1f}",
+        "r2": lambda c: "-" if c["r2"] is None else f"{c['r2']:z.4f}",
+        "AICc": lambda c: "-" if c["aicc"] is None else f"{c['aicc']:z.1f}",
         "status": lambda c: c["status"],
     }
     head = ("configuration", *(symbol(name) for name in names), *more)

@@ -29,7 +29,7 @@ def amount(compute: float) -> str:
         if compute >= 0.9995 * size:
             return f"{compute / size:.3g} {word}"
     if compute < 100:
-        return f"{compute:.3g}"
+        return f"{compute:z.3g}"
     return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
 
 
@@ -75,7 +75,7 @@ def every_seed(count: int) -> str:
 
 def figures(value: float | None) -> str:
     """A number in three figures; a dash when there is none."""
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else f"{value:z.3g}"
 
 
 def scale(value: float | None) -> str:
@@ -85,7 +85,7 @@ def scale(value: float | None) -> str:
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if factor <= value < 1000 * factor:
             return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
+    return f"{value:z.3g}"
 
 
 def reach(estimate: dict[str, Any], text: Callable[[float | None], str] = figures) -> str:
@@ -118,16 +118,16 @@ def between(interval: Sequence[float | None] | None, text: Callable[[float], str
 def error_figures(value: float, error: float | None) -> tuple[str, str]:
     """A value and its standard error, rounded alike to two figures of the error; as powers of ten where it is tiny."""
     if not error:
-        return f"{value:.4g}", ""
+        return f"{value:z.4g}", ""
     decimals = 1 - math.floor(math.log10(abs(error)))
     if decimals > 6 or max(abs(value), error) >= 1e7:
-        return f"{value:.3g}", f"{error:.2g}"
+        return f"{value:z.3g}", f"{error:.2g}"
     shown = max(0, decimals)
-    return f"{round(value, decimals):,.{shown}f}", f"{round(error, decimals):,.{shown}f}"
+    return f"{round(value, decimals):z,.{shown}f}", f"{round(error, decimals):,.{shown}f}"
 
 
 def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = " to ", interval: bool = True) -> str:
-    """A parameter of a curve: `0.707 ± 0.006 (0.695 to 0.722)`, `not identified (0.71 to 1)`, or a dash.
+    """A parameter of a curve: `0.707 ± 0.006 (0.695 to 0.722)`, `not identified (0.71 to 1)`, `0.61 (held)`, or a dash.
 
     Args:
       curve: a row of `curves` in the summary.
@@ -139,6 +139,8 @@ def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = "
     value = curve["params"].get(name)
     if value is None:
         return "-"
+    if name in curve.get("held", []):
+        return f"{value:z.4g} (held)"
     known = curve["identified"].get(name, False)
     ends = between(curve["interval95"].get(name), _short, to)
     if not known:

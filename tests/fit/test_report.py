@@ -10,11 +10,11 @@ import pytest
 
 from isocompute_jax.fit.findings import budgets, fits, frontier, headline, training
 from isocompute_jax.fit.laws.report import law_title
-from isocompute_jax.fit.report import cell, picture, render_report, unbroken
-from isocompute_jax.fit.sections import Html, Section, Table, analysis_sections
+from isocompute_jax.fit.report import picture, render_report, unbroken
+from isocompute_jax.fit.sections import Html, Section, Table, analysis_sections, cell
 from isocompute_jax.fit.sections.fits import typeset
 from isocompute_jax.fit.terminal import headline_table
-from isocompute_jax.fit.wording import amount, listed, parameter, shortened, shortlist, spent
+from isocompute_jax.fit.wording import amount, figures, listed, parameter, scale, shortened, shortlist, spent
 from tests.fit.summaries import alone, pictures, rich, unidentified
 
 
@@ -235,6 +235,76 @@ def test_batches_and_slices_follow_the_data():
     assert sizes == sorted(sizes) and "rises for B_problem = 16" in frontier.slices(summary, "problems_per_batch")[0]
     part["budgets"][0]["group_size"] = 512
     assert "does not rise throughout for B_problem = 16" in frontier.slices(summary, "problems_per_batch")[0]
+
+
+def test_steps_grow_or_fall_throughout_or_nothing_is_said():
+    summary = rich()
+    rows = summary["frontier"]["budgets"]
+    spread = f"{rows[-1]['compute'] / rows[0]['compute']:.3g}"
+    for i, row in enumerate(rows):
+        row["num_steps"] = 1200.0 - 100 * i
+    assert frontier.batches(summary)[1:] == [
+        f"While compute grows {spread}-fold, the best number of steps falls from 1,200 to 100."
+    ]
+    rows[5]["num_steps"] = 1250.0
+    assert len(frontier.batches(summary)) == 1
+    rows[5]["num_steps"] = None
+    assert len(frontier.batches(summary)) == 1
+
+
+def test_changes_of_the_leader_agree_with_their_verb():
+    summary = rich()
+    found = summary["frontier"]["switches"]
+    ends = found[0] | {"cause": "data"}
+    summary["frontier"]["switches"] = [*found, ends]
+    assert "One more change of the leader only marks where" in frontier.switch_sentences(summary)[-1]
+    summary["frontier"]["switches"] = [*found, ends, ends]
+    assert "2 more changes of the leader only mark where" in frontier.switch_sentences(summary)[-1]
+
+
+def test_a_held_parameter_is_held_and_not_identified():
+    summary = rich()
+    for curve in summary["curves"]:
+        curve |= {"held": ["asymptote", "floor"]}
+        curve["params"] |= {"asymptote": 0.61, "floor": 0.1}
+        curve["stderr"] |= {"asymptote": 0.004, "floor": None}
+        curve["identified"] |= {"asymptote": False, "floor": True}
+    assert parameter(summary["curves"][0], "asymptote") == "0.61 (held)"
+    (sentence,) = fits.identification(summary)
+    assert sentence.startswith("A is held at 0.61") and "identified" not in sentence
+    assert "as in every fit" in fits.comparison(summary)[0]
+    table = analysis_sections(summary, pictures())[0].table
+    assert table is not None and [row[table.columns.index("A")] for row in table.rows] == ["0.61 (held)"] * 6
+    assert headline_table(summary).count("0.61 (held)") == headline_table(summary).count("0.1 (held)") == 6
+
+
+def test_what_was_not_fitted_is_explained():
+    summary = rich()
+    for curve in summary["curves"]:
+        curve["points"]["used"] = [False, *([True] * (len(curve["points"]["used"]) - 1))]
+    assert fits.residuals(summary)[-1] == "6 evaluations were not fitted: they do not exceed the earlier ones."
+    summary["flags"]["window"] = [2e4, 1e6]
+    assert fits.residuals(summary)[-1].endswith("the earlier ones, or lie outside of --window.")
+
+
+def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
+    summary = rich()
+    leaders = {"strict": "aabbb", "bucketed": "aabbb", "off": "aabba"}
+    summary["record_choices"] = {
+        rule: {"switches": [], "budgets": [{"compute": 2048.0 + 448 * i, "run": run} for i, run in enumerate(runs)]}
+        for rule, runs in leaders.items()
+    }
+    table = next(s.table for s in analysis_sections(summary, pictures()) if "evaluations are fitted" in s.title)
+    assert table is not None
+    assert table.rows == (
+        ("2,048 to 2,496", "a", "a", "a"), ("2,944 to 3,392", "b", "b", "b"), ("3,840", "b", "b", "a")
+    )  # fmt: skip
+
+
+def test_zero_has_no_sign():
+    assert [amount(-0.0), figures(-0.0), scale(-0.0), cell(-0.0)] == ["0", "0", "0", "0"]
+    curve = {"params": {"floor": -0.001}, "stderr": {"floor": 0.21}, "identified": {"floor": True}, "interval95": {}}
+    assert parameter(curve, "floor") == "0.00 ± 0.21"
 
 
 def test_the_unit_of_compute_is_that_of_the_data():

@@ -83,7 +83,7 @@ def _points(axes: Axes, curve: dict[str, Any], colour: Any, *, small: bool) -> N
             dots = axes.scatter(compute[some], reward[some], s=size, zorder=6, **look)
             hover(
                 dots,
-                [f"{curve['run']}: {r:.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
+                [f"{curve['run']}: {r:z.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
             )
 
 
@@ -108,7 +108,7 @@ def holdout(summary: Summary) -> Figure | None:
         panel.plot(at["compute"], at["predicted"], "_-", color=PALETTE(0.25), markersize=9, linewidth=1.4, zorder=3)
         late = shown & ~early
         dots = panel.scatter(points["compute"][late], points["reward"][late], s=22, color=INK, linewidths=0, zorder=4)
-        hover(dots, [f"{r:.3f} at {amount(c)}" for c, r in zip(*(points[k][late] for k in points), strict=True)])
+        hover(dots, [f"{r:z.3f} at {amount(c)}" for c, r in zip(*(points[k][late] for k in points), strict=True)])
         panel.axvline(found["cut"], color=QUIET, linewidth=0.9, linestyle=DOTTED)
         panel.set_title(shortened(curve["run"], 22), loc="left", fontweight="bold")
         log_axis(panel)

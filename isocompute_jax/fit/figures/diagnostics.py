@@ -90,7 +90,7 @@ def residuals(summary: Summary) -> Figure | None:
                     compute[where], left[where], s=16, zorder=3, linewidths=0.9, edgecolors=colours[curve["run"]],
                     facecolors=colours[curve["run"]] if fitted else "white",
                 )  # fmt: skip
-                hover(dots, [f"{t:+.2f} at {amount(c)}" for c, t in zip(compute[where], left[where], strict=True)])
+                hover(dots, [f"{t:+z.2f} at {amount(c)}" for c, t in zip(compute[where], left[where], strict=True)])
         panel.set_title(shortened(curve["run"], 24), loc="left", fontsize=10)
         log_axis(panel)
     figure.supxlabel(keys.compute_label(summary), fontsize=11)
@@ -146,7 +146,7 @@ def comparison(summary: Summary) -> Figure | None:
         if known:
             ends = np.array([x.min(), x.max()])
             (line,) = upper.plot(ends, row["steepness"] * ends, color=colour, linewidth=1.2)  # F = C^B
-            hover(line, [f"{row['run']}: B = {row['steepness']:.3g}"])
+            hover(line, [f"{row['run']}: B = {row['steepness']:z.3g}"])
             lower.plot(row["steepness"], place, "o", color=colour, markersize=6, zorder=3)
         if None not in row["interval95"]:
             lower.plot(row["interval95"], [place, place], color=colour, linewidth=2, linestyle="-" if known else DASHED)

@@ -55,7 +55,7 @@ def optimal_group_size(summary: Summary) -> Figure | None:
         compute, np.log2(size), c=reward, cmap=PALETTE, s=64, zorder=4, edgecolors="white", linewidths=0.8,
         label="n* on the frontier",
     )  # fmt: skip
-    hover(dots, [f"{row['run']}: {row['reward']:.3f} at {amount(row['compute'])}" for row in rows])
+    hover(dots, [f"{row['run']}: {row['reward']:z.3f} at {amount(row['compute'])}" for row in rows])
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
     bar.set_label(f"{summary['frontier']['metric']} on the frontier")
     bar.outline.set_visible(False)
@@ -137,7 +137,7 @@ def _slices(summary: Summary, kind: str, title: str, label: str) -> Figure | Non
         x = np.array([row[x_name] for row in part["budgets"]])
         y = np.log2([row["group_size"] for row in part["budgets"]])
         dots = panel.scatter(x, y, s=22, color=PALETTE(0.3), linewidths=0, zorder=3)
-        hover(dots, [f"{row['run']}: {row['reward']:.3f} at {amount(row['compute'])}" for row in part["budgets"]])
+        hover(dots, [f"{row['run']}: {row['reward']:z.3f} at {amount(row['compute'])}" for row in part["budgets"]])
         laws.append(_sigmoid(panel, part["allocation"], x))
         panel.set_title(f"{title}{part['value']}", loc="left", fontweight="bold")
         keys.size_axis(panel, [curve["group_size"] for curve in summary["curves"]], most=6)
@@ -166,7 +166,7 @@ def targets(summary: Summary) -> Figure | None:
             [row["compute"] for row in rows], np.log2([row["best_group_size"] for row in rows]), s=42,
             color=PALETTE(0.25), linewidths=0, zorder=4,
         )  # fmt: skip
-        hover(best, [f"{row['best_run']}: {row['reward']:.3f} at {amount(row['compute'])}" for row in rows])
+        hover(best, [f"{row['best_run']}: {row['reward']:z.3f} at {amount(row['compute'])}" for row in rows])
         led = [row for row in rows if row["frontier_group_size"] is not None]
         panel.step(
             [row["compute"] for row in led], np.log2([row["frontier_group_size"] for row in led]),

@@ -33,11 +33,11 @@ def answers(summary: Summary) -> list[Answer]:
 
 
 def _answer(summary: Summary, row: dict[str, Any]) -> Answer:
-    interval = between(row["interval95"], lambda value: f"{value:.3f}")
+    interval = between(row["interval95"], lambda value: f"{value:z.3f}")
     return Answer(
         question=f"To spend {spent(summary, row['budget'])}",
         choice=tuple(choice(row)),
-        expectation=f"Expect {summary['frontier']['metric']} {row['reward']:.3f}"
+        expectation=f"Expect {summary['frontier']['metric']} {row['reward']:z.3f}"
         f"{f' (95% interval {interval})' if interval else ' (no interval could be given)'}, {_where(summary, row)}.",
         reasons=tuple(row["reasons"]),
         doubtful=row["status"] != "ok",

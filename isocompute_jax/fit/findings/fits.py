@@ -21,11 +21,11 @@ def learning_curves(summary: Summary) -> list[str]:
     sentences = []
     base = summary["base_model"].get(metric)
     if base is not None:
-        sentences.append(f"Before training the base model scores {base:.3f} in {metric}.")
+        sentences.append(f"Before training the base model scores {base:z.3f} in {metric}.")
     ends = [(curve["points"]["reward"][-1], curve) for curve in summary["curves"] if curve["points"]["reward"]]
     top, leader = max(ends, key=lambda end: end[0])
     at = spent(summary, leader["points"]["compute"][-1])
-    sentences.append(f"The highest last evaluation is {top:.3f}, by {leader['run']} after {at}.")
+    sentences.append(f"The highest last evaluation is {top:z.3f}, by {leader['run']} after {at}.")
     doubtful = [curve["run"] for curve in summary["curves"] if curve["status"] != "ok"]
     if doubtful:
         sentences.append(
@@ -38,6 +38,9 @@ def learning_curves(summary: Summary) -> list[str]:
 def identification(summary: Summary) -> list[str]:
     """Of which configurations the data say where the curve levels off, and why not of the others."""
     fitted = [curve for curve in summary["curves"] if curve["status"] != "failed"]
+    held = [curve["params"]["asymptote"] for curve in fitted if "asymptote" in curve.get("held", [])]
+    if held:  # in all of them, for --fix holds a parameter of every curve
+        return [f"A is held at {held[0]:z.4g}: where the curves level off was given, and is not a finding."]
     known = [curve for curve in fitted if curve["identified"].get("asymptote")]
     unknown = [curve for curve in fitted if not curve["identified"].get("asymptote")]
     what = "the asymptote A, the reward of unlimited compute,"
@@ -72,7 +75,7 @@ def residuals(summary: Summary) -> list[str]:
     memory = [curve["correlation"] for curve in rows if curve["correlation"] is not None]
     if memory:
         sentences.append(
-            f"Neighbouring evaluations of a curve are correlated by {_typical(memory, '.2f')}; intervals allow for it."
+            f"Neighbouring evaluations of a curve are correlated by {_typical(memory, 'z.2f')}; intervals allow for it."
         )
     outside = [f"{c['run']} at {spent(summary, compute)} ({t:+.1f})" for c in rows for compute, t in _large(c)]
     if outside:
@@ -82,8 +85,10 @@ def residuals(summary: Summary) -> list[str]:
         )
     left = sum(int(not used) for c in rows for used in c["points"]["used"])
     if left:
+        window = ", or lie outside of --window" if summary["flags"].get("window") else ""
         sentences.append(
-            f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted, because they do not exceed earlier ones."
+            f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they do not exceed the earlier "
+            f"ones{window}."
         )
     return sentences
 
@@ -146,9 +151,10 @@ def comparison(summary: Summary) -> list[str]:
         return []
     rows = [row for row in found["curves"] if row["identified"] and None not in row["interval95"]]
     known = any(curve["identified"].get("asymptote") for curve in summary["curves"])
-    held = f"A is held at {found['asymptote']:.3f}, " + (
-        "the mean over the curves whose A is identified." if known else "an assumption, since no A is identified."
-    )
+    origin = "the mean over the curves whose A is identified" if known else "an assumption, since no A is identified"
+    if any("asymptote" in curve.get("held", []) for curve in summary["curves"]):
+        origin = "as in every fit"
+    held = f"A is held at {found['asymptote']:z.3f}, {origin}."
     if len(rows) < 2:
         return [held, "The steepness B is identified for fewer than two curves, so there is nothing to compare."]
     outside = [row["run"] for row in found["curves"] if not row["asymptote_within"]]

@@ -34,13 +34,13 @@ def leaders(summary: Summary) -> list[str]:
         return [
             *sentences,
             f"{last['run']} has the highest fitted {metric} from {amount(first['compute'])} to "
-            f"{spent(summary, last['compute'])}, where it reaches {last['reward']:.3f}.",
+            f"{spent(summary, last['compute'])}, where it reaches {last['reward']:z.3f}.",
         ]
     again = "again " if first["run"] == last["run"] else ""
     return [
         *sentences,
         f"With {spent(summary, first['compute'])} {first['run']} has the highest fitted {metric} "
-        f"({first['reward']:.3f}); with {amount(last['compute'])} it is {again}{last['run']} ({last['reward']:.3f}).",
+        f"({first['reward']:z.3f}); with {amount(last['compute'])} it is {again}{last['run']} ({last['reward']:z.3f}).",
     ]
 
 
@@ -72,8 +72,8 @@ def switch_sentences(summary: Summary) -> list[str]:
     ended = len(summary["frontier"]["switches"]) - len(found)
     if ended:
         sentences.append(
-            f"{'One more change' if ended == 1 else f'{ended} more changes'} of the leader "
-            "only marks where a configuration's data begin or end, which says nothing about n."
+            f"{'One more change' if ended == 1 else f'{ended} more changes'} of the leader only "
+            f"mark{'s' if ended == 1 else ''} where a configuration's data begin or end, which says nothing about n."
         )
     return sentences
 
@@ -159,8 +159,8 @@ def optimal_group_size(summary: Summary) -> list[str]:
     if allocation["status"] == "ok":
         law = allocation["law"]
         sentences.append(
-            f"The sigmoid rises by {law['span']:.2f} octaves around {spent(summary, 10 ** law['midpoint'])}, "
-            f"with slope {law['slope']:.2f} per decade."
+            f"The sigmoid rises by {law['span']:z.2f} octaves around {spent(summary, 10 ** law['midpoint'])}, "
+            f"with slope {law['slope']:z.2f} per decade."
         )
     return sentences + saturation(summary) + _unanimity(summary)
 
@@ -230,11 +230,13 @@ def batches(summary: Summary) -> list[str]:
         return []
     first, last = rows[0], rows[-1]
     sentences = [f"The best B_problem is {_course(summary, rows, 'problems_per_batch')}."]
-    if first["num_steps"] and last["num_steps"]:
-        growth, spread = last["num_steps"] / first["num_steps"], last["compute"] / first["compute"]
+    steps = [row["num_steps"] for row in rows]
+    if all(steps) and steps[0] != steps[-1] and steps in (sorted(steps), sorted(steps, reverse=True)):
+        growth, spread = steps[-1] / steps[0], last["compute"] / first["compute"]
+        course = f"grows {growth:.3g}-fold," if growth > 1 else "falls"
         sentences.append(
-            f"While compute grows {spread:.3g}-fold, the best number of steps grows {growth:.3g}-fold, from "
-            f"{amount(first['num_steps'])} to {amount(last['num_steps'])}."
+            f"While compute grows {spread:.3g}-fold, the best number of steps {course} from "
+            f"{amount(steps[0])} to {amount(steps[-1])}."
         )
     return sentences
 
@@ -275,7 +277,7 @@ def targets(summary: Summary) -> list[str]:
         tie = f", tied within seed noise with {shortlist(rivals)}" if rivals else ""
         sentences.append(
             f"{name}: at {spent(summary, row['compute'])} the best evaluation is that of "
-            f"{row['best_run']} ({row['reward']:.3f}{tie})."
+            f"{row['best_run']} ({row['reward']:z.3f}{tie})."
         )
     best = next((row for name, row in last.items() if name.startswith("best@")), None)
     worst = next((row for name, row in last.items() if name.startswith("worst@")), None)

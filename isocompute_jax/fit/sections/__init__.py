@@ -6,10 +6,10 @@ Prose that explains stands here; prose that claims comes from `findings`, comput
 from __future__ import annotations
 
 from isocompute_jax.fit.sections import fits, frontier, training
-from isocompute_jax.fit.sections.section import Figures, Html, Section, Table
+from isocompute_jax.fit.sections.section import Figures, Html, Section, Table, cell
 from isocompute_jax.fit.wording import Summary
 
-__all__ = ["Figures", "Html", "Section", "Summary", "Table", "analysis_sections"]
+__all__ = ["Figures", "Html", "Section", "Summary", "Table", "analysis_sections", "cell"]
 
 
 def analysis_sections(summary: Summary, figures: Figures) -> list[Section]:

@@ -56,10 +56,10 @@ def learning_curves(summary: Summary, figures: Figures) -> Section:
         alt="Reward against compute for each configuration, with fitted curves and their upper envelope",
         how_to_read=(
             "Each dot is the mean evaluation of a configuration on the evaluation problems; hollow ones were not "
-            "fitted, because they do not exceed the earlier ones. Thin lines are the fitted curves, drawn only where "
-            "there are data. The thick line is the frontier, the best curve at each budget, in its configuration's "
-            "colour; where another panel has it, it is dotted. Dotted verticals mark where the lead changes. The base "
-            "model has no place on a logarithmic axis."
+            "fitted: they do not exceed the earlier ones, or lie outside of --window. Thin lines are the fitted "
+            "curves, drawn only where there are data. The thick line is the frontier, the best curve at each budget, "
+            "in its configuration's colour; where another panel has it, it is dotted. Dotted verticals mark where the "
+            "lead changes. The base model has no place on a logarithmic axis."
         ),
         findings=tuple(fits.learning_curves(summary)),
         table=Table(
@@ -119,12 +119,13 @@ def _grid(curve: dict[str, Any]) -> str | None:
         return None
     if curve["grid"]["at_edge"]:
         return "at the edge of the grid"
-    return f"{curve['grid']['asymptote']:.4g}" if curve["identified"].get("asymptote") else "not identified"
+    return f"{curve['grid']['asymptote']:z.4g}" if curve["identified"].get("asymptote") else "not identified"
 
 
 def _relative_end(curve: dict[str, Any]) -> float | None:
-    """How far the data reach in units of C_mid, where that is identified."""
-    known = curve["identified"].get("midpoint") and curve["params"].get("midpoint")
+    """How far the data reach in units of C_mid, where that is identified or held."""
+    sure = curve["identified"].get("midpoint") or "midpoint" in curve.get("held", [])
+    known = sure and curve["params"].get("midpoint")
     return curve["window"][1] / curve["params"]["midpoint"] if known else None
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from isocompute_jax.fit.findings import frontier
-from isocompute_jax.fit.sections.section import Figures, Html, Section, Table
+from isocompute_jax.fit.sections.section import Figures, Html, Section, Table, cell
 from isocompute_jax.fit.wording import Summary, amount, between, unit
 
 
@@ -37,6 +40,7 @@ def choices(summary: Summary) -> Section:
     found = summary["record_choices"]
     leaders = {rule: {row["compute"]: row["run"] for row in choice["budgets"]} for rule, choice in found.items()}
     budgets = sorted({compute for runs in leaders.values() for compute in runs})
+    alike = itertools.groupby(budgets, key=lambda compute: [leaders[rule].get(compute) for rule in found])
     return Section(
         title="Does it depend on which evaluations are fitted?",
         paragraphs=(
@@ -47,9 +51,14 @@ def choices(summary: Summary) -> Section:
         findings=tuple(frontier.choices(summary)),
         table=Table(
             (f"compute ({unit(summary)})", *(rules[rule] for rule in found)),
-            tuple((compute, *(leaders[rule].get(compute) for rule in found)) for compute in budgets),
+            tuple((_range(list(some)), *best) for best, some in alike),
         ),
     )
+
+
+def _range(budgets: Sequence[float]) -> str:
+    """`2,048 to 2,944`, or the one budget."""
+    return " to ".join(dict.fromkeys((cell(budgets[0]), cell(budgets[-1]))))
 
 
 def ties(summary: Summary) -> Section:

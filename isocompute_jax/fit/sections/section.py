@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+EN_DASH = "\N{EN DASH}"
+
 Figures = Mapping[str, pathlib.Path]
 
 
@@ -47,3 +49,14 @@ class Section:
     how_to_read: str = ""
     findings: tuple[str, ...] = ()
     table: Table | None = None
+
+
+def cell(value: Any) -> str:
+    """The text of a table's cell."""
+    if value is None:
+        return EN_DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:z.4g}"
+    return value if isinstance(value, str) else str(value)
