@@ -289,11 +289,15 @@ def test_model_and_problem_set_sizes_are_rounded(tmp_path):
         tmp_path / "t.csv",
         "run,group_size,compute,model_params,problem_set_size,avg@4",
         *("a,8,1,1473612599.456,1999.6,0.1", "a,8,2,1473612599.456,1999.6,0.2", "a,8.5,3,1,1,0.3"),
+        "a,8,4,1.5,1999.6,0.4",
     )
     (run,), warnings = read(path, constants={"problems_per_batch": 4})
     assert (run.facts.model_params, run.facts.problem_set_size) == (1473612599, 2000)
     np.testing.assert_array_equal(run.compute, [1, 2])
-    assert warnings == [f"{path}:4: row left out: group_size is '8.5', not a whole number"]
+    assert warnings == [
+        f"{path}:4: row left out: group_size is '8.5', not a whole number",
+        f"{path}:5: row left out: model_params is '1.5', not a whole number",
+    ]
 
 
 def test_the_nearest_names_are_shown_when_the_metric_is_missing(tmp_path):

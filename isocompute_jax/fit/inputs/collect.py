@@ -24,8 +24,10 @@ MEASURES = ("compute", "step", "tokens", "gpu_hours")
 IDENTITY = tuple(name for name in FACTS if name != "num_steps")
 """Facts that tell runs apart in a table without a `run` column."""
 
-ROUNDED = ("model_params", "problem_set_size")
-"""Facts that tables may give with a fraction, where they were computed."""
+ROUNDED = frozenset({"model_params", "problem_set_size"})
+"""Facts that tables may give with a fraction, where they were computed ..."""
+LEAST_ROUNDED = 1000
+"""... and that are large: 1.5 parameters are billions, which is for their writer to say."""
 
 HISTOGRAM = "solve_rate_histogram"
 
@@ -160,7 +162,9 @@ class Collector:
         if self._given is not None:
             return {}
         found = {name: cells.numbers(block.columns[name]) for name in FACTS if name in block.columns}
-        return {name: np.round(values) if name in ROUNDED else values for name, values in found.items()}
+        for name in ROUNDED & found.keys():
+            found[name] = np.where(found[name] >= LEAST_ROUNDED, np.round(found[name]), found[name])
+        return found
 
     def _codes(self, block: Block) -> np.ndarray:
         """[n] number of each row's run."""
