@@ -27,8 +27,9 @@ study: $(RUNTIME) ## run the whole playbook on the embedded default; goes on whe
 study-smoke: $(RUNTIME) ## the same walk in about a minute: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)
 
+# A file stays in one process: its fixtures and its compiled programs are then made once.
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
-	$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=loadfile $(ARGS)
 
 test-slow: $(DEV) ## the tests that take minutes each
 	$(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
