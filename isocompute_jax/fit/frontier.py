@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy.optimize
 
+from isocompute_jax.fit.pooling import SAME_COMPUTE, clusters
 from isocompute_jax.fit.results import Configuration, CurveFit, Frontier, Segment, Switch
 
 SCAN_POINTS = 512
 """Points per pair of curves that are scanned for a change of sign before the root is polished."""
-
-SAME_END = 0.02
-"""Windows that end (or begin) within this share of each other do so together: runs of one budget never stop at exactly
-the same compute, and the one that stops last has not thereby won."""
 
 CROSSING_TOLERANCE = 1e-9
 """Two curves cross at a switch when their rewards there differ by less than this; otherwise a range ends there."""
@@ -36,7 +33,8 @@ def frontier(
 ) -> Frontier:
     """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
 
-    Windows that end within `SAME_END` of each other are cut to the first of these ends, and likewise at the beginning.
+    Windows that end within `SAME_COMPUTE` of each other are cut to the first of these ends, and likewise at the
+    beginning: runs of one budget never stop at exactly the same compute, and the last to stop has not thereby won.
     Between two neighbours among all window ends and all pairwise crossings the order of the curves cannot change, so
     one comparison settles each such stretch. Of equal curves the smaller group size is taken. Failed fits are left out.
 
@@ -67,7 +65,7 @@ def frontier(
 
 
 def aligned(fits: Sequence[CurveFit]) -> list[CurveFit]:
-    """The fits with windows that begin and end together where they nearly do (see `SAME_END`)."""
+    """The fits with windows that begin and end together where they nearly do (see `SAME_COMPUTE`)."""
     known = [fit for fit in fits if fit.status != "failed"]
     starts = _together([fit.window[0] for fit in known], latest=True)
     ends = _together([fit.window[1] for fit in known], latest=False)
@@ -80,14 +78,8 @@ def aligned(fits: Sequence[CurveFit]) -> list[CurveFit]:
 
 
 def _together(values: Sequence[float], *, latest: bool) -> list[float]:
-    """Each value replaced by the latest or the earliest of its cluster of values within `SAME_END`."""
-    clusters: list[list[float]] = []
-    for value in sorted(set(values)):
-        if clusters and value <= clusters[-1][0] * (1 + SAME_END):
-            clusters[-1].append(value)
-        else:
-            clusters.append([value])
-    stands = {value: cluster[-1 if latest else 0] for cluster in clusters for value in cluster}
+    """Each value replaced by the latest or the earliest of its cluster of values within `SAME_COMPUTE`."""
+    stands = {value: cluster[-1 if latest else 0] for cluster in clusters(values) for value in cluster}
     return [stands[value] for value in values]
 
 
@@ -97,7 +89,9 @@ def contestants(fits: Sequence[CurveFit], compute: float, *, beyond: float) -> l
     Where a configuration has no data its curve still says whether it would lead: a leader by default is none.
     """
     known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
-    return [i for i in known if fits[i].window[0] <= compute * (1 + SAME_END) and compute <= beyond * fits[i].window[1]]
+    return [
+        i for i in known if fits[i].window[0] <= compute * (1 + SAME_COMPUTE) and compute <= beyond * fits[i].window[1]
+    ]
 
 
 def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:

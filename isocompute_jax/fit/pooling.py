@@ -201,18 +201,23 @@ def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndar
     return np.interp(np.log(at), np.log(compute[trained]), reward[trained]) if trained.any() else np.empty(0)
 
 
+def clusters(compute: Sequence[float] | np.ndarray) -> list[list[float]]:
+    """Sorted distinct computes, those within `SAME_COMPUTE` of the first of them together."""
+    found: list[list[float]] = []
+    for value in np.unique(compute):
+        if found and value <= found[-1][0] * (1 + SAME_COMPUTE):
+            found[-1].append(float(value))
+        else:
+            found.append([float(value)])
+    return found
+
+
 def merge_close(compute: np.ndarray) -> np.ndarray:
     """Sorted computes with those closer than `SAME_COMPUTE` merged: the innermost of the first cluster, else the least.
 
     The innermost, so that the first budget lies inside every curve that begins there up to rounding.
     """
-    clusters: list[list[float]] = []
-    for value in np.unique(compute):
-        if clusters and value <= clusters[-1][0] * (1 + SAME_COMPUTE):
-            clusters[-1].append(float(value))
-        else:
-            clusters.append([float(value)])
-    return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters)])
+    return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])
 
 
 def compare(curves: Sequence[Curve]) -> list[Budget]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from isocompute_jax.fit import uncertainty
 from isocompute_jax.fit.bootstrap import PERCENTILES, Bootstrap, leaders_among, replicate_rewards
-from isocompute_jax.fit.frontier import SAME_END, contestants
+from isocompute_jax.fit.frontier import contestants
+from isocompute_jax.fit.pooling import SAME_COMPUTE
 from isocompute_jax.fit.prediction import predict
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 
@@ -124,11 +125,11 @@ def _choose(
     first, last = min(start for start, _ in windows), max(end for _, end in windows)
     index = _leader(min(max(budget, first), last), fits, configurations)
     name = configurations[index].name
-    if budget < first * (1 - SAME_END):
+    if budget < first * (1 - SAME_COMPUTE):
         return index, [f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."]
-    if budget <= last * (1 + SAME_END):
+    if budget <= last * (1 + SAME_COMPUTE):
         end = fits[index].window[1]
-        carried = "" if budget <= end * (1 + SAME_END) else f", carried on from {end:.3g},"
+        carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
         return index, [f"{name} has the highest fitted curve{carried} at this budget."]
     if allocation.status != "ok":
         return index, [

@@ -30,10 +30,10 @@ ALLOCATION_COLUMNS = (
 def tables(summary: dict[str, Any]) -> dict[str, str]:
     """File name -> CSV text. fits.csv has one row per parameter, allocation.csv one per recommended budget."""
     return {
-        "fits.csv": _csv(_fits(summary), FIT_COLUMNS),
-        "frontier.csv": _csv([_ends(r, "group_size") for r in summary["frontier"]["budgets"]], FRONTIER_COLUMNS),
-        "switches.csv": _csv([_ends(r) for r in summary["frontier"]["switches"]], SWITCH_COLUMNS),
-        "allocation.csv": _csv(
+        "fits.csv": csv_text(_fits(summary), FIT_COLUMNS),
+        "frontier.csv": csv_text([_ends(r, "group_size") for r in summary["frontier"]["budgets"]], FRONTIER_COLUMNS),
+        "switches.csv": csv_text([_ends(r) for r in summary["frontier"]["switches"]], SWITCH_COLUMNS),
+        "allocation.csv": csv_text(
             [_ends(r) | {"reasons": " ".join(r["reasons"])} for r in summary["allocation"]["recommendations"]],
             ALLOCATION_COLUMNS,
         ),
@@ -65,8 +65,8 @@ def _ends(row: dict[str, Any], name: str = "interval95") -> dict[str, Any]:
     return row | {f"{name}_low": low, f"{name}_high": high}
 
 
-def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """CSV text with these columns of the rows."""
+def csv_text(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """CSV text with these columns of the rows; other keys are left out."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

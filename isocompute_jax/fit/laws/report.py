@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.sections import Figures, Html, Section, Summary, Table
+from isocompute_jax.fit.tables import csv_text
 from isocompute_jax.fit.wording import aligned, reach, scale, wrapped
 from isocompute_jax.fit.wording import figures as number
 
@@ -263,7 +262,7 @@ def law_tables(summary: Summary) -> dict[str, str]:
     if summary["analysis"] == "chinchilla":
         fits = [_flat(fit, FIT_NAMES, keep=("method", "num_points", "objective", "r2", "status", "message"))
                 for fit in summary["fits"]]  # fmt: skip
-        return {"chinchilla.csv": _csv(fits), "chinchilla_optimal.csv": _csv(summary["optimal"])}
+        return _texts({"chinchilla.csv": fits, "chinchilla_optimal.csv": summary["optimal"]})
     law = _flat(summary["law"], ("k_max", "n0"), keep=tuple(k for k in summary["law"] if k not in ("k_max", "n0")))
     models = [{key: value for key, value in row.items() if key != "points"} for row in summary["models"]]
     predicted = [
@@ -272,15 +271,19 @@ def law_tables(summary: Summary) -> dict[str, str]:
         for row in summary[kind]
     ]
     slopes = [_flat(row, ("k",), keep=("model_params",)) for row in summary["predictions"]]
-    tables = {
+    return _texts({
         "model_size.csv": [law],
         "models.csv": models,
         "crossovers.csv": summary["crossovers"],
         "extrapolation.csv": predicted,
         "predictions.csv": slopes,
         "equal_data.csv": summary["equal_data"],
-    }
-    return {name: _csv(rows) for name, rows in tables.items() if rows}
+    })  # fmt: skip
+
+
+def _texts(tables: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """CSV text of each table that has rows; the first row names the columns."""
+    return {name: csv_text(rows, list(rows[0])) for name, rows in tables.items() if rows}
 
 
 def _flat(row: dict[str, Any], estimates: Sequence[str], *, keep: Sequence[str]) -> dict[str, Any]:
@@ -291,11 +294,3 @@ def _flat(row: dict[str, Any], estimates: Sequence[str], *, keep: Sequence[str])
         flat[name] = found["value"] if found["identified"] else None
         flat |= {f"{name}_low": found["low"], f"{name}_high": found["high"], f"{name}_identified": found["identified"]}
     return flat | {name: row[name] for name in keep if name not in estimates}
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
