@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": _BASE,
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
-    "service": _ARRAYS - {"sharding"} | {"sampling", "learner"},
+    "service": _ARRAYS | {"sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
     "study": _TRAINING | {"app", "fit"},

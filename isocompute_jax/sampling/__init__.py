@@ -1,6 +1,7 @@
 """Where rollouts come from: the submit-and-stream protocol, and the sampler inside this process."""
 
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.sampling.in_process import InProcessSampler
-from isocompute_jax.sampling.protocol import Sampler, SampleRequest, SamplingParams
+from isocompute_jax.sampling.protocol import TRAIN, Sampler
 
-__all__ = ["InProcessSampler", "SampleRequest", "Sampler", "SamplingParams"]
+__all__ = ["TRAIN", "InProcessSampler", "SampleRequest", "Sampler", "SamplingParams"]

@@ -20,9 +20,10 @@ from jax.sharding import Mesh
 from isocompute_jax import sharding
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling.decode import Unit, sample_unit
-from isocompute_jax.sampling.protocol import SampleRequest
+from isocompute_jax.sampling.protocol import TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +85,9 @@ class InProcessSampler:
         self._max_prompt_tokens = max_prompt_tokens
         self._max_rollouts = max_rollouts_per_dispatch
         self._mesh = mesh
-        self._queue: collections.deque[SampleRequest] = collections.deque()
+        self._queues: dict[str, collections.deque[SampleRequest]] = collections.defaultdict(collections.deque)
 
-    def submit(self, requests: Sequence[SampleRequest]) -> None:
+    def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups. Raises InputError when a prompt is longer than `max_prompt_tokens`, or empty."""
         for request in requests:
             length = len(request.prompt_tokens)
@@ -95,24 +96,26 @@ class InProcessSampler:
                     f"problem {request.problem.id!r}: its prompt has {length} tokens; between 1 and "
                     f"max_prompt_tokens = {self._max_prompt_tokens} are possible"
                 )
-        self._queue.extend(requests)
+        self._queues[lane].extend(requests)
 
-    def completed(self) -> Iterator[RolloutGroup]:
-        """Runs the queue, unit by unit, and yields each group once all of its parts are there."""
-        while self._queue:
-            first = self._queue[0]
+    def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
+        """Runs a lane's queue, unit by unit, and yields each group once all of its parts are there."""
+        queue = self._queues[lane]
+        while queue:
+            first = queue[0]
             alike = []
-            while self._queue and (self._queue[0].params, self._queue[0].group_size) == (
-                first.params,
-                first.group_size,
-            ):
-                alike.append(self._queue.popleft())
+            while queue and (queue[0].params, queue[0].group_size) == (first.params, first.group_size):
+                alike.append(queue.popleft())
             yield from self._run(alike)
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Takes `params` for all that is sampled from now on."""
         self._params = params
         self._version = version
+
+    def close(self) -> None:
+        """Forgets what is queued."""
+        self._queues.clear()
 
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
         """Samples requests of one group size and one set of sampling parameters."""

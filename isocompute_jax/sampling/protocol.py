@@ -6,68 +6,35 @@ a window. A sampler in this process and a remote service implement it alike.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from isocompute_jax.model import Params
-from isocompute_jax.records.rollout import Problem, RolloutGroup
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import RolloutGroup
 
-
-@dataclasses.dataclass(frozen=True)
-class SamplingParams:
-    """What distribution completions are drawn from.
-
-    Attributes:
-      temperature: > 0; logits are divided by it.
-      top_p: in (0, 1]; below 1 only the smallest set of tokens that holds this probability is drawn from.
-      max_tokens: longest completion, in tokens.
-    """
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature = {self.temperature} must be above 0 (use a small value for greedy decoding)"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p = {self.top_p} must lie in (0, 1]")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens = {self.max_tokens} must be at least 1")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SampleRequest:
-    """A group to sample: G rollouts of one problem.
-
-    The random numbers of rollout i are keyed by (seed, step, problem.id, i) alone: they do not depend on what else is
-    sampled, where, or in which order.
-    """
-
-    problem: Problem
-    prompt_tokens: np.ndarray
-    group_size: int
-    seed: int
-    step: int
-    params: SamplingParams
+TRAIN = "train"
+"""The lane of training rollouts. Evaluation and agreement checks use lanes of their own, so that streams never mix."""
 
 
 class Sampler(Protocol):
     """A source of rollouts."""
 
-    def submit(self, requests: Sequence[SampleRequest]) -> None:
+    def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups and returns at once."""
         ...
 
-    def completed(self) -> Iterator[RolloutGroup]:
-        """Yields ungraded groups as they finish, until every submitted one has been yielded."""
+    def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
+        """Yields ungraded groups of a lane as they finish, until every submitted one has been yielded.
+
+        More may be submitted while it is being read.
+        """
         ...
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Uses `params` for everything sampled from now on, and marks its tokens with `version`."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what it holds; groups not yet yielded are lost."""
         ...

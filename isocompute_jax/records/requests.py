@@ -1,0 +1,50 @@
+"""What is asked of a sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from isocompute_jax.records.rollout import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+    """What distribution completions are drawn from.
+
+    Attributes:
+      temperature: > 0; logits are divided by it.
+      top_p: in (0, 1]; below 1 only the smallest set of tokens that holds this probability is drawn from.
+      max_tokens: longest completion, in tokens.
+    """
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature = {self.temperature} must be above 0 (use a small value for greedy decoding)"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p = {self.top_p} must lie in (0, 1]")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens = {self.max_tokens} must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampleRequest:
+    """A group to sample: G rollouts of one problem.
+
+    The random numbers of rollout i are keyed by (seed, step, problem.id, i) alone: they do not depend on what else is
+    sampled, where, or in which order.
+    """
+
+    problem: Problem
+    prompt_tokens: np.ndarray
+    group_size: int
+    seed: int
+    step: int
+    params: SamplingParams

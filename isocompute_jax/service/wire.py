@@ -1,0 +1,147 @@
+"""Between messages and records: the one place that knows both."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Completion, FinishReason
+from isocompute_jax.service import sampler_pb2 as pb
+from isocompute_jax.service.engines.base import EngineFacts, GroupRequest
+from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec
+
+FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
+    "stop": pb.FINISH_REASON_STOP,
+    "length": pb.FINISH_REASON_LENGTH,
+}
+FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
+
+
+def request_to_message(
+    request: SampleRequest,
+    *,
+    group_id: str,
+    stop_tokens: Sequence[int],
+    session: str | None = None,
+    policy_version: int | None = None,
+) -> pb.SampleRequest:
+    """The message that asks for a group; `session` and `policy_version` as the .proto says."""
+    return pb.SampleRequest(
+        group_id=group_id,
+        problem_id=request.problem.id,
+        seed=request.seed,
+        step=request.step,
+        prompt_tokens=request.prompt_tokens.tolist(),
+        group_size=request.group_size,
+        temperature=request.params.temperature,
+        top_p=request.params.top_p,
+        max_tokens=request.params.max_tokens,
+        stop_token_ids=stop_tokens,
+        session=session,
+        policy_version=policy_version,
+    )
+
+
+def message_to_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupRequest:
+    """The group that a message asks for, checked against the engine's limits.
+
+    Raises:
+      ValueError: names the field at fault and what it may be.
+    """
+    prompt = message.prompt_tokens
+    if not message.group_id:
+        raise ValueError("group_id is empty: give every group a name of its own")
+    if not prompt:
+        raise ValueError("prompt_tokens is empty: a prompt has at least one token")
+    if not 1 <= message.group_size <= facts.max_group_size:
+        raise ValueError(f"group_size = {message.group_size} must lie in 1 .. {facts.max_group_size}")
+    for field, tokens in (("prompt_tokens", prompt), ("stop_token_ids", message.stop_token_ids)):
+        if tokens and max(tokens) >= facts.vocab_size:
+            raise ValueError(f"{field} has the id {max(tokens)}; the model knows ids below {facts.vocab_size}")
+    room = facts.max_model_len - len(prompt)
+    if room < 1:
+        raise ValueError(
+            f"prompt_tokens has {len(prompt)} tokens; prompt and completion together may have {facts.max_model_len}"
+        )
+    if message.HasField("max_tokens") and not 1 <= message.max_tokens <= room:
+        raise ValueError(
+            f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
+            f"model holds {facts.max_model_len}"
+        )
+    return GroupRequest(
+        group_id=message.group_id,
+        problem_id=message.problem_id,
+        seed=message.seed if message.HasField("seed") else secrets.randbits(32),
+        step=message.step,
+        prompt_tokens=np.array(prompt, np.int32),
+        group_size=message.group_size,
+        params=SamplingParams(
+            temperature=message.temperature if message.HasField("temperature") else 1.0,
+            top_p=message.top_p if message.HasField("top_p") else 1.0,
+            max_tokens=message.max_tokens if message.HasField("max_tokens") else room,
+        ),
+        stop_tokens=tuple(message.stop_token_ids),
+    )
+
+
+def completion_to_message(index: int, completion: Completion) -> pb.Completion:
+    """One finished rollout."""
+    return pb.Completion(
+        index=index,
+        tokens=completion.tokens.tolist(),
+        logprobs=completion.logprobs.tolist(),
+        finish_reason=FINISH_REASONS[completion.finish_reason],
+        spans=[pb.VersionSpan(version=v, length=n) for v, n in version_spans(completion.policy_versions)],
+    )
+
+
+def message_to_completion(message: pb.Completion) -> Completion:
+    """One finished rollout.
+
+    Raises:
+      ValueError: its parts do not fit together.
+    """
+    length = len(message.tokens)
+    spans = np.array([span.length for span in message.spans], np.int64)
+    if length < 1 or len(message.logprobs) != length or spans.sum() != length:
+        raise ValueError(
+            f"completion {message.index} has {length} tokens, {len(message.logprobs)} log-probabilities and "
+            f"{spans.sum()} versions"
+        )
+    if message.finish_reason not in FINISHED:
+        raise ValueError(f"completion {message.index} has the unknown finish_reason {message.finish_reason}")
+    return Completion(
+        tokens=np.array(message.tokens, np.int32),
+        logprobs=np.array(message.logprobs, np.float32),
+        mask=np.ones(length, bool),
+        policy_versions=np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
+        finish_reason=FINISHED[message.finish_reason],
+    )
+
+
+def version_spans(versions: np.ndarray) -> list[tuple[int, int]]:
+    """[T] versions as runs of (version, length)."""
+    ends = [*np.flatnonzero(np.diff(versions)) + 1, len(versions)]
+    starts = [0, *ends[:-1]]
+    return [(int(versions[start]), int(end - start)) for start, end in zip(starts, ends, strict=True)]
+
+
+def tensors_to_messages(tensors: Iterable[TensorSpec]) -> list[pb.Tensor]:
+    """The tensors of a model."""
+    return [pb.Tensor(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in tensors]
+
+
+def messages_to_tensors(messages: Iterable[pb.Tensor]) -> tuple[TensorSpec, ...]:
+    """The tensors of a model.
+
+    Raises:
+      ValueError: names the tensor whose dtype cannot travel.
+    """
+    tensors = tuple(TensorSpec(message.name, message.dtype, tuple(message.shape)) for message in messages)
+    for tensor in tensors:
+        if tensor.dtype not in DTYPE_BYTES:
+            raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, not one of {', '.join(DTYPE_BYTES)}")
+    return tensors
