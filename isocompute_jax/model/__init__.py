@@ -1,7 +1,14 @@
 """The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import EMBEDDED, ModelConfig
-from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
+from isocompute_jax.model.huggingface import (
+    hf_tensor_shapes,
+    hf_tensors,
+    load_config,
+    load_params,
+    params_from_tensors,
+    save_checkpoint,
+)
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -25,6 +32,8 @@ __all__ = [
     "count_params",
     "decode",
     "extend",
+    "hf_tensor_shapes",
+    "hf_tensors",
     "init_cache",
     "init_params",
     "load_config",
@@ -32,6 +41,7 @@ __all__ = [
     "logits",
     "param_shardings",
     "param_specs",
+    "params_from_tensors",
     "prefill",
     "save_checkpoint",
     "token_logprobs",

@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -109,24 +109,38 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
     directory = pathlib.Path(directory)
     files = _tensor_files(directory)
     _check_keys(directory, config, files)
+    shapes = dict(hf_tensor_shapes(config))
 
-    def load(spec: ParamSpec, sharding: Any) -> jax.Array:
-        parts = [_read(files[name], name) for name in _names(spec, config)]
+    def read(name: str) -> np.ndarray:
+        tensor = _read(files[name], name)
+        if tensor.shape != shapes[name]:
+            raise InputError(f"{files[name]}: {name} has shape {tensor.shape}, config.json asks for {shapes[name]}")
+        return tensor
+
+    # Committed to its device, as restored checkpoints are: else a resumed run would compile everything anew.
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if shardings is None else None
+    return params_from_tensors(config, read, shardings=shardings or map_specs(lambda _: here, config))
+
+
+def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], *, shardings: Params) -> Params:
+    """The parameters made of tensors in Hugging Face layout, in `config.dtype`, one stacked parameter at a time.
+
+    Args:
+      config: model shape.
+      read: the tensor of a name of `hf_tensor_shapes`, in its shape there. It may be a view of memory that goes away:
+        it is copied.
+      shardings: where each parameter goes.
+    """
+
+    def build(spec: ParamSpec, sharding: Any) -> jax.Array:
         shape = spec.shape[1:] if spec.stacked else spec.shape
-        for name, part in zip(_names(spec, config), parts, strict=True):
-            expected = _hf_shape(spec, shape)
-            if part.shape != expected:
-                raise InputError(f"{files[name]}: {name} has shape {part.shape}, config.json asks for {expected}")
+        parts = [read(name) for name in _names(spec, config)]
         ours = [(part.T if spec.hf_linear else part).reshape(shape) for part in parts]
-        stacked = np.stack(ours) if spec.stacked else ours[0]
-        return jax.device_put(stacked.astype(jnp.dtype(config.dtype)), sharding)
+        # `np.stack` and `np.array` copy; `device_put` alone may keep a view of the host's memory.
+        stacked = np.stack(ours) if spec.stacked else np.array(ours[0])
+        return jax.device_put(stacked.astype(jnp.dtype(config.dtype), copy=False), sharding)
 
-    specs = param_specs(config)
-    if shardings is None:
-        # Committed to its device, as restored checkpoints are: else a resumed run would compile everything anew.
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        shardings = map_specs(lambda _: here, config)
-    return jax.tree.map(load, specs, shardings, is_leaf=lambda node: isinstance(node, ParamSpec))
+    return jax.tree.map(build, param_specs(config), shardings, is_leaf=lambda node: isinstance(node, ParamSpec))
 
 
 def save_checkpoint(
@@ -196,6 +210,16 @@ def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.nd
             yield name, np.ascontiguousarray(part.reshape(_hf_shape(spec, shape)))
 
 
+def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
+    specs = jax.tree.leaves(param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec))
+    return [
+        (name, _hf_shape(spec, spec.shape[1:] if spec.stacked else spec.shape))
+        for spec in specs
+        for name in _names(spec, config)
+    ]
+
+
 def _names(spec: ParamSpec, config: ModelConfig) -> list[str]:
     if not spec.stacked:
         return [spec.hf_name]
@@ -240,8 +264,7 @@ def _read(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _check_keys(directory: pathlib.Path, config: ModelConfig, files: dict[str, pathlib.Path]) -> None:
-    specs = jax.tree.leaves(param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec))
-    wanted = {name for spec in specs for name in _names(spec, config)}
+    wanted = {name for name, _ in hf_tensor_shapes(config)}
     # Some writers store the tied head once more; it is the embedding table, so it is read from there.
     allowed = wanted | ({"lm_head.weight"} if config.tied_embeddings else set())
     missing, unknown = sorted(wanted - set(files)), sorted(set(files) - allowed)

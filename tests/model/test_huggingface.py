@@ -357,3 +357,24 @@ def test_counts_of_published_models():
     large = model.ModelConfig(152064, 3584, 28, 28, 4, 128, 18944, False, **shared)
     assert model.count_params(small) == 494_032_768
     assert model.count_params(large) == 7_615_616_512
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_names_and_shapes_without_parameters(tied):
+    """What `hf_tensor_shapes` says of a model is what its tensors are, in order."""
+    config = tiny_config(tied_embeddings=tied)
+    tensors = [(name, tensor.shape) for name, tensor in model.hf_tensors(config, random_params(config))]
+    assert model.hf_tensor_shapes(config) == tensors
+
+
+def test_parameters_from_tensors_do_not_keep_them():
+    """The memory that tensors are read from may go away, or be written over."""
+    config = tiny_config(tied_embeddings=False)
+    params = random_params(config)
+    tensors = {name: tensor.copy() for name, tensor in model.hf_tensors(config, params)}
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shardings = jax.tree.map(lambda _: here, params)
+    built = model.params_from_tensors(config, tensors.__getitem__, shardings=shardings)
+    for tensor in tensors.values():
+        tensor[...] = np.nan
+    assert_identical(built, params)
