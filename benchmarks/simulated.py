@@ -13,9 +13,13 @@ import hashlib
 from collections.abc import AsyncGenerator
 
 import numpy as np
+from absl import flags
 
+from isocompute_jax import app
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.server import serve
+from isocompute_jax.service.server_flags import server_config
 from isocompute_jax.service.weights import TensorSpec, WeightFile
 
 TICK_S = 0.005
@@ -114,3 +118,33 @@ class SimulatedEngine:
 
     async def stop(self) -> None:
         """Nothing to end."""
+
+
+_TOKENS_PER_S = flags.DEFINE_float("tokens_per_s", 1000.0, "Tokens per second of each slot.")
+_SLOTS = flags.DEFINE_integer("slots", 64, "Rollouts drawn at once; the others wait.", 1)
+_MEDIAN_LENGTH = flags.DEFINE_float("median_length", 8.0, "Median length of completions, in tokens.")
+_TAIL = flags.DEFINE_float("tail", 0.0, "Standard deviation of the logarithm of the length.")
+_VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32, "Token ids.", 1)
+_MAX_MODEL_LEN = flags.DEFINE_integer("max_model_len", 4096, "Longest prompt and completion together.", 2)
+_TENSOR_MIB = flags.DEFINE_multi_integer(
+    "tensor_mib", [], "Updates hold a float32 tensor of so many MiB; may be given several times. A 4 x 4 one if absent."
+)
+
+
+def main() -> None:
+    """Flags -> one call."""
+    tensors = tuple(TensorSpec(f"weight.{i}", "float32", (mib * 256, 1024)) for i, mib in enumerate(_TENSOR_MIB.value))
+    engine = SimulatedEngine(
+        tensors or (TensorSpec("weight", "float32", (4, 4)),),
+        tokens_per_s=_TOKENS_PER_S.value,
+        slots=_SLOTS.value,
+        median_length=_MEDIAN_LENGTH.value,
+        tail=_TAIL.value,
+        vocab_size=_VOCAB_SIZE.value,
+        max_model_len=_MAX_MODEL_LEN.value,
+    )
+    asyncio.run(serve(engine, server_config()))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,37 @@
+"""What a server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+UPDATE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+class Metrics:
+    """A registry of its own, so that a process may have several servers.
+
+    Attributes:
+      registry: what is exported.
+      rollouts: completions that were sent.
+      refused: calls that ended with an error, by method and status code.
+      update_seconds: `apply_s` of the updates.
+    """
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        self.rollouts = Counter("isocompute_rollouts", "Completions sent.", registry=self.registry)
+        self.refused = Counter(
+            "isocompute_refused", "Calls that ended with an error.", ["method", "code"], registry=self.registry
+        )
+        self.update_seconds = Histogram(
+            "isocompute_update_seconds",
+            "Seconds from the last byte of new weights until they served.",
+            buckets=UPDATE_BUCKETS,
+            registry=self.registry,
+        )
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Exports a number that is asked for when it is scraped."""
+        Gauge(f"isocompute_{name}", text, registry=self.registry).set_function(value)

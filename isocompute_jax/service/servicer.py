@@ -1,0 +1,368 @@
+"""The sampler service around an engine: sampler.proto, method by method."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from isocompute_jax.service import sampler_pb2 as pb
+from isocompute_jax.service import wire
+from isocompute_jax.service.engines.base import Engine, EngineError
+from isocompute_jax.service.metrics import Metrics
+from isocompute_jax.service.refusal import Interruptible, Refusal
+from isocompute_jax.service.staging import StagingArea
+from isocompute_jax.service.updates import Update, Updates
+from isocompute_jax.service.weights import WeightFile
+
+SERVICE = "isocompute.sampler.v1.Sampler"
+PUSHBACK = "grpc-retry-pushback-ms"
+MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
+
+log = logging.getLogger(__name__)
+
+
+class _Group:
+    """A group that is in the server."""
+
+    def __init__(self):
+        self.call = Interruptible()
+        self.running = False
+
+
+class Servicer:
+    """Implements the service; a call ends with the status that the `Refusal` it raises names.
+
+    Args:
+      engine: started already.
+      area: where weights are put together.
+      token: what `UpdateWeights` asks for; empty for nothing.
+      wait_for_weights: serve only after the first update.
+      max_groups: groups that may be in the server at once.
+      max_message_bytes: what the server was told to take; only reported.
+      peer_timeout_s: longest wait for a sender of weights.
+      changed: called when `serving` may have changed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        area: StagingArea,
+        *,
+        token: str,
+        wait_for_weights: bool,
+        max_groups: int,
+        max_message_bytes: int,
+        peer_timeout_s: float,
+        changed: Callable[[], Awaitable[None]],
+    ):
+        self._engine = engine
+        self._token = token.encode()
+        self._max_groups = max_groups
+        self._max_message_bytes = max_message_bytes
+        self._changed = changed
+        self.updates = Updates(area, self._apply, peer_timeout_s=peer_timeout_s)
+        self.metrics = Metrics()
+        self.failure = ""
+        self.failed = asyncio.Event()
+        self.stopping = False
+        self._has_weights = not wait_for_weights
+        self._session, self._version = "", 0
+        self._groups: dict[str, _Group] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._left = asyncio.Event()
+        self._pace = _Pace()
+        self._incarnation = secrets.token_hex(8)
+        self._host_id = _host_id()
+        self._began = time.monotonic()
+        self._watch()
+
+    @property
+    def serving(self) -> bool:
+        """Whether groups are taken."""
+        return self._has_weights and not self.failure and not self.stopping
+
+    @property
+    def groups(self) -> int:
+        """Groups in the server."""
+        return len(self._groups)
+
+    async def Sample(self, message: pb.SampleRequest, context: grpc.aio.ServicerContext) -> None:
+        """Streams a group's completions as they finish."""
+        try:
+            request = wire.message_to_request(message, self._engine.facts)
+        except ValueError as error:
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        with self._admitted(request.group_id) as group:
+            while not self._open.is_set():
+                await self._open.wait()
+            self._check_serving()
+            self._check_version(message)
+            group.running = True
+            drawn = 0
+            async with contextlib.aclosing(self._engine.generate(request)) as replies:
+                async for ready in replies:
+                    drawn += len(ready)
+                    await context.write(
+                        pb.SampleReply(completions=[wire.completion_to_message(i, done) for i, done in ready])
+                    )
+                    self.metrics.rollouts.inc(len(ready))
+            if drawn != request.group_size:
+                raise EngineError(f"it gave {drawn} of {request.group_size} completions")
+            self._pace.finished()
+
+    async def UpdateWeights(self, _: object, context: grpc.aio.ServicerContext) -> pb.UpdateWeightsReply:
+        """Receives one sender's part of new weights."""
+        self._check_token(context)
+        if self.failure or self.stopping:
+            self._check_serving()
+
+        async def read() -> pb.UpdateWeightsRequest | None:
+            message = await context.read()
+            if isinstance(message, Refusal):
+                raise message
+            return None if message is grpc.aio.EOF else message  # pyright: ignore[reportAttributeAccessIssue]
+
+        return await self.updates.receive(read)
+
+    async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
+        """Answers from what the server knows itself."""
+        del context
+        facts = self._engine.facts
+        running = sum(group.running for group in self._groups.values())
+        return pb.StatusReply(
+            model=facts.model,
+            engine=facts.engine,
+            engine_version=facts.engine_version,
+            incarnation=self._incarnation,
+            host_id=self._host_id,
+            session=self._session,
+            version=self._version,
+            serving=self.serving,
+            running_groups=running,
+            waiting_groups=len(self._groups) - running,
+            tokens_generated=self._engine.tokens_generated,
+            uptime_s=time.monotonic() - self._began,
+            limits=pb.Limits(
+                max_model_len=facts.max_model_len,
+                max_group_size=facts.max_group_size,
+                max_groups=self._max_groups,
+                max_message_bytes=self._max_message_bytes,
+            ),
+            tensors=wire.tensors_to_messages(facts.tensors) if message.tensors else (),
+            vocab_size=facts.vocab_size,
+        )
+
+    async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
+        """Ends groups with ABORTED."""
+        del context
+        there = [self._groups[name] for name in set(message.group_ids) if name in self._groups]
+        for group in there:
+            group.call.interrupt(Refusal(grpc.StatusCode.ABORTED, "the group was cancelled"))
+        return pb.CancelReply(cancelled=len(there))
+
+    async def fail(self, why: str) -> None:
+        """The engine is lost: every group ends, and no other is taken."""
+        if not self.failure:
+            self.failure = why
+            log.error("the engine has failed: %s", why)
+            self.interrupt(self._refusal_of_failure())
+            self.failed.set()
+            await self._changed()
+
+    def interrupt(self, refusal: Refusal) -> None:
+        """Ends every group."""
+        for group in self._groups.values():
+            group.call.interrupt(refusal)
+
+    async def emptied(self) -> None:
+        """Waits until no group is in the server."""
+        while self._groups:
+            self._left.clear()
+            await self._left.wait()
+
+    @contextlib.contextmanager
+    def _admitted(self, name: str) -> Iterator[_Group]:
+        """Keeps a place for a group while the block runs, in which `Cancel` and others may end it."""
+        self._check_serving()
+        if name in self._groups:
+            raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"a group named {name!r} is being sampled")
+        if len(self._groups) >= self._max_groups:
+            wait_ms = round(self._pace.wait_s() * 1000)
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{len(self._groups)} groups are in the server, as many as it takes; retry in {wait_ms} ms",
+                ((PUSHBACK, str(wait_ms)),),
+            )
+        group = self._groups[name] = _Group()
+        try:
+            with group.call:
+                yield group
+        finally:
+            del self._groups[name]
+            self._left.set()
+
+    def _check_serving(self) -> None:
+        if self.failure:
+            raise self._refusal_of_failure()
+        if self.stopping:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+        if not self._has_weights:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the server has no weights yet: send them by UpdateWeights")
+
+    def _check_version(self, message: pb.SampleRequest) -> None:
+        if message.HasField("session") and message.session != self._session:
+            asked, ours = f"session {message.session!r}", f"session {self._session!r}"
+        elif message.HasField("policy_version") and message.policy_version != self._version:
+            asked, ours = f"version {message.policy_version}", f"version {self._version}"
+        else:
+            return
+        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"weights of {asked} were asked for; the server has {ours}")
+
+    def _check_token(self, context: grpc.aio.ServicerContext) -> None:
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        given = given if isinstance(given, bytes) else given.encode()
+        if self._token and not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise Refusal(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "weights are taken only with the server's token: metadata `authorization: Bearer TOKEN`",
+            )
+
+    def _refusal_of_failure(self) -> Refusal:
+        return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
+
+    async def _apply(self, update: Update, weights: WeightFile) -> pb.UpdateWeightsReply:
+        """Takes complete weights to the engine; new groups are held back until they serve."""
+        header, began = update.header, time.monotonic()
+        self._open.clear()
+        try:
+            if header.in_flight == pb.IN_FLIGHT_ABORT:
+                refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")
+                for group in self._groups.values():
+                    if group.running:
+                        group.call.interrupt(refusal)
+            if header.in_flight in (pb.IN_FLIGHT_ABORT, pb.IN_FLIGHT_WAIT):
+                while any(group.running for group in self._groups.values()):
+                    self._left.clear()
+                    await self._left.wait()
+            update.committed = True
+            try:
+                paused_s = await self._engine.update_weights(
+                    weights, version=header.version, recompute=header.in_flight == pb.IN_FLIGHT_RECOMPUTE
+                )
+            except Exception as error:
+                # Whatever it was, nobody knows what the engine serves now.
+                log.exception("version %d could not be applied", header.version)
+                await self.fail(f"version {header.version} could not be applied: {error}")
+                raise self._refusal_of_failure() from error
+            self._session, self._version, self._has_weights = header.session, header.version, True
+            apply_s = time.monotonic() - began
+            self.metrics.update_seconds.observe(apply_s)
+            await self._changed()
+            return pb.UpdateWeightsReply(version=header.version, apply_s=apply_s, paused_s=paused_s)
+        finally:
+            self._open.set()
+
+    def _watch(self) -> None:
+        watch, groups = self.metrics.watch, self._groups
+        watch("groups_running", "Groups that the engine works on.", lambda: sum(g.running for g in [*groups.values()]))
+        watch(
+            "groups_waiting",
+            "Groups that wait for an update.",
+            lambda: sum(not g.running for g in [*groups.values()]),
+        )
+        watch("tokens_generated", "Tokens drawn since the start.", lambda: self._engine.tokens_generated)
+        watch("version", "Version of the weights.", lambda: self._version)
+        watch("serving", "1 while groups are taken.", lambda: self.serving)
+
+
+class _Pace:
+    """How often groups finish, and so when there is room for another."""
+
+    def __init__(self):
+        self._last = time.monotonic()
+        self._interval_s = 1.0
+        self._refused = 0
+
+    def finished(self) -> None:
+        """A group has finished."""
+        now = time.monotonic()
+        self._interval_s += 0.1 * (now - self._last - self._interval_s)
+        self._last, self._refused = now, 0
+
+    def wait_s(self) -> float:
+        """When the next refused group should come again: each is sent to a later place of its own."""
+        self._refused += 1
+        return min(max(self._refused * self._interval_s, MIN_PUSHBACK_S), MAX_PUSHBACK_S)
+
+
+def generic_handler(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """The service as gRPC wants it: statuses in place of `Refusal`, and of messages that cannot be read."""
+    handlers = {
+        "Sample": grpc.unary_stream_rpc_method_handler(
+            _refusing(servicer, servicer.Sample),
+            _reader(pb.SampleRequest),
+            pb.SampleReply.SerializeToString,
+        ),
+        "UpdateWeights": grpc.stream_unary_rpc_method_handler(
+            _refusing(servicer, servicer.UpdateWeights),
+            _reader(pb.UpdateWeightsRequest),
+            pb.UpdateWeightsReply.SerializeToString,
+        ),
+        "Status": grpc.unary_unary_rpc_method_handler(
+            _refusing(servicer, servicer.Status),
+            _reader(pb.StatusRequest),
+            pb.StatusReply.SerializeToString,
+        ),
+        "Cancel": grpc.unary_unary_rpc_method_handler(
+            _refusing(servicer, servicer.Cancel),
+            _reader(pb.CancelRequest),
+            pb.CancelReply.SerializeToString,
+        ),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _refusing(servicer: Servicer, method: Callable) -> Callable:
+    """Ends a call with the status of the `Refusal` that `method` raises, or that its message has become."""
+
+    async def call(message: object, context: grpc.aio.ServicerContext):
+        try:
+            if isinstance(message, Refusal):
+                raise message
+            return await method(message, context)
+        except Refusal as error:
+            refusal = error
+        except EngineError as error:
+            await servicer.fail(str(error))
+            refusal = Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {error}")
+        servicer.metrics.refused.labels(method.__name__, refusal.code.name).inc()
+        await context.abort(refusal.code, refusal.message, refusal.trailing)
+
+    return call
+
+
+def _reader(kind: type[Message]) -> Callable[[bytes], Message | Refusal]:
+    """Parses a message; one that cannot be read becomes its refusal."""
+
+    def read(data: bytes) -> Message | Refusal:
+        try:
+            return kind.FromString(data)
+        except DecodeError as error:
+            return Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name} message: {error}")
+
+    return read
+
+
+def _host_id() -> str:
+    """The same for all processes of this kernel."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
