@@ -9,12 +9,14 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
+from isocompute_jax.service.chunks import read_request
 from isocompute_jax.service.engines.base import Engine, EngineError
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
@@ -22,6 +24,7 @@ from isocompute_jax.service.staging import StagingArea
 from isocompute_jax.service.updates import Update, Updates
 from isocompute_jax.service.weights import WeightFile
 
+T = TypeVar("T")
 SERVICE = "isocompute.sampler.v1.Sampler"
 PUSHBACK = "grpc-retry-pushback-ms"
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
@@ -125,7 +128,7 @@ class Servicer:
         if self.failure or self.stopping:
             self._check_serving()
 
-        async def read() -> pb.UpdateWeightsRequest | None:
+        async def read():
             message = await context.read()
             if isinstance(message, Refusal):
                 raise message
@@ -309,22 +312,22 @@ def generic_handler(servicer: Servicer) -> grpc.GenericRpcHandler:
     handlers = {
         "Sample": grpc.unary_stream_rpc_method_handler(
             _refusing(servicer, servicer.Sample),
-            _reader(pb.SampleRequest),
+            _reader(pb.SampleRequest, pb.SampleRequest.FromString),
             pb.SampleReply.SerializeToString,
         ),
         "UpdateWeights": grpc.stream_unary_rpc_method_handler(
             _refusing(servicer, servicer.UpdateWeights),
-            _reader(pb.UpdateWeightsRequest),
+            _reader(pb.UpdateWeightsRequest, read_request),
             pb.UpdateWeightsReply.SerializeToString,
         ),
         "Status": grpc.unary_unary_rpc_method_handler(
             _refusing(servicer, servicer.Status),
-            _reader(pb.StatusRequest),
+            _reader(pb.StatusRequest, pb.StatusRequest.FromString),
             pb.StatusReply.SerializeToString,
         ),
         "Cancel": grpc.unary_unary_rpc_method_handler(
             _refusing(servicer, servicer.Cancel),
-            _reader(pb.CancelRequest),
+            _reader(pb.CancelRequest, pb.CancelRequest.FromString),
             pb.CancelReply.SerializeToString,
         ),
     }
@@ -350,12 +353,12 @@ def _refusing(servicer: Servicer, method: Callable) -> Callable:
     return call
 
 
-def _reader(kind: type[Message]) -> Callable[[bytes], Message | Refusal]:
-    """Parses a message; one that cannot be read becomes its refusal."""
+def _reader(kind: type[Message], parse: Callable[[bytes], T]) -> Callable[[bytes], T | Refusal]:
+    """Parses messages of a kind; one that cannot be read becomes its refusal."""
 
-    def read(data: bytes) -> Message | Refusal:
+    def read(data: bytes) -> T | Refusal:
         try:
-            return kind.FromString(data)
+            return parse(data)
         except DecodeError as error:
             return Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name} message: {error}")
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 import grpc
 
 from isocompute_jax.service import sampler_pb2 as pb
+from isocompute_jax.service.chunks import Chunk
 from isocompute_jax.service.manifest import ManifestFile, in_place, manifest_parts
 from isocompute_jax.service.refusal import Interruptible, Refusal
 from isocompute_jax.service.staging import (
@@ -37,7 +38,8 @@ WRITES_AHEAD = 4
 MAX_SENDERS = 4096
 
 T = TypeVar("T")
-Messages = Callable[[], Awaitable[pb.UpdateWeightsRequest | None]]
+Message = pb.UpdateWeightsRequest | Chunk
+Messages = Callable[[], Awaitable[Message | None]]
 """The next message of a sender; None at the end of its stream."""
 
 
@@ -130,7 +132,7 @@ class Updates:
 
     async def _header(self, messages: Messages) -> pb.WeightsHeader:
         first = await self._next(messages)
-        if first.WhichOneof("part") != "header":
+        if isinstance(first, Chunk) or first.WhichOneof("part") != "header":
             raise _invalid("the first message of an update must be its header")
         header = first.header
         if not 1 <= header.senders <= MAX_SENDERS:
@@ -167,15 +169,15 @@ class Updates:
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
             message = await self._next(messages)
+            if isinstance(message, Chunk):
+                part = part_of(message.box, order, self._area.tensors)
+                update.ledger.add(part)
+                received += part_bytes(part, self._area.tensors)
+                waiting.append(self._in_thread(update, _write, await self._staged(update), part, message))
+                if len(waiting) > WRITES_AHEAD:
+                    await waiting.popleft()
+                continue
             match message.WhichOneof("part"):
-                case "chunk":
-                    part = part_of(message.chunk.box, order, self._area.tensors)
-                    update.ledger.add(part)
-                    received += part_bytes(part, self._area.tensors)
-                    file = await self._staged(update)
-                    waiting.append(self._in_thread(update, self._write, file, part, message.chunk))
-                    if len(waiting) > WRITES_AHEAD:
-                        await waiting.popleft()
                 case "manifest":
                     received += await self._read_manifest(update, order, message.manifest)
                 case "end":
@@ -186,11 +188,6 @@ class Updates:
                     return
                 case _:
                     raise _invalid("after the header only chunks, manifests and one `end` may come")
-
-    def _write(self, file: StagingFile, part: Part, chunk: pb.WeightChunk) -> None:
-        data = chunk.data
-        check_data(file.tensors[part.tensor].name, data, part_bytes(part, file.tensors), chunk.checksum)
-        file.write(part, data)
 
     async def _read_manifest(self, update: Update, order: list[int], manifest: pb.Manifest) -> int:
         """Books a manifest's parts and takes them over; their bytes."""
@@ -221,7 +218,7 @@ class Updates:
         future.add_done_callback(_seen)
         return asyncio.shield(future)
 
-    async def _next(self, messages: Messages) -> pb.UpdateWeightsRequest:
+    async def _next(self, messages: Messages) -> Message:
         message = await self._wait(messages(), "the next part of the weights")
         if message is None:
             raise _lost("the stream ended before its `end`")
@@ -275,6 +272,11 @@ class Updates:
             await asyncio.wait([update.staged])
             if update.staged.exception() is None:
                 self._area.give_back(update.staged.result())
+
+
+def _write(file: StagingFile, part: Part, chunk: Chunk) -> None:
+    check_data(file.tensors[part.tensor].name, chunk.data, part_bytes(part, file.tensors), chunk.checksum)
+    file.write(part, chunk.data)
 
 
 def _seen(future: asyncio.Future) -> None:
