@@ -17,9 +17,9 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.rollout import Completion
+from isocompute_jax.service import server_flags
 from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest
 from isocompute_jax.service.server import serve
-from isocompute_jax.service.server_flags import server_config
 from isocompute_jax.service.weights import TensorSpec, WeightFile
 
 TICK_S = 0.005
@@ -121,6 +121,7 @@ class SimulatedEngine:
         """Nothing to end."""
 
 
+flags.adopt_module_key_flags(server_flags)
 _TOKENS_PER_S = flags.DEFINE_float("tokens_per_s", 1000.0, "Tokens per second of each slot.")
 _SLOTS = flags.DEFINE_integer("slots", 64, "Rollouts drawn at once; the others wait.", 1)
 _MEDIAN_LENGTH = flags.DEFINE_float("median_length", 8.0, "Median length of completions, in tokens.")
@@ -144,7 +145,7 @@ def main() -> None:
         vocab_size=_VOCAB_SIZE.value,
         max_model_len=_MAX_MODEL_LEN.value,
     )
-    asyncio.run(serve(engine, server_config()))
+    asyncio.run(serve(engine, server_flags.server_config()))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ MAINS = {
     "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
+    "serve": ["engine", "model", "host", "port", "token_file"],
 }
 
 

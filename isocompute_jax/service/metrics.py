@@ -15,6 +15,7 @@ class Metrics:
     Attributes:
       registry: what is exported.
       rollouts: completions that were sent.
+      tokens: of those completions.
       refused: calls that ended with an error, by method and status code.
       update_seconds: `apply_s` of the updates.
     """
@@ -22,6 +23,7 @@ class Metrics:
     def __init__(self):
         self.registry = CollectorRegistry()
         self.rollouts = Counter("isocompute_rollouts", "Completions sent.", registry=self.registry)
+        self.tokens = Counter("isocompute_tokens", "Tokens of the completions sent.", registry=self.registry)
         self.refused = Counter(
             "isocompute_refused", "Calls that ended with an error.", ["method", "code"], registry=self.registry
         )

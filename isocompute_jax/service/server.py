@@ -22,7 +22,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.engines.base import Engine, EngineError
 from isocompute_jax.service.refusal import Refusal
 from isocompute_jax.service.servicer import SERVICE, Servicer, generic_handler
-from isocompute_jax.service.staging import StagingArea
+from isocompute_jax.service.staging import StagingArea, check_directory
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,12 @@ class Server:
         self._metrics = None
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
+        if config.token_file and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            log.warning("--token_file=%s can be read by other users: chmod 600 it", config.token_file)
+        self._area = StagingArea(config.weights_dir, engine.facts.tensors)
         self.servicer = Servicer(
             engine,
-            StagingArea(config.weights_dir, engine.facts.tensors),
+            self._area,
             token=_token(config.token_file),
             wait_for_weights=config.wait_for_weights,
             max_groups=config.max_groups,
@@ -144,7 +147,7 @@ class Server:
                 await servicer.emptied()
         servicer.interrupt(Refusal(grpc.StatusCode.UNAVAILABLE, "the server has shut down"))
         await servicer.emptied()
-        await servicer.updates.close()
+        await servicer.updates.close(grace_s)
         if self._checks is not None:
             self._checks.cancel()
             await asyncio.wait([self._checks])
@@ -154,6 +157,11 @@ class Server:
             await asyncio.to_thread(server.shutdown)
             server.server_close()
             thread.join()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Removes what a process that ends at once would leave behind."""
+        self._area.close()
         if self._config.port_file:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._config.port_file)
@@ -179,16 +187,12 @@ class Server:
         unix = config.host.startswith("unix:")
         host = f"[{config.host}]" if ":" in config.host and not unix else config.host
         address = host if unix else f"{host}:{config.port}"
+        credentials = _credentials(config)
         try:
-            if config.tls_cert:
-                credentials = grpc.ssl_server_credentials(
-                    [(_read(config.tls_key, "tls_key"), _read(config.tls_cert, "tls_cert"))],
-                    _read(config.tls_client_ca, "tls_client_ca") if config.tls_client_ca else None,
-                    bool(config.tls_client_ca),
-                )
-                port = self._grpc.add_secure_port(address, credentials)
-            else:
+            if credentials is None:
                 port = self._grpc.add_insecure_port(address)
+            else:
+                port = self._grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise InputError(f"cannot listen on {address} (--host, --port, --tls_cert, --tls_key): {error}") from error
         return host if unix else f"{host}:{port}"
@@ -202,10 +206,16 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
       RunError: the engine has failed.
     """
     _keep_freed_memory()
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    # What is wrong with files is said before the engine takes its time to start.
+    check_directory(config.weights_dir)
+    _token(config.token_file)
+    _credentials(config)
+    loop, told, server = asyncio.get_running_loop(), asyncio.Event(), None
 
     def tell(number: int) -> None:
         if told.is_set():
+            if server is not None:
+                server.remove_files()
             os._exit(128 + number)
         told.set()
 
@@ -276,6 +286,17 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
+def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
+    """Those of TLS, or None without it."""
+    if not config.tls_cert:
+        return None
+    return grpc.ssl_server_credentials(
+        [(_read(config.tls_key, "tls_key"), _read(config.tls_cert, "tls_cert"))],
+        _read(config.tls_client_ca, "tls_client_ca") if config.tls_client_ca else None,
+        bool(config.tls_client_ca),
+    )
+
+
 def _token(path: str) -> str:
     """The token in a file, or nothing."""
     if not path:
@@ -283,8 +304,6 @@ def _token(path: str) -> str:
     token = _read(path, "token_file").decode("ascii", "replace").strip()
     if not token.isprintable() or not token.isascii() or not token:
         raise InputError(f"--token_file={path}: must hold one line of printable ASCII")
-    if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        log.warning("--token_file=%s can be read by other users: chmod 600 it", path)
     return token
 
 

@@ -118,6 +118,7 @@ class Servicer:
                         pb.SampleReply(completions=[wire.completion_to_message(i, done) for i, done in ready])
                     )
                     self.metrics.rollouts.inc(len(ready))
+                    self.metrics.tokens.inc(sum(len(done.tokens) for _, done in ready))
             if drawn != request.group_size:
                 raise EngineError(f"it gave {drawn} of {request.group_size} completions")
             self._pace.finished()
@@ -263,7 +264,8 @@ class Servicer:
                 )
             except Exception as error:
                 # Whatever it was, nobody knows what the engine serves now.
-                log.exception("version %d could not be applied", header.version)
+                if not isinstance(error, EngineError):
+                    log.exception("the engine raised this:")
                 await self.fail(f"version {header.version} could not be applied: {error}")
                 raise self._refusal_of_failure() from error
             self._session, self._version, self._has_weights = header.session, header.version, True
@@ -282,7 +284,6 @@ class Servicer:
             "Groups that wait for an update.",
             lambda: sum(not g.running for g in [*groups.values()]),
         )
-        watch("tokens_generated", "Tokens drawn since the start.", lambda: self._engine.tokens_generated)
         watch("version", "Version of the weights.", lambda: self._version)
         watch("serving", "1 while groups are taken.", lambda: self.serving)
 

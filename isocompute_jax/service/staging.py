@@ -97,31 +97,43 @@ class StagingArea:
     def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
         self.directory = os.path.realpath(directory)
         self.tensors = tuple(tensors)
+        self._files: set[StagingFile] = set()
         self._idle: list[StagingFile] = []
-        if not os.access(self.directory, os.W_OK | os.X_OK) or not os.path.isdir(self.directory):
-            raise InputError(f"--weights_dir={directory}: not a folder that can be written")
+        check_directory(directory)
         sweep(self.directory)
 
     def take(self) -> StagingFile:
         """A file to write to; what it holds is anything."""
+        if self._idle:
+            return self._idle.pop()
         try:
-            return self._idle.pop() if self._idle else StagingFile(self.directory, self.tensors)
+            file = StagingFile(self.directory, self.tensors)
         except OSError as error:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server cannot stage weights in {self.directory}: {error}"
             ) from error
+        self._files.add(file)
+        return file
 
     def give_back(self, file: StagingFile) -> None:
         """Keeps a file for the next update, unless one is kept already."""
         if self._idle:
+            self._files.discard(file)
             file.remove()
         else:
             self._idle.append(file)
 
     def close(self) -> None:
-        """Removes the kept file."""
-        while self._idle:
-            self._idle.pop().remove()
+        """Removes every file."""
+        self._idle.clear()
+        while self._files:
+            self._files.pop().remove()
+
+
+def check_directory(directory: str) -> None:
+    """Raises InputError for a folder in which weights cannot be staged."""
+    if not os.path.isdir(directory) or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(f"--weights_dir={directory}: not a folder that can be written")
 
 
 def sweep(directory: str) -> None:

@@ -121,8 +121,11 @@ class Updates:
             self._fail(update, refusal, header.sender)
             raise
 
-    async def close(self) -> None:
-        """Ends what is being collected, and removes the staging files."""
+    async def close(self, grace_s: float) -> None:
+        """Ends what is being collected, lets the engine take what it was told of, and removes the staging files."""
+        update = self._current
+        if update is not None and update.committed and update.applying is not None:
+            await asyncio.wait([update.applying], timeout=grace_s)
         if self._current is not None:
             self._fail(self._current, Refusal(grpc.StatusCode.UNAVAILABLE, "the server is shutting down"))
         if self._releasing:
