@@ -11,6 +11,9 @@ Each worker runs on one core where the system can pin processes (Linux) and JAX 
 thread, which makes more of two cores than two threads do on small models, and results do not depend on how many
 cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with accelerators one run has them all.
 
+Runs that sample from a service share its endpoints out: each worker has some to itself, for a server serves one
+learner at a time.
+
 Compiled programs are shared through JAX's persistent cache, in the sweep's directory unless JAX_COMPILATION_CACHE_DIR
 names another. Workers may write to it at the same time: JAX checks what it reads, and compiles what it cannot read.
 """
@@ -146,12 +149,14 @@ def run_sweep(
     Args:
       runs: what `grid` planned, or any other runs with names of their own.
       root: the sweep's directory.
-      num_workers: runs at a time; by default one per core, and one with accelerators.
+      num_workers: runs at a time; by default one per core, one with accelerators, and no more than there are
+        endpoints.
       cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share.
       console: where to show the status, by default stderr.
 
     Raises:
-      InputError: a run directory belongs to another config, or another sweep is at work in `root`.
+      InputError: a run directory belongs to another config, another sweep is at work in `root`, or there are more
+        workers than endpoints.
       KeyboardInterrupt: interrupted twice; all workers are dead.
     """
     root = pathlib.Path(root)
@@ -160,10 +165,17 @@ def run_sweep(
     with locked(root, "sweep"):
         check_directories(runs, root)
         cores = workers.default_cores() if cores is None else cores
+        endpoints = shared_endpoints(runs)
         if num_workers is None:
             num_workers = len(cores) if cores else 1 if workers.has_accelerator() else os.cpu_count() or 1
+            num_workers = min(num_workers, len(endpoints) or num_workers)
+        if endpoints and num_workers > len(endpoints):
+            raise InputError(
+                f"{num_workers} workers cannot share {len(endpoints)} endpoints of config.service.endpoints: a server "
+                "serves one run at a time. Start more servers, or use fewer workers"
+            )
         state = open_state(runs, root, num_workers=num_workers)
-        sweep = _Sweep(runs, state, cores=cores)
+        sweep = _Sweep(runs, state, cores=cores, endpoints=endpoints)
         with Interrupt() as interrupt, sweep_status.display(state, console) as show:
             sweep.work(interrupt, show)
     return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state)
@@ -227,8 +239,12 @@ def check_directories(runs: Sequence[PlannedRun], root: str | os.PathLike[str]) 
 class _Sweep:
     """The workers of a sweep, and the books on them."""
 
-    def __init__(self, runs: Sequence[PlannedRun], state: SweepState, *, cores: Sequence[int] | None):
+    def __init__(
+        self, runs: Sequence[PlannedRun], state: SweepState, *, cores: Sequence[int] | None, endpoints: Sequence[str]
+    ):
         self.state = state
+        self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
+        self._endpoints_of: dict[str, str] = {}
         self._environment = worker_environment(state.root)
         self._cores = list(cores) if cores else [None]
         self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
@@ -255,16 +271,19 @@ class _Sweep:
                 worker.kill()
 
     def _start(self, run: PlannedRun) -> None:
-        """Starts a worker on the core that has the fewest."""
-        config = self.state.root / "configs" / f"{run.name}.json"
-        run_files.write_atomic(config, json.dumps({"config": dataclasses.asdict(run.config)}, indent=2) + "\n")
+        """Starts a worker on the core that has the fewest, with endpoints that nobody has."""
+        path = self.state.root / "configs" / f"{run.name}.json"
+        used = [self._endpoints_of[name] for name in self._running]
+        self._endpoints_of[run.name] = min(self._endpoints, key=used.count)
+        config = override(run.config, "service.endpoints", self._endpoints_of[run.name])
+        run_files.write_atomic(path, json.dumps({"config": dataclasses.asdict(config)}, indent=2) + "\n")
         taken = [worker.core for worker in self._running.values()]
         self.state.states[run.name] = "running"
         self._logs_at_start[run.name] = self._logs(run.name)
         self._running[run.name] = Worker(
             [
                 *(sys.executable, "-m", "isocompute_jax.train"),
-                *(f"--resolved_config={config}", f"--workdir={self.state.root / run.name}"),
+                *(f"--resolved_config={path}", f"--workdir={self.state.root / run.name}"),
             ],
             self.state.root / "logs" / f"{run.name}.log",
             core=min(self._cores, key=taken.count),
@@ -295,6 +314,14 @@ class _Sweep:
         else:
             self.state.states[name] = "failed"
             self.state.failed[name] = worker.reason()
+
+
+def shared_endpoints(runs: Sequence[PlannedRun]) -> list[str]:
+    """The endpoints that runs sample from, all the same ones; none for runs that sample in their own process."""
+    named = {run.config.service.endpoints for run in runs}
+    if len(named) > 1:
+        raise InputError("the runs of a sweep must have the same config.service.endpoints, which they share out")
+    return [endpoint.strip() for endpoint in "".join(named).split(",") if endpoint.strip()]
 
 
 def worker_environment(root: pathlib.Path) -> dict[str, str]:

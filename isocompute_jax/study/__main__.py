@@ -3,7 +3,8 @@
     python -m isocompute_jax.study --preset=quick --workdir=runs/study-quick
 
 Makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the frontier and
-writes report.html. Interrupted (Ctrl-C), the same command goes on where it was; finished, it does nothing again.
+writes report.html. With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own.
+Interrupted (Ctrl-C), the same command goes on where it was; finished, it does nothing again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ PRESET = flags.DEFINE_enum(
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the study; default runs/study-PRESET.")
 WORKERS = flags.DEFINE_integer("workers", 0, "Training runs at a time; 0 for one per core.", lower_bound=0)
 
+ENDPOINTS = flags.DEFINE_string(
+    "endpoints",
+    "",
+    "Train on rollouts of these sampler servers, host:port,host:port, instead of sampling in the learner's process.",
+)
+TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the token that the servers ask for before new weights.")
+BASE_ONLY = flags.DEFINE_bool("base_only", False, "End when the base model is there, which servers are started with.")
+
 
 def main() -> None:
     """Flags -> one call."""
@@ -32,11 +41,16 @@ def main() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
 
     from isocompute_jax.fit.terminal import headline_table
+    from isocompute_jax.service.config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
     from isocompute_jax.study.report import summary_of
-    from isocompute_jax.study.stages import run_study
+    from isocompute_jax.study.stages import prepare, run_study
 
-    for report in run_study(PRESETS[PRESET.value], root, workers=WORKERS.value or None):
+    if BASE_ONLY.value:
+        prepare(PRESETS[PRESET.value], root)
+        return
+    service = ServiceConfig(endpoints=ENDPOINTS.value, token_file=TOKEN_FILE.value)
+    for report in run_study(PRESETS[PRESET.value], root, workers=WORKERS.value or None, service=service):
         summary = summary_of(report)
         print(f"\n{summary['flags']['title']}\n")
         print(headline_table(summary))

@@ -24,6 +24,7 @@ from isocompute_jax.fit import outputs
 from isocompute_jax.fit.options import Options
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.config import ServiceConfig
 from isocompute_jax.study import report
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.tasks import (
@@ -37,24 +38,39 @@ from isocompute_jax.tasks import (
 
 LOG = logging.getLogger(__name__)
 
+IN_PROCESS = ServiceConfig()
 STUDY, BASE_FACTS, INPUTS = "study.json", "base_model.json", "inputs.json"
 
 
-def run_study(preset: Preset, workdir: str | os.PathLike[str], *, workers: int | None) -> list[pathlib.Path]:
+def prepare(preset: Preset, workdir: str | os.PathLike[str]) -> pathlib.Path:
+    """Makes what is missing of a study's directory and base model; returns the directory."""
+    root = pathlib.Path(workdir)
+    open_study(preset, root)
+    make_base_model(preset, root)
+    return root
+
+
+def run_study(
+    preset: Preset, workdir: str | os.PathLike[str], *, workers: int | None, service: ServiceConfig = IN_PROCESS
+) -> list[pathlib.Path]:
     """Runs what is missing of a study and returns its reports, the first slice's first.
+
+    Args:
+      preset: what to run.
+      workdir: the study's directory.
+      workers: runs at a time; None for one per core (or per endpoint, where those are fewer).
+      service: where runs sample; it may change from one start to the next.
 
     Raises:
       InputError: `workdir` holds another study.
       RunError: a training run failed (the others were finished first).
       KeyboardInterrupt: interrupted; the same call goes on where it was.
     """
-    root = pathlib.Path(workdir)
-    open_study(preset, root)
-    make_base_model(preset, root)
+    root = prepare(preset, workdir)
     make_problem_sets(preset, root)
     reports = []
     for part in preset.slices:
-        train_slice(preset, part, root, workers=workers)
+        train_slice(preset, part, root, workers=workers, service=service)
         reports.append(make_report(preset, part, root))
     return reports
 
@@ -111,10 +127,12 @@ def make_problem_sets(preset: Preset, root: pathlib.Path) -> None:
     )
 
 
-def planned_runs(preset: Preset, part: Slice, root: pathlib.Path) -> list[PlannedRun]:
+def planned_runs(
+    preset: Preset, part: Slice, root: pathlib.Path, service: ServiceConfig = IN_PROCESS
+) -> list[PlannedRun]:
     """The runs of a slice."""
     sets = root / "curated" / part.problem_set
-    config: RunConfig = override(preset.run, "model", str(root / "base"))
+    config: RunConfig = override(dataclasses.replace(preset.run, service=service), "model", str(root / "base"))
     config = override(config, "train_set", str(sets / "train.jsonl"))
     config = override(config, "evaluation.sets", {"validation": str(sets / "validation.jsonl")})
     for field, value in part.overrides.items():
@@ -122,9 +140,11 @@ def planned_runs(preset: Preset, part: Slice, root: pathlib.Path) -> list[Planne
     return grid(config, part.axes, max_rollouts_per_step=part.max_rollouts_per_step)
 
 
-def train_slice(preset: Preset, part: Slice, root: pathlib.Path, *, workers: int | None) -> None:
+def train_slice(
+    preset: Preset, part: Slice, root: pathlib.Path, *, workers: int | None, service: ServiceConfig = IN_PROCESS
+) -> None:
     """The sweep of a slice."""
-    runs = planned_runs(preset, part, root)
+    runs = planned_runs(preset, part, root, service)
     missing = [run for run in runs if not (root / "runs" / part.name / run.name / run_files.DONE).exists()]
     if not missing:
         return

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import typing
 
 import jax
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from isocompute_jax import model, tasks
 from isocompute_jax import sweep as main
 from isocompute_jax.experiment import sweep, sweep_status, workers
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig, override
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
@@ -399,3 +400,56 @@ def test_pinning_is_for_cpus(monkeypatch):
     assert workers.default_cores() is None
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert workers.default_cores() == sorted(os.sched_getaffinity(0))
+
+
+class InstantWorker:
+    """A worker that ends on its second poll, and writes DONE."""
+
+    core = None
+    interrupted = False
+    alive: typing.ClassVar[set[str]] = set()
+    seen: typing.ClassVar[list[tuple[str, frozenset[str]]]] = []
+
+    def __init__(self, command, log, *, core, environment):
+        del log, core, environment
+        [config] = [part.partition("=")[2] for part in command if part.startswith("--resolved_config=")]
+        [workdir] = [part.partition("=")[2] for part in command if part.startswith("--workdir=")]
+        self.endpoints = json.loads(pathlib.Path(config).read_text())["config"]["service"]["endpoints"]
+        self.workdir = pathlib.Path(workdir)
+        self.seen.append((self.endpoints, frozenset(self.alive)))
+        self.alive.add(self.endpoints)
+        self.polls = 0
+
+    def poll(self):
+        self.polls += 1
+        if self.polls < 2:
+            return None
+        self.workdir.mkdir(exist_ok=True)
+        (self.workdir / run_files.DONE).touch()
+        self.alive.discard(self.endpoints)
+        return 0
+
+    def kill(self):
+        raise AssertionError("nothing to kill")
+
+
+@pytest.mark.parametrize(("num_workers", "parts"), [(None, {"a:1", "b:2"}), (1, {"a:1,b:2"})])
+def test_workers_share_out_the_endpoints(base, tmp_path, monkeypatch, num_workers, parts):
+    monkeypatch.setattr(sweep, "Worker", InstantWorker)
+    monkeypatch.setattr(InstantWorker, "alive", set())
+    monkeypatch.setattr(InstantWorker, "seen", [])
+    config = override(base, "service.endpoints", "a:1, b:2")
+    runs = sweep.grid(config, {"seed": tuple(range(6))})
+    result = sweep.run_sweep(runs, tmp_path, num_workers=num_workers, cores=[0, 1, 2, 3])
+    assert len(result.done) == 6
+    assert {mine for mine, _ in InstantWorker.seen} == parts
+    assert all(mine not in others for mine, others in InstantWorker.seen)  # a server serves one run at a time
+
+
+def test_more_workers_than_endpoints_and_mixed_endpoints_are_refused(base, tmp_path):
+    config = override(base, "service.endpoints", "a:1,b:2")
+    with pytest.raises(InputError, match="3 workers cannot share 2 endpoints"):
+        sweep.run_sweep(sweep.grid(config, {"seed": (0,)}), tmp_path, num_workers=3)
+    mixed = sweep.grid(base, {"service.endpoints": ("a:1", "b:2")})
+    with pytest.raises(InputError, match=r"the same config\.service\.endpoints"):
+        sweep.run_sweep(mixed, tmp_path)
