@@ -14,6 +14,7 @@ import xxhash
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
+from isocompute_jax.service.chunks import write_chunk
 from isocompute_jax.service.outbox import FileBox, Parcel
 from isocompute_jax.service.weights import DTYPE_BYTES
 
@@ -69,7 +70,7 @@ class Push:
             for box in share(chunks(parcel), call, self.calls):
                 data = parcel.data[box.start : box.start + parcel.nbytes(box)]
                 sent += len(data)
-                yield wire.chunk_to_bytes(box_message(box), data, xxhash.xxh3_64_intdigest(data))
+                yield write_chunk(box_message(box), data, xxhash.xxh3_64_intdigest(data))
         yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
 
 

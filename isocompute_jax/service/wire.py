@@ -145,24 +145,3 @@ def messages_to_tensors(messages: Iterable[pb.Tensor]) -> tuple[TensorSpec, ...]
         if tensor.dtype not in DTYPE_BYTES:
             raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, not one of {', '.join(DTYPE_BYTES)}")
     return tensors
-
-
-def chunk_to_bytes(box: pb.Box, data: memoryview, checksum: int) -> bytes:
-    """A serialised `UpdateWeightsRequest` with one chunk, made with one copy of `data` where protobuf makes three."""
-    chunk = pb.WeightChunk(box=box, checksum=checksum).SerializeToString() + _DATA_TAG + _varint(len(data))
-    return b"".join((_CHUNK_TAG, _varint(len(chunk) + len(data)), chunk, data))
-
-
-# Protobuf's wire format (protobuf.dev/programming-guides/encoding): field number << 3 | 2 for what has a length.
-_CHUNK_TAG = bytes([pb.UpdateWeightsRequest.CHUNK_FIELD_NUMBER << 3 | 2])
-_DATA_TAG = bytes([pb.WeightChunk.DATA_FIELD_NUMBER << 3 | 2])
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
