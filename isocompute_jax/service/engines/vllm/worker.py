@@ -1,0 +1,106 @@
+"""Runs in vLLM's worker processes: takes weights from a file that each of them maps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import mmap
+
+import torch
+from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import (  # pyright: ignore[reportMissingImports]
+    WeightTransferEngineFactory,
+)
+from vllm.model_executor.model_loader.reload import (  # pyright: ignore[reportMissingImports]
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+BACKEND = "isocompute_file"
+
+
+@dataclasses.dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing has to be agreed on before the first update."""
+
+
+@dataclasses.dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """A file that holds every tensor whole (`service.weights.WeightFile`).
+
+    Attributes:
+      path: the file.
+      names: of the tensors, as in the Hugging Face checkpoint.
+      dtypes: torch's name of each one's dtype.
+      shapes: global shape of each.
+      starts: byte at which each begins.
+    """
+
+    path: str
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    starts: list[int]
+
+
+class FileWeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Replaces the weights in place: every worker maps the file and takes its own shard of each tensor.
+
+    Loading goes through vLLM's layer-wise reload, which redoes what a layer did to its weights after they were first
+    loaded (packing, on CPU) and keeps the storage that compiled graphs point to.
+    """
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Nothing to connect to."""
+
+    def start_weight_update(self) -> None:
+        """Layers expect a checkpoint's tensors from here on."""
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Loads every tensor of the file."""
+        with open(update_info.path, "rb") as file:
+            # A private mapping: torch wants writable memory. The tensors keep it alive until the layers took them.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        parts = zip(update_info.names, update_info.dtypes, update_info.shapes, update_info.starts, strict=True)
+        self.model.load_weights((name, _tensor(mapped, dtype, shape, start)) for name, dtype, shape, start in parts)
+
+    def update_weights(self, update_info: dict) -> None:
+        """Receives one update; on a CPU there is no device to wait for."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if not current_platform.is_cpu():
+            torch.accelerator.synchronize()
+
+    def finish_weight_update(self) -> None:
+        """Processes what is left, and packs a tied head anew."""
+        finalize_layerwise_reload(self.model, self.model_config)
+        # The CPU build keeps a packed copy of the head's weights. A tied head has no weights of its own to load, so
+        # the reload passes it over and the copy would stay that of the old embedding table.
+        if current_platform.is_cpu() and self.model_config.hf_config.tie_word_embeddings:
+            head = self.model.lm_head
+            head.quant_method.process_weights_after_loading(head)
+
+    def shutdown(self) -> None:
+        """Nothing is held between updates."""
+
+
+class WorkerExtension:
+    """Importing this module in a worker, as its extension class, registers the backend there."""
+
+
+def _tensor(mapped: mmap.mmap, dtype: str, shape: list[int], start: int) -> torch.Tensor:
+    """A view of the mapped file."""
+    flat = torch.frombuffer(mapped, dtype=getattr(torch, dtype), count=math.prod(shape), offset=start)
+    return flat.reshape(shape)
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, FileWeightTransfer)
