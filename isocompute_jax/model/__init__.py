@@ -19,7 +19,17 @@ from isocompute_jax.model.params import (
     param_specs,
 )
 from isocompute_jax.model.token_logprobs import token_logprobs
-from isocompute_jax.model.transformer import Cache, Prefix, decode, extend, init_cache, logits, prefill
+from isocompute_jax.model.transformer import (
+    Cache,
+    Prefix,
+    SlotCache,
+    decode,
+    extend,
+    extend_slots,
+    init_cache,
+    logits,
+    prefill,
+)
 
 __all__ = [
     "EMBEDDED",
@@ -27,11 +37,13 @@ __all__ = [
     "ModelConfig",
     "Params",
     "Prefix",
+    "SlotCache",
     "abstract_params",
     "cast_params",
     "count_params",
     "decode",
     "extend",
+    "extend_slots",
     "hf_tensor_shapes",
     "hf_tensors",
     "init_cache",

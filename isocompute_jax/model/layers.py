@@ -7,7 +7,7 @@ R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain ba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -72,6 +72,49 @@ def attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Ar
         keys = "pskh" if source.v.ndim == 4 else "pgskh"
         out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", part, source.v)
     return out.reshape(p, g, t, n, h)
+
+
+def blockwise_attention(
+    q: Float[Array, "R T N H"],
+    positions: Int[Array, "R T"],
+    read: Callable[[Array | int], tuple[Array, Array]],
+    *,
+    num_blocks: Array | int,
+) -> Float[Array, "R T N H"]:
+    """Grouped-query attention over keys that are read in blocks, under one running softmax (float32, arXiv 1805.02867).
+
+    Blocks beyond a query's position leave its sums as they are, bit for bit (x 1, + 0): how many are read, which
+    depends on the longest sequence, cannot be seen in the others.
+
+    Args:
+      q: queries.
+      positions: of the queries; each sees the keys from 0 up to its own position.
+      read: keys and values [R, K, S, H] of a block: the keys from block x S on.
+      num_blocks: blocks to read, at least 1; a Python 1 makes no loop.
+    """
+    r, t, n, h = q.shape
+    kv_heads = jax.eval_shape(read, 0)[0].shape[1]
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    q = q.reshape(r, t, kv_heads, n // kv_heads, h) * h**-0.5
+
+    def add(block: Array | int, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        highest, total, out = sums
+        k, v = read(block)
+        keys = block * k.shape[2] + jnp.arange(k.shape[2])
+        visible = keys <= positions[:, None, None, :, None]
+        scores = jnp.einsum("rtkgh,rksh->rkgts", q, k, preferred_element_type=wide)
+        scores = jnp.where(visible, scores, jnp.finfo(wide).min)
+        higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
+        weights = jnp.exp(scores - higher[..., None])
+        scale = jnp.exp(highest - higher)
+        added = jnp.einsum("rkgts,rksh->rkgth", weights.astype(v.dtype), v, preferred_element_type=wide)
+        return higher, total * scale + jnp.sum(weights, axis=-1), out * scale[..., None] + added
+
+    shape = (r, kv_heads, n // kv_heads, t)
+    sums = (jnp.full(shape, jnp.finfo(wide).min, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, h), wide))
+    one = isinstance(num_blocks, int) and num_blocks == 1
+    _, total, out = add(0, sums) if one else jax.lax.fori_loop(0, num_blocks, add, sums)
+    return jnp.einsum("rkgth->rtkgh", out / total[..., None]).reshape(r, t, n, h).astype(q.dtype)
 
 
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:

@@ -1,7 +1,8 @@
-"""The forward pass in three forms that share every line but the keys they attend to.
+"""The forward pass in four forms that share every line but the keys they attend to.
 
 `prefill` reads prompts once; `extend` scores G completions per prompt against its keys (the learner);
-`decode` adds one token to each of them (the sampler). Sharing the prompt's keys over its group is exact:
+`decode` adds one token to each of them (the sampler); `extend_slots` adds tokens to sequences that have slots of one
+cache, each at a position of its own (continuous batching). Sharing the prompt's keys over its group is exact:
 gradients flow through them, and prefill + extend equals one pass over the joined tokens.
 """
 
@@ -15,7 +16,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.layers import Keys, apply_rope, attention, causal_mask, rms_norm, rope_angles, swiglu
+from isocompute_jax.model.layers import (
+    Keys,
+    apply_rope,
+    attention,
+    blockwise_attention,
+    causal_mask,
+    rms_norm,
+    rope_angles,
+    swiglu,
+)
 from isocompute_jax.model.params import Params
 
 UNROLLED_LAYERS = 4
@@ -39,6 +49,21 @@ class Cache(NamedTuple):
 
     k: Array
     v: Array
+
+
+class SlotCache(NamedTuple):
+    """Keys and values of sequences in slots, in blocks of positions. k, v: [L, blocks, slots, K, block, H].
+
+    A block of a layer is contiguous, with its batch dimensions first: matrix products read it where it lies.
+    """
+
+    k: Array
+    v: Array
+
+    @property
+    def length(self) -> int:
+        """Positions that a slot holds."""
+        return self.k.shape[1] * self.k.shape[4]
 
 
 def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
@@ -104,6 +129,59 @@ def decode(
     return hidden[:, :, 0], Cache(k, v)
 
 
+def extend_slots(
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "R T"],
+    positions: Int[Array, "R T"],
+    slots: Int[Array, "R"] | None,
+    cache: SlotCache,
+) -> tuple[Float[Array, "R T D"], SlotCache]:
+    """Adds tokens to sequences in slots: their hidden states, and the cache with their keys and values.
+
+    The cache is carried through the layers and written where the tokens are: given a donated one, XLA updates it in
+    place.
+
+    Args:
+      config: model shape.
+      params: parameters.
+      tokens: T tokens of R sequences.
+      positions: of each token, from 0 on; those before a sequence's first are in the cache. `cache.length` marks
+        padding: it is not written, and its hidden states are undefined.
+      slots: the slot of each sequence, all different; None when the R sequences are all slots, in order.
+      cache: keys and values.
+    """
+    _, blocks, _, _, block, _ = cache.k.shape
+    rows = jnp.arange(tokens.shape[0]) if slots is None else slots
+    length = jnp.max(jnp.where(positions < cache.length, positions, 0)) + 1
+    num_blocks = 1 if blocks == 1 else (length + block - 1) // block
+
+    def attend(q: Array, k: Array, v: Array, layer: Array, cache: SlotCache) -> tuple[Array, SlotCache]:
+        def write(old: Array, new: Array) -> Array:
+            # Padding lies beyond the last block, and is dropped.
+            at = old.at[layer, positions // block, rows[:, None], :, positions % block]
+            return at.set(new[:, 0], mode="drop", unique_indices=True)
+
+        def read(index: Array | int) -> tuple[Array, Array]:
+            k, v = written.k[layer, index], written.v[layer, index]
+            return (k, v) if slots is None else (k[slots], v[slots])
+
+        written = SlotCache(write(cache.k, k), write(cache.v, v))
+        return blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks)[:, None], written
+
+    x = params["embed"][tokens[:, None]]
+    cos, sin = rope_angles(config, positions[:, None])
+
+    def body(carry: tuple[Array, SlotCache], scanned: tuple[Params, Array]) -> tuple[tuple[Array, SlotCache], None]:
+        x, cache = carry
+        layer, index = scanned
+        return _run_layer(config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, index, cache)), None
+
+    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    (x, cache), _ = jax.lax.scan(body, (x, cache), (params["layers"], jnp.arange(config.num_layers)), unroll=unroll)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps)[:, 0], cache
+
+
 def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """Float32 output head: hidden states to logits, at full matmul precision on every backend.
 
@@ -126,16 +204,23 @@ def _run_layers(
 
     def body(x: Array, scanned: tuple[Params, Any]) -> tuple[Array, Any]:
         layer, layer_keys = scanned
-        normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
-        q = apply_rope(jnp.einsum("pgtd,dnh->pgtnh", normed, layer["wq"]) + layer["bq"], cos, sin)
-        k = apply_rope(jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wk"]) + layer["bk"], cos, sin)
-        v = jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wv"]) + layer["bv"]
-        attended, collected = attend(q, k, v, layer_keys)
-        x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
-        normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
-        return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected
+        return _run_layer(config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys))
 
     body = jax.checkpoint(body) if config.remat else body
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
     x, collected = jax.lax.scan(body, x, (params["layers"], keys), unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected
+
+
+def _run_layer(
+    config: ModelConfig, layer: Params, x: Array, cos: Array, sin: Array, attend: Callable
+) -> tuple[Array, Any]:
+    """One layer: [P, G, T, D] to the same, and what `attend(q, k, v)` returns beside the attended values."""
+    normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
+    q = apply_rope(jnp.einsum("pgtd,dnh->pgtnh", normed, layer["wq"]) + layer["bq"], cos, sin)
+    k = apply_rope(jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wk"]) + layer["bk"], cos, sin)
+    v = jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wv"]) + layer["bv"]
+    attended, collected = attend(q, k, v)
+    x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
+    normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
+    return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected

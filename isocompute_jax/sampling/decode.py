@@ -136,18 +136,26 @@ def pick(
     probs = jnp.exp(logprobs)
     if top_p < 1:
         probs = jnp.where(nucleus(probs, top_p), probs, 0.0)
+    token, total = invert_cdf(probs, uniform)
+    picked = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+    return token, picked - jnp.log(total[..., 0]) if top_p < 1 else picked
+
+
+def invert_cdf(
+    probs: Float[Array, "... V"], uniform: Float[Array, "..."]
+) -> tuple[Int[Array, "..."], Float[Array, "... 1"]]:
+    """The token whose slice of the CDF of `probs` holds `uniform`, and the sum of `probs`, which need not be 1."""
     cdf = jnp.cumsum(probs, axis=-1)
     # A parallel cumsum rounds every entry by itself: over a large vocabulary it dips, and rises where the probability
     # is zero. So the total is taken over tokens that can be drawn, and the draw is the first of them above u x total.
     total = jnp.max(jnp.where(probs > 0, cdf, 0.0), axis=-1, keepdims=True)
     above = (probs > 0) & (cdf > uniform[..., None] * total)
-    vocab = scaled.shape[-1]
+    vocab = probs.shape[-1]
     token = jnp.min(jnp.where(above, jnp.arange(vocab, dtype=jnp.int32), vocab - 1), axis=-1)
-    picked = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
-    return token, picked - jnp.log(total[..., 0]) if top_p < 1 else picked
+    return token, total
 
 
-def nucleus(probs: Float[Array, "... V"], top_p: float) -> Bool[Array, "... V"]:
+def nucleus(probs: Float[Array, "... V"], top_p: float | Array) -> Bool[Array, "... V"]:
     """The smallest set of most probable tokens whose probability reaches `top_p` (ties at its edge are kept)."""
     descending = jnp.sort(probs, axis=-1, descending=True)
     before = jnp.cumsum(descending, axis=-1) - descending

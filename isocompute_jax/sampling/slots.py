@@ -1,0 +1,301 @@
+"""Continuous batching on the device: sequences in slots of one cache, refilled as completions end.
+
+Every function is compiled for one shape, whatever the load: prompts are read in chunks of `prefill` rows, a group's
+rollouts copy the prompt's keys in `admit`, and `advance` draws tokens in all slots at once. The last prompt token is
+the first that `advance` reads, so every token of a completion is drawn by the same program.
+
+Bit-identity: what a slot computes depends on its own sequence alone. Reductions run over fixed shapes; keys of other
+positions have weight zero exactly, and are finite; chunks of a prompt begin at fixed positions; and the number of
+blocks read, of steps run at once and of other sequences changes no operand. What is left is where a row stands in a
+matrix product, which must not matter to the backend: see `ROW_MULTIPLE`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from isocompute_jax import model, sharding
+from isocompute_jax.model import ModelConfig, Params, SlotCache
+from isocompute_jax.sampling.decode import draw_uniforms, invert_cdf, nucleus
+
+ROW_MULTIPLE = 8
+"""Numbers of slots per shard whose rows are all computed alike.
+
+XLA:CPU's matrix products take leftover rows in another order: with 13 slots the last digit of log-probabilities
+depended on the slot, with multiples of 8 (8 to 72 tried, float32 and bfloat16, AVX-512) it did not.
+"""
+
+KEY_BLOCK = 256
+"""Positions of a block of keys: attention reads as many blocks as the longest running sequence has."""
+
+
+class Slots(NamedTuple):
+    """What runs in each of S slots, of up to T tokens with their prompts.
+
+    Attributes:
+      cache: keys and values of every token before the last.
+      token: [S] the last token, which `advance` reads next.
+      position: [S] its position.
+      drawn: [S] tokens drawn so far.
+      left: [S] tokens that may still be drawn; 0 in an idle slot.
+      uniforms: [S, T] the random numbers of the completion's tokens, as `draw_uniforms` gives them.
+      temperature: [S] float32.
+      top_p: [S] float32.
+      stops: [S, V] True for tokens that end the completion.
+    """
+
+    cache: SlotCache
+    token: Int[Array, "S"]
+    position: Int[Array, "S"]
+    drawn: Int[Array, "S"]
+    left: Int[Array, "S"]
+    uniforms: Float[Array, "S T"]
+    temperature: Float[Array, "S"]
+    top_p: Float[Array, "S"]
+    stops: Bool[Array, "S V"]
+
+
+class Admission(NamedTuple):
+    """Sequences that enter slots, made on the host. Those that fill the shape up have the slot S, which does not exist.
+
+    Attributes:
+      slot: [A] where to.
+      source: [A] slot that holds the keys of the prompt but its last token (`prefill`).
+      token: [A] the prompt's last token.
+      position: [A] its position.
+      left: [A] the longest completion.
+      key_words: [A, 4] (seed, step, two words of the problem id).
+      rollout: [A] rollout index.
+      temperature: [A].
+      top_p: [A].
+      stops: [A, V].
+    """
+
+    slot: Int[np.ndarray, "A"]
+    source: Int[np.ndarray, "A"]
+    token: Int[np.ndarray, "A"]
+    position: Int[np.ndarray, "A"]
+    left: Int[np.ndarray, "A"]
+    key_words: UInt32[np.ndarray, "A 4"]
+    rollout: UInt32[np.ndarray, "A"]
+    temperature: Float[np.ndarray, "A"]
+    top_p: Float[np.ndarray, "A"]
+    stops: Bool[np.ndarray, "A V"]
+
+
+class Drawn(NamedTuple):
+    """What one call of `advance` drew.
+
+    Attributes:
+      tokens: [K, S]; a slot's are the first `counts` of its column.
+      logprobs: [K, S] float32, of the distribution drawn from.
+      counts: [S].
+      running: [S] whether the slot goes on.
+    """
+
+    tokens: Int[Array, "K S"]
+    logprobs: Float[Array, "K S"]
+    counts: Int[Array, "S"]
+    running: Bool[Array, "S"]
+
+
+def init_slots(
+    config: ModelConfig, *, slots: int, length: int, key_block: int = KEY_BLOCK, mesh: Mesh | None = None
+) -> Slots:
+    """Idle slots for sequences of up to `length` tokens; on a mesh the slots are cut as a batch, and the kv heads."""
+    abstract = jax.eval_shape(lambda: _idle(config, slots, length, key_block))
+    if mesh is None:
+        return jax.jit(_idle, static_argnums=(0, 1, 2, 3))(config, slots, length, key_block)
+    make = jax.jit(_idle, static_argnums=(0, 1, 2, 3), out_shardings=_shardings(abstract, mesh))
+    return make(config, slots, length, key_block)
+
+
+def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, shards: int = 1) -> int:
+    """The most slots, in multiples of `shards` x ROW_MULTIPLE, whose keys and values fit `cache_bytes`; perhaps 0."""
+    cache = jax.eval_shape(lambda: _idle(config, 1, length, KEY_BLOCK)).cache
+    multiple = shards * ROW_MULTIPLE
+    return cache_bytes // (sum(x.size * x.dtype.itemsize for x in cache) * multiple) * multiple
+
+
+@functools.partial(jax.jit, static_argnames=("config", "mesh"), donate_argnames="slots")
+def prefill(
+    params: Params,
+    slots: Slots,
+    tokens: Int[Array, "P C"],
+    positions: Int[Array, "P C"],
+    rows: Int[Array, "P"],
+    *,
+    config: ModelConfig,
+    mesh: Mesh | None = None,
+) -> Slots:
+    """Puts the keys and values of C tokens into each of P slots; those of earlier positions must be there already.
+
+    Args:
+      params: parameters.
+      slots: state; donated.
+      tokens: a chunk of each sequence.
+      positions: of its tokens; `slots.cache.length` on padding, which changes nothing.
+      rows: the slot of each sequence.
+      config: model shape.
+      mesh: where `slots` are sharded.
+    """
+    _, cache = model.extend_slots(config, params, tokens, positions, rows, slots.cache)
+    return _constrain(slots._replace(cache=cache), mesh)
+
+
+@functools.partial(jax.jit, static_argnames="mesh", donate_argnames="slots")
+def admit(slots: Slots, admission: Admission, *, mesh: Mesh | None = None) -> Slots:
+    """Starts completions: copies the keys of their prompts from slots that hold them, and sets the slots' state."""
+    _, _, _, _, block, _ = slots.cache.k.shape
+    valid = admission.slot < slots.token.shape[0]
+    num_blocks = (jnp.max(jnp.where(valid, admission.position, 0)) + block - 1) // block
+
+    def copy(index: Array, cache: SlotCache) -> SlotCache:
+        return SlotCache(
+            *(x.at[:, index, admission.slot].set(x[:, index, admission.source], mode="drop") for x in cache)
+        )
+
+    def put(old: Array, new: Array) -> Array:
+        return old.at[admission.slot].set(new, mode="drop")
+
+    uniforms = draw_uniforms(admission.key_words, admission.rollout[:, None], slots.uniforms.shape[1])[:, 0]
+    started = Slots(
+        cache=jax.lax.fori_loop(0, num_blocks, copy, slots.cache),
+        token=put(slots.token, admission.token),
+        position=put(slots.position, admission.position),
+        drawn=put(slots.drawn, jnp.zeros_like(admission.token)),
+        left=put(slots.left, admission.left),
+        uniforms=put(slots.uniforms, uniforms),
+        temperature=put(slots.temperature, admission.temperature),
+        top_p=put(slots.top_p, admission.top_p),
+        stops=put(slots.stops, admission.stops),
+    )
+    return _constrain(started, mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "steps", "mesh"), donate_argnames="slots")
+def advance(
+    params: Params,
+    slots: Slots,
+    at_least: Int[Array, ""],
+    *,
+    config: ModelConfig,
+    steps: int,
+    mesh: Mesh | None = None,
+) -> tuple[Slots, Drawn]:
+    """Draws up to `steps` tokens in every running slot; ends early once fewer than `at_least` slots run.
+
+    Args:
+      params: parameters.
+      slots: state; donated.
+      at_least: 1 or more; traced (another number compiles nothing).
+      config: model shape.
+      steps: K.
+      mesh: where `slots` are sharded.
+    """
+    every = jnp.arange(slots.token.shape[0])
+
+    def goes_on(carry: tuple[Array, Slots, Drawn]) -> Array:
+        step, slots, _ = carry
+        return (step < steps) & (jnp.sum(slots.left > 0) >= at_least)
+
+    def body(carry: tuple[Array, Slots, Drawn]) -> tuple[Array, Slots, Drawn]:
+        step, slots, drawn = carry
+        running = slots.left > 0
+        positions = jnp.where(running, slots.position, slots.cache.length)
+        hidden, cache = model.extend_slots(config, params, slots.token[:, None], positions[:, None], None, slots.cache)
+        scaled = model.logits(config, params, hidden[:, 0]) / slots.temperature[:, None]
+        token, logprob = _pick(scaled, slots.uniforms[every, slots.drawn], slots.top_p, running)
+        ends = slots.stops[every, token]
+        new = slots._replace(
+            cache=cache,
+            token=jnp.where(running, token, slots.token),
+            position=slots.position + running,
+            drawn=slots.drawn + running,
+            left=jnp.where(running & ~ends, slots.left - 1, 0),
+        )
+        drawn = Drawn(
+            drawn.tokens.at[step].set(token),
+            drawn.logprobs.at[step].set(logprob),
+            drawn.counts + running,
+            new.left > 0,
+        )
+        return step + 1, _constrain(new, mesh), drawn
+
+    shape = (steps, slots.token.shape[0])
+    none = Drawn(
+        jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape[1:], jnp.int32), slots.left > 0
+    )
+    _, slots, drawn = jax.lax.while_loop(goes_on, body, (jnp.int32(0), slots, none))
+    if mesh is not None:
+        drawn = jax.lax.with_sharding_constraint(drawn, sharding.replicated(mesh))
+    return slots, drawn
+
+
+@functools.partial(jax.jit, static_argnames="mesh", donate_argnames="slots")
+def release(slots: Slots, chosen: Bool[Array, "S"], *, mesh: Mesh | None = None) -> Slots:
+    """Makes the chosen slots idle."""
+    return _constrain(slots._replace(left=jnp.where(chosen, 0, slots.left)), mesh)
+
+
+@functools.partial(jax.jit, static_argnames="mesh", donate_argnames="slots")
+def clear(slots: Slots, chosen: Bool[Array, "S"], *, mesh: Mesh | None = None) -> Slots:
+    """Zeroes the keys and values of the chosen slots: 0 x NaN, after weights that overflowed, would outlive them."""
+    cache = SlotCache(*(jnp.where(chosen[:, None, None, None], 0, x) for x in slots.cache))
+    return _constrain(slots._replace(cache=cache), mesh)
+
+
+def _pick(
+    scaled: Float[Array, "S V"], uniform: Float[Array, "S"], top_p: Float[Array, "S"], running: Bool[Array, "S"]
+) -> tuple[Int[Array, "S"], Float[Array, "S"]]:
+    """`decode.pick` with a top_p for each slot; nothing is sorted while every running slot has top_p = 1."""
+    logprobs = jax.nn.log_softmax(scaled, axis=-1)
+    probs = jnp.exp(logprobs)
+    cut = top_p < 1
+    # A condition of the one program, not a second program, whose logits might be rounded otherwise.
+    kept = jax.lax.cond(
+        jnp.any(running & cut),
+        lambda: ~cut[:, None] | nucleus(probs, top_p[:, None]),
+        lambda: jnp.ones(probs.shape, bool),
+    )
+    token, total = invert_cdf(jnp.where(kept, probs, 0.0), uniform)
+    picked = jnp.take_along_axis(logprobs, token[:, None], axis=-1)[:, 0]
+    return token, jnp.where(cut, picked - jnp.log(total[:, 0]), picked)
+
+
+def _idle(config: ModelConfig, slots: int, length: int, key_block: int) -> Slots:
+    block = min(key_block, length)
+    shape = (config.num_layers, -(-length // block), slots, config.num_kv_heads, block, config.head_dim)
+    count = jnp.zeros(slots, jnp.int32)
+    return Slots(
+        cache=SlotCache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype)),
+        token=count,
+        position=count,
+        drawn=count,
+        left=count,
+        uniforms=jnp.zeros((slots, length), jnp.float32),
+        temperature=jnp.ones(slots, jnp.float32),
+        top_p=jnp.ones(slots, jnp.float32),
+        stops=jnp.zeros((slots, config.vocab_size), bool),
+    )
+
+
+def _shardings(slots: Slots, mesh: Mesh) -> Slots:
+    keys = (None, None, "batch", "kv_heads", None, None)
+
+    def named(x: Array) -> Any:
+        return sharding.named_sharding(mesh, x.shape, keys if x.ndim == 6 else ("batch", None)[: x.ndim])
+
+    return jax.tree.map(named, slots)
+
+
+def _constrain(slots: Slots, mesh: Mesh | None) -> Slots:
+    """Keeps the state where `init_slots` put it, so that no call sees another sharding than the one before."""
+    return slots if mesh is None else jax.lax.with_sharding_constraint(slots, _shardings(slots, mesh))

@@ -1,0 +1,264 @@
+"""A continuous-batching sampler: groups in, completions out as they end, one chunk of steps per call.
+
+The host's side of `slots`: who waits, who sits in which slot, and what has been drawn so far. Groups are served in the
+order they came; one that is larger than the free slots is cut, and its rollouts follow as slots come free.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Completion
+from isocompute_jax.sampling.in_process import problem_words
+from isocompute_jax.sampling.slots import (
+    KEY_BLOCK,
+    Admission,
+    admit,
+    advance,
+    clear,
+    init_slots,
+    prefill,
+    release,
+)
+
+PREFILL_ROWS = 4
+"""Prompts that are read at once."""
+
+ADMITTED = 16
+"""Rollouts that enter slots in one call."""
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class _Group:
+    """A group of which some rollouts have not begun: the next is `begun`."""
+
+    ticket: Hashable
+    request: SampleRequest
+    stop_tokens: tuple[int, ...]
+    begun: int = 0
+
+
+@dataclasses.dataclass
+class _Rollout:
+    """What sits in a slot: [t] arrays of each chunk drawn so far."""
+
+    group: _Group
+    index: int
+    tokens: list[np.ndarray] = dataclasses.field(default_factory=list)
+    logprobs: list[np.ndarray] = dataclasses.field(default_factory=list)
+    versions: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+    def completion(self) -> Completion:
+        tokens = np.concatenate(self.tokens)
+        return Completion(
+            tokens=tokens,
+            logprobs=np.concatenate(self.logprobs),
+            mask=np.ones(len(tokens), bool),
+            policy_versions=np.concatenate(self.versions),
+            finish_reason="stop" if int(tokens[-1]) in self.group.stop_tokens else "length",
+        )
+
+
+class SlotSampler:
+    """Samples groups in slots. Not for several threads at once.
+
+    A completion depends on its request and the weights alone: not on what else is sampled, nor on slots, order or
+    `chunk_steps`. Other numbers of slots draw the same tokens up to float rounding, as everywhere in this room.
+
+    Args:
+      config: model shape.
+      params: weights to start from, version 0.
+      slots: sequences at once; a multiple of `slots.ROW_MULTIPLE` per shard, or the slot may show in the last digit.
+      length: longest prompt and completion together, in tokens.
+      chunk_steps: tokens drawn in each slot per call; cancelled and finished rollouts keep their slots until then.
+      key_block: positions of a block of keys.
+      mesh: where the weights and slots are sharded; None for one device.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Params,
+        *,
+        slots: int,
+        length: int,
+        chunk_steps: int,
+        key_block: int = KEY_BLOCK,
+        mesh: Mesh | None = None,
+    ):
+        self._config = config
+        self._params = params
+        self._version = 0
+        self._length = length
+        self._chunk_steps = chunk_steps
+        self._mesh = mesh
+        self._slots = init_slots(config, slots=slots, length=length, key_block=key_block, mesh=mesh)
+        self._prefill_tokens = min(256, max(16, length // 128 * 16))  # with the rows a multiple of ROW_MULTIPLE
+        self._waiting: collections.deque[_Group] = collections.deque()
+        self._rollouts: list[_Rollout | None] = [None] * slots
+        self.tokens_generated = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self._waiting) or any(rollout is not None for rollout in self._rollouts)
+
+    def submit(self, ticket: Hashable, request: SampleRequest, stop_tokens: Sequence[int]) -> None:
+        """Queues a group, whose prompt and `max_tokens` fit `length`; `ticket` is what `step` calls it by."""
+        self._waiting.append(_Group(ticket, request, tuple(stop_tokens)))
+
+    def cancel(self, tickets: Iterable[Hashable]) -> None:
+        """Forgets groups. Tickets that are not there are passed over."""
+        tickets = set(tickets)
+        self._waiting = collections.deque(group for group in self._waiting if group.ticket not in tickets)
+        chosen = np.array([r is not None and r.group.ticket in tickets for r in self._rollouts])
+        if chosen.any():
+            self._slots = release(self._slots, chosen, mesh=self._mesh)
+            self._free(np.flatnonzero(chosen))
+
+    def step(self) -> list[tuple[Hashable, int, Completion]]:
+        """Fills free slots, draws a chunk of tokens, and returns what ended: (ticket, rollout index, completion).
+
+        A chunk ends early when an eighth of the slots has come free and groups wait.
+        """
+        self._admit()
+        active = sum(rollout is not None for rollout in self._rollouts)
+        at_least = max(1, active - len(self._rollouts) // 8) if self._waiting else 1
+        self._slots, drawn = advance(
+            self._params,
+            self._slots,
+            jnp.int32(at_least),
+            config=self._config,
+            steps=self._chunk_steps,
+            mesh=self._mesh,
+        )
+        return self._harvest(jax.device_get(drawn))
+
+    def update_weights(self, params: Params, *, version: int, recompute: bool) -> None:
+        """Draws with `params` from now on, and marks what is drawn with `version`.
+
+        Args:
+          params: like the old ones.
+          version: theirs.
+          recompute: computes the keys and values of what is running anew, else those of the old weights stay.
+        """
+        self._params = params
+        self._version = version
+        if recompute:
+            self._prefill(
+                [
+                    (slot, np.concatenate([rollout.group.request.prompt_tokens, *rollout.tokens]))
+                    for slot, rollout in enumerate(self._rollouts)
+                    if rollout is not None
+                ]
+            )
+
+    def _admit(self) -> None:
+        free = collections.deque(slot for slot, rollout in enumerate(self._rollouts) if rollout is None)
+        heads: list[tuple[int, np.ndarray]] = []
+        admitted: list[tuple[int, int]] = []  # slot, slot of the group's prompt
+        while free and self._waiting:
+            group = self._waiting[0]
+            source = free[0]
+            heads.append((source, group.request.prompt_tokens))
+            while free and group.begun < group.request.group_size:
+                slot = free.popleft()
+                self._rollouts[slot] = _Rollout(group, group.begun)
+                admitted.append((slot, source))
+                group.begun += 1
+            if group.begun == group.request.group_size:
+                self._waiting.popleft()
+        self._prefill(heads)
+        for batch in _batched(admitted, ADMITTED):
+            self._slots = admit(self._slots, self._admission(batch), mesh=self._mesh)
+
+    def _prefill(self, sequences: Sequence[tuple[int, np.ndarray]]) -> None:
+        """Puts into each slot the keys and values of its sequence but the last token, in chunks that begin at 0."""
+        width = self._prefill_tokens
+        padding = self._slots.cache.length
+        # Prompts alike in length go together, so that few chunks are padding.
+        for batch in _batched(sorted(sequences, key=lambda sequence: len(sequence[1])), PREFILL_ROWS):
+            for start in range(0, len(batch[-1][1]) - 1, width):
+                tokens = np.zeros((PREFILL_ROWS, width), np.int32)
+                positions = np.full(tokens.shape, padding, np.int32)
+                rows = np.zeros(PREFILL_ROWS, np.int32)
+                for row, (slot, sequence) in enumerate(batch):
+                    part = sequence[:-1][start : start + width]
+                    tokens[row, : len(part)] = part
+                    positions[row, : len(part)] = start + np.arange(len(part))
+                    rows[row] = slot
+                self._slots = prefill(
+                    self._params, self._slots, tokens, positions, rows, config=self._config, mesh=self._mesh
+                )
+
+    def _admission(self, batch: Sequence[tuple[int, int]]) -> Admission:
+        admission = Admission(
+            slot=np.full(ADMITTED, len(self._rollouts), np.int32),
+            source=np.zeros(ADMITTED, np.int32),
+            token=np.zeros(ADMITTED, np.int32),
+            position=np.zeros(ADMITTED, np.int32),
+            left=np.zeros(ADMITTED, np.int32),
+            key_words=np.zeros((ADMITTED, 4), np.uint32),
+            rollout=np.zeros(ADMITTED, np.uint32),
+            temperature=np.ones(ADMITTED, np.float32),
+            top_p=np.ones(ADMITTED, np.float32),
+            stops=np.zeros((ADMITTED, self._config.vocab_size), bool),
+        )
+        for i, (slot, source) in enumerate(batch):
+            rollout = self._rollouts[slot]
+            assert rollout is not None
+            request = rollout.group.request
+            admission.slot[i], admission.source[i] = slot, source
+            admission.token[i], admission.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
+            admission.left[i] = request.params.max_tokens
+            admission.key_words[i] = (request.seed, request.step, *problem_words(request.problem.id))
+            admission.rollout[i] = rollout.index
+            admission.temperature[i], admission.top_p[i] = request.params.temperature, request.params.top_p
+            admission.stops[i, list(rollout.group.stop_tokens)] = True
+        return admission
+
+    def _harvest(self, drawn: Any) -> list[tuple[Hashable, int, Completion]]:
+        """Takes what was drawn (`Drawn` on the host), and what ended out of its slots."""
+        finished = []
+        ended = []
+        for slot, rollout in enumerate(self._rollouts):
+            if rollout is None:
+                continue
+            count = int(drawn.counts[slot])
+            rollout.tokens.append(drawn.tokens[:count, slot].copy())
+            rollout.logprobs.append(drawn.logprobs[:count, slot].copy())
+            rollout.versions.append(np.full(count, self._version, np.int32))
+            self.tokens_generated += count
+            if not drawn.running[slot]:
+                finished.append((rollout.group.ticket, rollout.index, rollout.completion()))
+                ended.append(slot)
+        self._free(ended)
+        return finished
+
+    def _free(self, slots: Iterable[int]) -> None:
+        poisoned = np.zeros(len(self._rollouts), bool)
+        for slot in slots:
+            rollout = self._rollouts[slot]
+            assert rollout is not None
+            poisoned[slot] = not all(np.isfinite(part).all() for part in rollout.logprobs)
+            self._rollouts[slot] = None
+        if poisoned.any():
+            self._slots = clear(self._slots, poisoned, mesh=self._mesh)
+
+
+def _batched(items: Sequence[T], size: int) -> Iterable[list[T]]:
+    iterator = iter(items)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
