@@ -18,6 +18,7 @@ from isocompute_jax.learner.advantages import AdvantageScale
 from isocompute_jax.learner.batch import ZeroVariance
 from isocompute_jax.learner.losses import Aggregation
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.config import ServiceConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
@@ -93,6 +94,29 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AgreementConfig:
+    """When the sampler's log-probabilities are compared with the learner's, and what they may differ by.
+
+    A run that samples from a service checks at every start and after every `every` updates, on the same prompts each
+    time: a prefix cache that outlived its weights shows only on a prompt that was there before. In one process sampler
+    and learner share their arrays, and `logprob_difference` stands in every line of metrics.jsonl; there is no check.
+
+    Attributes:
+      every: updates between two checks; 0 for none at all.
+      warn: mean absolute difference, in nats per token, above which the run warns.
+      stop: the same, above which the run ends.
+      problems: training problems that are sampled (the first ones).
+      samples: completions of each.
+    """
+
+    every: int = 50
+    warn: float = 0.02
+    stop: float = 0.2
+    problems: int = 16
+    samples: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """One training run.
 
@@ -107,6 +131,13 @@ class RunConfig:
       checkpoint_every_s: seconds between checkpoints (0: after every step). Runs are exactly repeatable whatever
         it is.
       dtype: dtype the model computes in; master weights and moments are float32.
+      max_staleness: k, how many updates behind the oldest token of a rollout may be when it is used; 0 is on-policy.
+      asynchrony: what k >= 1 means.
+        `in_flight` (PipelineRL, arXiv 2509.19128): k batches are sampled ahead of the one that is waited for, and new
+        weights reach rollouts while they are being drawn, so that a rollout may mix versions;
+        `boundary`: the same window, but new weights wait until what is being drawn is done: no rollout mixes versions;
+        `phases` (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, one on
+        each, the last of them k - 1 updates behind. The only one that needs no service.
     """
 
     model: str = ""
@@ -118,12 +149,16 @@ class RunConfig:
     seed: int = 0
     checkpoint_every_s: float = 60.0
     dtype: str = "float32"
+    max_staleness: int = 0
+    asynchrony: Literal["in_flight", "boundary", "phases"] = "in_flight"
     sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     recipe: RecipeConfig = dataclasses.field(default_factory=RecipeConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    service: ServiceConfig = dataclasses.field(default_factory=ServiceConfig)
+    agreement: AgreementConfig = dataclasses.field(default_factory=AgreementConfig)
 
     @property
     def rollouts_per_step(self) -> int:
@@ -134,6 +169,16 @@ class RunConfig:
     def num_steps(self) -> int:
         """M = C / B."""
         return self.max_compute // self.rollouts_per_step
+
+    @property
+    def updates_per_phase(self) -> int:
+        """Updates between two sampling phases: one, or k of `phases`."""
+        return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1
+
+    @property
+    def window(self) -> int:
+        """Batches that are sampled or ready at once, the next update's included; the oldest is window - 1 behind."""
+        return self.updates_per_phase if self.asynchrony == "phases" else self.max_staleness + 1
 
     def editable(self) -> config_dict.ConfigDict:
         """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
@@ -286,6 +331,34 @@ def _validate(config: RunConfig) -> None:
         (optimizer.base_batch >= 1, f"optimizer.base_batch = {optimizer.base_batch} must be at least 1"),
         (config.dtype in ("float32", "bfloat16"), f"dtype = {config.dtype!r} must be 'float32' or 'bfloat16'"),
     )
-    for passed, message in checks:
+    for passed, message in (*checks, *_asynchrony_checks(config)):
         if not passed:
             raise InputError(f"config.{message}")
+    if config.service.endpoints:
+        config.service.validate()
+
+
+def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for the asynchronous loop and the agreement check."""
+    agreement, loss = config.agreement, config.loss
+    return (
+        (config.max_staleness >= 0, f"max_staleness = {config.max_staleness} must be 0 (on-policy) or more"),
+        (
+            not config.max_staleness or config.asynchrony == "phases" or bool(config.service.endpoints),
+            f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
+            "a sampler in the learner's process shares its devices, so the two cannot work at once. Give endpoints, "
+            "or set asynchrony='phases', or max_staleness=0",
+        ),
+        (
+            loss.ratio_from == "old" or loss.correction_mode == "off",
+            f"loss.ratio_from = 'sampler' with loss.correction_mode = {loss.correction_mode!r} would correct twice: "
+            "set loss.correction_mode='off', or loss.ratio_from='old'",
+        ),
+        (agreement.every >= 0, f"agreement.every = {agreement.every} must be 0 (no checks) or more"),
+        (
+            0 < agreement.warn <= agreement.stop,
+            f"agreement.warn = {agreement.warn} and config.agreement.stop = {agreement.stop}: 0 < warn <= stop",
+        ),
+        (agreement.problems >= 1, f"agreement.problems = {agreement.problems} must be at least 1"),
+        (agreement.samples >= 1, f"agreement.samples = {agreement.samples} must be at least 1"),
+    )

@@ -1,4 +1,4 @@
-"""The stream of training problems: shuffled anew every epoch, checkpointable, each batch without repeats."""
+"""A run's problems: sets, and the stream that is shuffled anew every epoch; checkpointable, no batch with repeats."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import grain
 
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import Tokenizer, read_problems
 
 
 class ProblemStream(Iterator[list[Problem]]):
@@ -43,3 +45,24 @@ class ProblemStream(Iterator[list[Problem]]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on from a position that `get_state` gave."""
         self._iterator.set_state(state)
+
+
+def load_problems(path: str, size: int = 0) -> list[Problem]:
+    """The first `size` problems of a file (0: all of them)."""
+    problems = read_problems(path)
+    if size > len(problems):
+        raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
+    return problems[:size] if size else problems
+
+
+def check_prompts(sets: Sequence[Sequence[Problem]], tokenizer: Tokenizer, config: RunConfig) -> None:
+    """Raises InputError for a prompt that cannot be sampled from: now, and not in the step that meets it."""
+    limit = config.sampling.max_prompt_tokens
+    for problems in sets:
+        prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
+        for problem, prompt in zip(problems, prompts, strict=True):
+            if not 1 <= len(prompt) <= limit:
+                raise InputError(
+                    f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "
+                    f"config.sampling.max_prompt_tokens = {limit} are possible: raise it, or leave the problem out"
+                )

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.rollouts import graded, make_requests, sample
 from isocompute_jax.records import metrics
-from isocompute_jax.records.rollout import Problem, RolloutGroup
+from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.tasks import Tokenizer
+
+LANE = "evaluation"
 
 
 def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> frozenset[int]:
@@ -26,12 +28,18 @@ def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_s
 
 def evaluate_set(
     name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, tokenizer: Tokenizer
-) -> tuple[dict[str, Any], list[RolloutGroup]]:
-    """Samples `evaluation.samples` completions of each problem; returns the columns of eval.jsonl and the groups."""
+) -> tuple[dict[str, Any], int]:
+    """Samples `evaluation.samples` completions of each problem under the weights of `step`.
+
+    Training rollouts that are out meanwhile go on in their own lane; no update is made while this one is read.
+
+    Returns:
+      The columns of eval.jsonl, and how many tokens were sampled.
+    """
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
-    sampler.submit(make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step))
-    groups = graded(sampler.completed(), tokenizer)
+    requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
+    groups = graded(sample(sampler, requests, lane=LANE, version=step), tokenizer)
     correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
     tokens = sum(group.num_tokens for group in groups)
     logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)
@@ -48,7 +56,7 @@ def evaluate_set(
         "problems": len(groups),
         "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),
     }
-    return columns, groups
+    return columns, tokens
 
 
 def evaluation_seed(seed: int, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run between two steps, with a checkpoint; a second one ends it at once."""
+"""Ctrl-C and SIGTERM end a run between two sampling phases, with a checkpoint; a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -36,4 +36,6 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        LOG.warning("Interrupted: ending after this step with a checkpoint; once more ends it at once.")
+        LOG.warning(
+            "Interrupted: ending after this step (of phases: this phase) with a checkpoint; once more ends it at once."
+        )

@@ -21,6 +21,7 @@ class Ledger:
       evaluation_tokens: completion tokens of those.
       wall_s: seconds, over all starts of the run.
       device_hours: `wall_s` x devices / 3600.
+      redrawn_rollouts: sampled again because a sampler was lost; they are no part of C.
     """
 
     step: int = 0
@@ -30,6 +31,7 @@ class Ledger:
     evaluation_tokens: int = 0
     wall_s: float = 0.0
     device_hours: float = 0.0
+    redrawn_rollouts: int = 0
 
     def charge_training(self, groups: Sequence[RolloutGroup]) -> Ledger:
         """Books the rollouts of one step."""
@@ -47,6 +49,10 @@ class Ledger:
             evaluation_rollouts=self.evaluation_rollouts + rollouts,
             evaluation_tokens=self.evaluation_tokens + tokens,
         )
+
+    def charge_redrawn(self, rollouts: int) -> Ledger:
+        """Books rollouts that were sampled again."""
+        return dataclasses.replace(self, redrawn_rollouts=self.redrawn_rollouts + rollouts)
 
     def charge_time(self, seconds: float, devices: int) -> Ledger:
         """Books wall-clock time."""

@@ -3,10 +3,15 @@
 `train` reads as the walk of one step. Everything that a step needs is in the checkpoint (state, position in the data,
 ledger) or keyed by (seed, step, problem, rollout), so a run that is killed and started again repeats the undisturbed
 run exactly, on the same machine with the same versions and thread count.
+
+Asynchronous training is the same walk with a window (see `pipeline`). There the moment at which new weights reach a
+rollout depends on the clock: what was in flight is sampled again after a restart, and such runs are reproducible in
+distribution, not bit for bit. Runs in phases are exact.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import math
@@ -20,20 +25,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax import learner, model, sharding
+from isocompute_jax.experiment import agreement
 from isocompute_jax.experiment import workdir as workdirs
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.data import ProblemStream, check_prompts, load_problems
 from isocompute_jax.experiment.evaluate import evaluate_set, evaluation_steps
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.ledger import Ledger
-from isocompute_jax.experiment.progress import progress
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.progress import Report, progress
+from isocompute_jax.experiment.rollouts import graded, make_requests, sample
+from isocompute_jax.experiment.samplers import make_sampler
+from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
+from isocompute_jax.learner import TrainBatch
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.sampling import InProcessSampler
-from isocompute_jax.tasks import Tokenizer, load_tokenizer, read_problems
+from isocompute_jax.sampling import SampleRequest
+from isocompute_jax.tasks import load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -43,31 +53,46 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
 
     Raises:
       InputError: bad config, problem set, checkpoint or workdir; nothing was lost.
+      RunError: it cannot go on; unless it diverged, a checkpoint was written, and the same command goes on.
       KeyboardInterrupt: the user stopped it; a checkpoint was written.
     """
-    run = Run(config.resolved(), workdir)
-    if run.done:
-        LOG.info("%s is done already", workdir)
-        return
-    total = run.config.num_steps
-    bar = progress(os.path.basename(run.path), total)
-    with workdirs.locked(run.path, "run"), Interrupt() as interrupt, bar as report:
-        if not run.restore():
-            run.evaluate()
-        while run.ledger.step < total:
-            if interrupt.requested:
-                run.checkpoint()
-                raise KeyboardInterrupt
-            reward = run.step()
-            if run.ledger.step in run.evaluation_steps:
-                run.evaluate()
-            run.checkpoint_if_due()
-            report(run.ledger.step, f"reward {reward:.3f}")
-        run.finish()
+    with Run(config.resolved(), workdir) as run:
+        if run.done:
+            LOG.info("%s is done already", workdir)
+            return
+        bar = progress(os.path.basename(run.path), run.config.num_steps)
+        with workdirs.locked(run.path, "run"), Interrupt() as interrupt, bar as report:
+            run.restore()
+            try:
+                walk(run, interrupt, report)
+            except Diverged:
+                raise
+            except RunError:
+                if run.between_phases:
+                    run.checkpoint()
+                raise
+            run.finish()
+
+
+def walk(run: Run, interrupt: Interrupt, report: Report) -> None:
+    """The steps of a run, and what lies between them."""
+    run.measure()
+    while run.ledger.step < run.config.num_steps:
+        if interrupt.requested and run.between_phases:
+            run.checkpoint()
+            raise KeyboardInterrupt
+        reward = run.step()
+        run.measure()
+        run.checkpoint_if_due()
+        report(run.ledger.step, f"reward {reward:.3f}")
+
+
+class Diverged(RunError):
+    """Numbers are no longer finite: what would be checkpointed is worthless."""
 
 
 class Run:
-    """The parts of one run and the few methods that move it forward."""
+    """The parts of one run and the few methods that move it forward; a context, at whose end the sampler is closed."""
 
     def __init__(self, config: RunConfig, workdir: str | os.PathLike[str]):
         self.config = config
@@ -80,6 +105,7 @@ class Run:
         self.stream = ProblemStream(self.problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
         self.mesh = make_mesh(config)
         self._build_learner()
+        self._build_sampler(workdir)
         facts = run_files.RunFacts(
             group_size=config.group_size,
             problems_per_batch=config.problems_per_batch,
@@ -90,6 +116,10 @@ class Run:
         )
         self.path = workdirs.open_workdir(workdir, config, facts)
         self.ledger = Ledger()
+        self.ready: collections.deque[tuple[list[RolloutGroup], TrainBatch]] = collections.deque()
+        self.sampler_version = -1
+        self.evaluated = self.checked = -1  # the last step after which that was done and logged
+        self.redrawn = 0
         self.clock = time.monotonic()
         self.last_checkpoint = self.clock
         self.evaluation_steps = evaluation_steps(
@@ -100,7 +130,7 @@ class Run:
         )
 
     def _build_learner(self) -> None:
-        """State, step, schedule and sampler, from the base model."""
+        """State, step, scores and schedule, from the base model."""
         config = self.config
         shardings = None if self.mesh is None else model.param_shardings(self.model_config, self.mesh)
         params = model.load_params(config.model, self.model_config, shardings=shardings)
@@ -120,41 +150,45 @@ class Run:
             microbatch_tokens=config.recipe.microbatch_tokens,
             batch_shards=1 if self.mesh is None else sharding.batch_shards(self.mesh),
         )
-        self.sampler = InProcessSampler(
-            self.model_config,
-            params,
-            stop_tokens=self.tokenizer.eos_ids,
-            pad_token=self.tokenizer.pad_id,
-            max_prompt_tokens=config.sampling.max_prompt_tokens,
-            max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
-            mesh=self.mesh,
+        self.score_batch = learner.make_scorer(self.model_config, chunk_tokens=config.loss.chunk_tokens, mesh=self.mesh)
+
+    def _build_sampler(self, workdir: str | os.PathLike[str]) -> None:
+        """The sampler, and the pipeline that leads through it."""
+        config = self.config
+        self.sampler = make_sampler(
+            config, self.model_config, self.state.params, workdir=workdir, tokenizer=self.tokenizer, mesh=self.mesh
         )
+        self.pipeline = Pipeline(
+            self.stream,
+            self.sampler,
+            self.requests,
+            num_steps=config.num_steps,
+            window=config.window,
+            at_once=config.updates_per_phase,
+        )
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sampler.close()
 
     @property
     def done(self) -> bool:
         """Whether the run has finished."""
         return (self.path / run_files.DONE).exists()
 
+    @property
+    def between_phases(self) -> bool:
+        """Whether a checkpoint can be written: nothing that was sampled under earlier weights awaits its update."""
+        return not self.ready
+
     def step(self) -> float:
         """One step, from problems to new weights; returns the mean reward."""
         config, step, phases = self.config, self.ledger.step, Phases()
-        problems = next(self.stream)
-        requests = make_requests(
-            problems, self.tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
-        )
-        self.sampler.submit(requests)
-        completed = list(self.sampler.completed())
-        phases.end("sampling")
-        groups = graded(completed, self.tokenizer)
-        phases.end("grading")
-        batch = learner.pack(
-            groups,
-            shape=self.batch_shape,
-            advantage_scale=config.recipe.advantage_scale,
-            aggregation=config.recipe.aggregation,
-            zero_variance_groups=config.recipe.zero_variance_groups,
-        )
-        phases.end("packing")
+        if not self.ready:
+            self.sample(phases)
+        groups, batch = self.ready.popleft()
         learning_rate = float(np.asarray(self.schedule(step)))
         self.state, metrics = self.train_step(
             self.state,
@@ -164,30 +198,100 @@ class Run:
             self.reference_params,
         )
         metrics = {name: value.item() for name, value in metrics.items()}
-        self.update_sampler()
         phases.end("update")
         self.ledger = self.ledger.charge_training(groups)
-        columns = {**rollout_metrics(groups), **metrics, "learning_rate": learning_rate, "staleness": 0}
+        columns = {**rollout_metrics(groups), **metrics, "learning_rate": learning_rate}
+        columns |= staleness_metrics(groups, step=step, window=config.window)
         kl = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
         self.log(run_files.METRICS, {**columns, "kl": kl, "phase_s": phases.seconds})
         return columns["reward"]
 
-    def evaluate(self) -> None:
-        """Evaluates every named set with the current weights and logs one line for each."""
-        config = self.config
-        for name, problems in self.evaluation_sets.items():
-            columns, groups = evaluate_set(
-                name, problems, config=config, step=self.ledger.step, sampler=self.sampler, tokenizer=self.tokenizer
+    def sample(self, phases: Phases) -> None:
+        """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
+        step, recipe = self.ledger.step, self.config.recipe
+        self.update_sampler()
+        phases.end("weights")
+        self.pipeline.submit(step)
+        completed = self.pipeline.receive(step)
+        phases.end("sampling")
+        batches = [graded(groups, self.tokenizer) for groups in completed]
+        phases.end("grading")
+        for groups in batches:
+            batch = learner.pack(
+                groups,
+                shape=self.batch_shape,
+                advantage_scale=recipe.advantage_scale,
+                aggregation=recipe.aggregation,
+                zero_variance_groups=recipe.zero_variance_groups,
             )
-            tokens = sum(group.num_tokens for group in groups)
-            self.ledger = self.ledger.charge_evaluation(len(groups) * config.evaluation.samples, tokens)
-            epochs = self.ledger.compute / (config.group_size * len(self.problems))
-            self.log(run_files.EVAL, {**columns, "epochs": epochs})
+            if self.config.updates_per_phase > 1 and self.config.loss.ratio_from == "old":
+                batch = dataclasses.replace(batch, old_logprobs=self.score(batch))
+            self.ready.append((groups, batch))
+        phases.end("packing")
+
+    def requests(self, problems: Sequence[Problem], step: int) -> list[SampleRequest]:
+        """What is asked of the sampler for step `step`."""
+        config = self.config
+        return make_requests(
+            problems, self.tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
+        )
+
+    def score(self, batch: TrainBatch) -> jax.Array:
+        """Log-probabilities [M, N, R, T] of a batch under the current weights."""
+        temperature = jnp.float32(self.config.sampling.temperature)
+        return self.score_batch(self.state.params, learner.place_batch(batch, self.mesh), temperature)
 
     def update_sampler(self) -> None:
-        """Gives the sampler the current weights, in the dtype it computes in."""
-        params = model.cast_params(self.state.params, self.model_config.dtype)
-        self.sampler.update_weights(params, version=self.ledger.step + 1)
+        """Gives the sampler the current weights, in the dtype it computes in, unless it has them."""
+        step = self.ledger.step
+        if self.sampler_version != step:
+            self.sampler.update_weights(model.cast_params(self.state.params, self.model_config.dtype), version=step)
+            self.sampler_version = step
+
+    def measure(self) -> None:
+        """Agreement and evaluation after the current step, where they are due and not in the logs already."""
+        step, config = self.ledger.step, self.config
+        if config.service.endpoints and config.agreement.every:
+            due = step % config.agreement.every == 0 and self.checked != step
+            if due or self.sampler_version < 0:
+                self.check_agreement(book=due)
+        if step in self.evaluation_steps and self.evaluated != step:
+            self.evaluate()
+
+    def check_agreement(self, *, book: bool) -> None:
+        """Compares sampler and learner.
+
+        Args:
+          book: log it and charge it as evaluation. Else it is the check of a restart: an undisturbed run has none, so
+            what it samples counts as redrawn.
+        """
+        step, config = self.ledger.step, self.config
+        self.update_sampler()
+        requests = agreement.probes(self.problems, self.tokenizer, config, step=step)
+        groups = sample(self.sampler, requests, lane=agreement.LANE, version=step)
+        found = agreement.compare(groups, config, lambda batch: np.asarray(self.score(batch)), mesh=self.mesh)
+        agreement.judge(found, config.agreement, step=step)
+        rollouts = sum(len(group.completions) for group in groups)
+        if not book:
+            self.ledger = self.ledger.charge_redrawn(rollouts)
+            return
+        self.ledger = self.ledger.charge_evaluation(rollouts, sum(group.num_tokens for group in groups))
+        self.log(run_files.AGREEMENT, found.columns())
+        self.checked = step
+
+    def evaluate(self) -> None:
+        """Evaluates every named set with the current weights, then logs one line for each."""
+        config, step = self.config, self.ledger.step
+        self.update_sampler()
+        results = [
+            evaluate_set(name, problems, config=config, step=step, sampler=self.sampler, tokenizer=self.tokenizer)
+            for name, problems in self.evaluation_sets.items()
+        ]
+        for columns, tokens in results:
+            self.ledger = self.ledger.charge_evaluation(columns["problems"] * columns["samples"], tokens)
+            epochs = self.ledger.compute / (config.group_size * len(self.problems))
+            self.log(run_files.EVAL, {**columns, "epochs": epochs})
+        self.evaluated = step
 
     def log(self, name: str, columns: dict[str, Any]) -> None:
         """Appends a line with the ledger's columns first.
@@ -201,43 +305,58 @@ class Run:
         now = time.monotonic()
         self.ledger = self.ledger.charge_time(now - self.clock, len(jax.devices()) if self.mesh is not None else 1)
         self.clock = now
+        redrawn = getattr(self.sampler, "redrawn_rollouts", 0)
+        self.ledger = self.ledger.charge_redrawn(redrawn - self.redrawn)
+        self.redrawn = redrawn
         run_files.append_line(self.path / name, {**self.ledger.columns(), **columns})
 
-    def restore(self) -> bool:
-        """Goes on from the last checkpoint, or starts anew (False); logs are cut back to it."""
+    def restore(self) -> None:
+        """Goes on from the last checkpoint, or starts anew; logs are cut back to it."""
         restored = self.checkpointer.restore()
         step = -1
         if restored is not None:
             self.state, loop = restored
             self.ledger = Ledger(**loop["ledger"])
-            self.stream.set_state(loop["stream"])
+            self.evaluated, self.checked = loop["evaluated"], loop["checked"]
             step = self.ledger.step
-            params = model.cast_params(self.state.params, self.model_config.dtype)
-            self.sampler.update_weights(params, version=step)
+            self.pipeline.restart(step, loop["stream"])
             LOG.info("%s: going on from step %d", self.path, step)
-        workdirs.cut_logs_back(self.path, step=step)
-        return restored is not None
+            if self.config.window > self.config.updates_per_phase:
+                LOG.info(
+                    "max_staleness = %d: what was in flight is sampled again, under newer weights. Asynchronous runs "
+                    "are reproducible in distribution, not bit for bit",
+                    self.config.max_staleness,
+                )
+        last = {run_files.METRICS: step, run_files.EVAL: self.evaluated, run_files.AGREEMENT: self.checked}
+        workdirs.cut_logs_back(self.path, last)
 
     def checkpoint_if_due(self) -> None:
         """A checkpoint every `checkpoint_every_s` seconds; when it falls changes no result."""
-        if time.monotonic() - self.last_checkpoint >= self.config.checkpoint_every_s:
+        if self.between_phases and time.monotonic() - self.last_checkpoint >= self.config.checkpoint_every_s:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Parameters, optimizer, position in the data and ledger; random numbers are keyed by seed and step.
+        """Parameters, optimizer, position in the data, ledger and what was measured.
+
+        Random numbers are keyed by seed and step; batches that are out are drawn again from the position.
 
         Raises:
           RunError: a parameter is not finite; the earlier checkpoint is kept.
         """
         if not all_finite(self.state.params):
             raise self.diverged("parameters")
-        loop = {"ledger": dataclasses.asdict(self.ledger), "stream": self.stream.get_state()}
+        loop = {
+            "ledger": dataclasses.asdict(self.ledger),
+            "stream": self.pipeline.position(self.ledger.step),
+            "evaluated": self.evaluated,
+            "checked": self.checked,
+        }
         self.checkpointer.save(self.state, loop)
         self.last_checkpoint = time.monotonic()
 
-    def diverged(self, what: str) -> RunError:
+    def diverged(self, what: str) -> Diverged:
         """The error of a run that cannot go on."""
-        return RunError(
+        return Diverged(
             f"{self.path}: {what} not finite at step {self.ledger.step}: the learning rate is probably too high. The "
             "last checkpoint is kept"
         )
@@ -251,59 +370,10 @@ class Run:
         run_files.write_atomic(self.path / run_files.DONE, f"{self.ledger.compute} rollouts\n")
 
 
-class Phases:
-    """Seconds spent in each phase of a step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def end(self, name: str) -> None:
-        """The phase `name` ends now."""
-        now = time.perf_counter()
-        self.seconds[name] = round(now - self._last, 6)
-        self._last = now
-
-
 @jax.jit
 def all_finite(params: model.Params) -> jax.Array:
     """Whether every parameter is a number."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
-
-
-def rollout_metrics(groups: list[RolloutGroup]) -> dict[str, float]:
-    """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
-    rewards = np.stack([learner.rewards_of(group) for group in groups])
-    completions = [completion for group in groups for completion in group.completions]
-    tokens = sum(len(completion.tokens) for completion in completions)
-    return {
-        "reward": float(rewards.mean()),
-        "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
-        "completion_length": tokens / len(completions),
-        "truncation_rate": sum(completion.finish_reason == "length" for completion in completions) / len(completions),
-        "sampler_entropy": -float(sum(completion.logprobs.sum() for completion in completions)) / tokens,
-    }
-
-
-def load_problems(path: str, size: int = 0) -> list[Problem]:
-    """The first `size` problems of a file (0: all of them)."""
-    problems = read_problems(path)
-    if size > len(problems):
-        raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
-    return problems[:size] if size else problems
-
-
-def check_prompts(sets: Sequence[Sequence[Problem]], tokenizer: Tokenizer, config: RunConfig) -> None:
-    """Raises InputError for a prompt that cannot be sampled from: now, and not in the step that meets it."""
-    limit = config.sampling.max_prompt_tokens
-    for problems in sets:
-        prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
-        for problem, prompt in zip(problems, prompts, strict=True):
-            if not 1 <= len(prompt) <= limit:
-                raise InputError(
-                    f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "
-                    f"config.sampling.max_prompt_tokens = {limit} are possible: raise it, or leave the problem out"
-                )
 
 
 def make_mesh(config: RunConfig) -> Any:

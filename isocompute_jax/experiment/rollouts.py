@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.sampling import SampleRequest, SamplingParams
+from isocompute_jax.sampling import Sampler, SampleRequest, SamplingParams
 from isocompute_jax.tasks import Tokenizer, grade
 
 
@@ -20,6 +21,34 @@ def make_requests(
         SampleRequest(problem, prompt, group_size, seed, step, params)
         for problem, prompt in zip(problems, prompts, strict=True)
     ]
+
+
+def sample(sampler: Sampler, requests: Sequence[SampleRequest], *, lane: str, version: int) -> list[RolloutGroup]:
+    """Samples in a lane of its own and waits; ungraded groups in the order of the requests, however they arrive.
+
+    Raises:
+      RunError: the sampler has failed, or used other weights than `version`.
+    """
+    sampler.submit(requests, lane=lane)
+    groups = {group.problem.id: group for group in sampler.completed(lane=lane)}
+    lost = [request.problem.id for request in requests if request.problem.id not in groups]
+    if lost:
+        raise RunError(f"the sampler lost {len(lost)} groups, that of problem {lost[0]!r} first")
+    ordered = [groups[request.problem.id] for request in requests]
+    check_versions(ordered, oldest=version, newest=version)
+    return ordered
+
+
+def check_versions(groups: Iterable[RolloutGroup], *, oldest: int, newest: int) -> None:
+    """Raises RunError unless every token was drawn under weights between `oldest` and `newest`."""
+    for group in groups:
+        for completion in group.completions:
+            first, last = int(completion.policy_versions.min()), int(completion.policy_versions.max())
+            if first < oldest or last > newest:
+                raise RunError(
+                    f"problem {group.problem.id!r} was sampled under weights {first} to {last}, where {oldest} to "
+                    f"{newest} were asked for: does another run push its weights to the same servers?"
+                )
 
 
 def graded(groups: Iterable[RolloutGroup], tokenizer: Tokenizer) -> list[RolloutGroup]:

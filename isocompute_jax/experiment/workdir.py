@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -77,13 +77,16 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
 
 
 def comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """What must agree for a run to go on: all but the checkpoint interval, which changes no result."""
-    return {name: value for name, value in config.items() if name != "checkpoint_every_s"}
+    """What must agree for a run to go on: all but the checkpoint interval and where the samplers are."""
+    kept = {name: value for name, value in config.items() if name != "checkpoint_every_s"}
+    if "service" in kept:
+        kept["service"] = {"recompute_cache": kept["service"]["recompute_cache"]}
+    return kept
 
 
-def cut_logs_back(path: pathlib.Path, *, step: int) -> None:
-    """Drops the log lines after the restored checkpoint's step (-1: all of them)."""
-    for name in (run_files.METRICS, run_files.EVAL):
+def cut_logs_back(path: pathlib.Path, last: Mapping[str, int]) -> None:
+    """Drops, from each log of `last`, the lines after the step that the restored checkpoint knows of (-1: all)."""
+    for name, step in last.items():
         run_files.cut_back(path / name, step=step)
 
 

@@ -210,16 +210,7 @@ def accumulate_gradients(
     """Sums gradients and metrics over the micro-batches that hold rows (a dynamic number, one compiled program)."""
 
     def one(index: Array) -> tuple[Params, Metrics]:
-        def cut(x: Array) -> Array:
-            part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
-            if mesh is None:
-                return part
-            axes = ("batch", *[None] * (part.ndim - 1))
-            return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
-
-        arrays = dataclasses.replace(batch, num_microbatches=None)
-        microbatch = dataclasses.replace(jax.tree.map(cut, arrays), num_microbatches=jnp.int32(1))
-        (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(params, microbatch)
+        (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(params, microbatch_of(batch, index, mesh))
         return gradients, jax.lax.stop_gradient(metrics)
 
     def add(index: Array, total: tuple[Params, Metrics]) -> tuple[Params, Metrics]:
@@ -232,6 +223,20 @@ def accumulate_gradients(
         # A loop over one micro-batch is loop-invariant: XLA would hoist it and compute it even for no rows at all.
         return jax.lax.cond(batch.num_microbatches > 0, lambda: one(jnp.int32(0)), lambda: zeros)
     return jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
+
+
+def microbatch_of(batch: TrainBatch, index: Array, mesh: Mesh | None) -> TrainBatch:
+    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+
+    def cut(x: Array) -> Array:
+        part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
+        if mesh is None:
+            return part
+        axes = ("batch", *[None] * (part.ndim - 1))
+        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+
+    arrays = dataclasses.replace(batch, num_microbatches=None)
+    return dataclasses.replace(jax.tree.map(cut, arrays), num_microbatches=jnp.int32(1))
 
 
 def merge(name: str) -> Callable[[Array, Array], Array]:

@@ -3,6 +3,7 @@
     config.json     resolved config, seed, versions, commit, devices, and the facts a fitter needs (see `RunFacts`)
     metrics.jsonl   one line per step          (reward, entropy, KL, ratios, phase times, ...)
     eval.jsonl      one line per evaluation and `eval_set` (avg@k, best@k, worst@k, epochs, histogram, ...)
+    agreement.jsonl one line per check of a sampler service against the learner (differences of log-probabilities)
     checkpoints/    orbax
     DONE            written last
 
@@ -23,12 +24,17 @@ from isocompute_jax.records.errors import InputError
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 EVAL = "eval.jsonl"
+AGREEMENT = "agreement.jsonl"
 CHECKPOINTS = "checkpoints"
 DONE = "DONE"
 
 LINE_KEYS = ("step", "compute", "tokens", "wall_s", "device_hours")
-WALL_CLOCK_KEYS = frozenset({"wall_s", "device_hours", "phase_s"})
-"""Keys that may differ between a run and its exact repetition; everything else is reproducible."""
+WALL_CLOCK_KEYS = frozenset({"wall_s", "device_hours", "phase_s", "redrawn_rollouts"})
+"""Keys that tell how a run went and not what it found: they may differ between a run and its exact repetition.
+
+`redrawn_rollouts` counts what was sampled again because a sampler was lost; an undisturbed run has 0. Everything else
+is reproducible.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

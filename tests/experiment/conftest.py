@@ -11,6 +11,7 @@ from tests.experiment import builders
 
 MAKE_OPTIMIZER = functools.cache(learner.make_optimizer)
 MAKE_TRAIN_STEP = functools.cache(learner.make_train_step)
+MAKE_SCORER = functools.cache(learner.make_scorer)
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,7 @@ def compile_once(monkeypatch):
     """Runs in this process that differ in neither model, loss nor optimizer share a program (they are pure)."""
     monkeypatch.setattr(learner, "make_optimizer", MAKE_OPTIMIZER)
     monkeypatch.setattr(learner, "make_train_step", MAKE_TRAIN_STEP)
+    monkeypatch.setattr(learner, "make_scorer", MAKE_SCORER)
 
 
 @pytest.fixture(scope="session")

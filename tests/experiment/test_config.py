@@ -12,6 +12,7 @@ from ml_collections import config_flags
 
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
+    AgreementConfig,
     EvaluationConfig,
     MeshConfig,
     RecipeConfig,
@@ -23,6 +24,7 @@ from isocompute_jax.experiment.config import (
 )
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.config import ServiceConfig
 
 BASE = RunConfig(model="m", train_set="t.jsonl")
 
@@ -82,12 +84,16 @@ def config_with_everything_changed() -> RunConfig:
         seed=6,
         checkpoint_every_s=7.0,
         dtype="bfloat16",
+        max_staleness=2,
+        asynchrony="phases",
         sampling=SamplingConfig(0.5, 0.9, 8, 9, 10),
         recipe=RecipeConfig("easy", "none", "sequence_mean", "keep", 11),
         loss=LossConfig("cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, 0.1, "k3", 0.2, chunk_tokens=12),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
         mesh=MeshConfig(2, 3, 4),
+        service=ServiceConfig("a:1,b:2", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
+        agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),
     )
 
 
@@ -170,6 +176,36 @@ def test_differences_name_the_fields():
     ]
     del theirs["mesh"]
     assert "config.mesh: None there" in differences(ours, theirs)[0]
+
+
+# --- asynchrony
+
+
+@pytest.mark.parametrize(
+    ("staleness", "asynchrony", "window", "updates_per_phase"),
+    [(0, "in_flight", 1, 1), (0, "phases", 1, 1), (1, "phases", 1, 1), (3, "phases", 3, 3), (3, "boundary", 4, 1)],
+)
+def test_the_window_holds_k_batches_ahead_or_those_of_a_phase(staleness, asynchrony, window, updates_per_phase):
+    config = dataclasses.replace(
+        BASE, max_staleness=staleness, asynchrony=asynchrony, service=ServiceConfig(endpoints="h:1")
+    ).resolved()
+    assert (config.window, config.updates_per_phase) == (window, updates_per_phase)
+
+
+@pytest.mark.parametrize("asynchrony", ["in_flight", "boundary"])
+def test_sampling_while_updating_needs_a_service(asynchrony):
+    config = dataclasses.replace(BASE, max_staleness=1, asynchrony=asynchrony)
+    with pytest.raises(InputError, match=r"max_staleness = 1 .* needs service.endpoints: .* shares its devices"):
+        config.resolved()
+    override(config, "asynchrony", "phases").resolved()
+    override(config, "service.endpoints", "host:1").resolved()
+
+
+def test_a_ratio_from_the_sampler_is_not_corrected_twice():
+    config = override(BASE, "loss.ratio_from", "sampler")
+    with pytest.raises(InputError, match=r"loss\.correction_mode = 'truncate' would correct twice"):
+        config.resolved()
+    override(config, "loss.correction_mode", "off").resolved()
 
 
 # --- steps

@@ -23,7 +23,7 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
 from tests.experiment import builders
 
-PHASES = {"sampling", "grading", "packing", "update"}
+PHASES = {"weights", "sampling", "grading", "packing", "update"}
 
 
 def tensors(directory) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ def test_metrics_have_a_line_per_step_and_every_column(undisturbed, base_run):
         *("reward", "entropy", "sampler_entropy", "kl", "loss", "policy_loss", "gradient_norm", "learning_rate"),
         *("ratio", "ratio_max", "clip_fraction", "correction", "correction_cut", "logprob_difference"),
         *("truncation_rate", "zero_variance_share", "completion_length", "trained_tokens", "staleness", "phase_s"),
-        *("evaluation_rollouts", "evaluation_tokens"),
+        *("evaluation_rollouts", "evaluation_tokens", "redrawn_rollouts", "staleness_mean"),
     }
     for line in lines:
         assert columns <= set(line)
@@ -52,7 +52,8 @@ def test_metrics_have_a_line_per_step_and_every_column(undisturbed, base_run):
         assert line["reward"] * 64 == round(line["reward"] * 64)
         assert line["zero_variance_share"] * 4 == round(line["zero_variance_share"] * 4)
         assert 1 <= line["completion_length"] <= 2
-        assert line["staleness"] == 0
+        assert line["staleness"] == line["staleness_mean"] == line["redrawn_rollouts"] == 0
+        assert line["staleness_histogram"] == [line["completion_length"] * 64]
         assert 0 < line["entropy"] < np.log(32) + 1e-5 and line["sampler_entropy"] > 0
     # One update per batch: the policy is the one that sampled.
     stepped = [line for line in lines if line["trained_tokens"]]

@@ -1,0 +1,68 @@
+"""Which sampler a run uses: its own process, or the service that the config names."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Literal
+
+from jax.sharding import Mesh
+
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.sampling import InProcessSampler, Sampler
+from isocompute_jax.tasks import Tokenizer
+
+
+def make_sampler(
+    config: RunConfig,
+    model_config: ModelConfig,
+    params: Params,
+    *,
+    workdir: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    mesh: Mesh | None,
+) -> Sampler:
+    """The sampler of a run; it serves nothing before the first `update_weights`.
+
+    Args:
+      config: the run.
+      model_config: model shape.
+      params: weights for the sampler in this process, until it is given others.
+      workdir: the run's directory, whose path names the run to servers.
+      tokenizer: knows the tokens that end a completion.
+      mesh: the learner's, which the sampler in this process shares.
+
+    Raises:
+      InputError: a field of `config.service` cannot work.
+      RunError: another learner of this run is alive.
+    """
+    if config.service.endpoints:
+        # Here, because gRPC is needed by nobody else.
+        from isocompute_jax.service.fleet import RemoteSampler
+
+        return RemoteSampler(
+            config.service,
+            model_config,
+            stop_tokens=tokenizer.eos_ids,
+            session=str(pathlib.Path(workdir).resolve()),
+            in_flight=in_flight(config),
+        )
+    return InProcessSampler(
+        model_config,
+        params,
+        stop_tokens=tokenizer.eos_ids,
+        pad_token=tokenizer.pad_id,
+        max_prompt_tokens=config.sampling.max_prompt_tokens,
+        max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
+        mesh=mesh,
+    )
+
+
+def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recompute"]:
+    """What becomes of rollouts that are being drawn when new weights arrive; on-policy and in phases there are none."""
+    if not config.max_staleness or config.asynchrony == "phases":
+        return "abort"
+    if config.asynchrony == "boundary":
+        return "wait"
+    return "recompute" if config.service.recompute_cache else "continue"

@@ -1,0 +1,62 @@
+"""What a line of metrics.jsonl says of the rollouts of a step, and how long its parts took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax import learner
+from isocompute_jax.records.rollout import RolloutGroup
+
+
+class Phases:
+    """Seconds spent in each phase of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """The phase `name` ends now."""
+        now = time.perf_counter()
+        self.seconds[name] = round(now - self._last, 6)
+        self._last = now
+
+
+def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
+    rewards = np.stack([learner.rewards_of(group) for group in groups])
+    completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(len(completion.tokens) for completion in completions)
+    return {
+        "reward": float(rewards.mean()),
+        "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
+        "completion_length": tokens / len(completions),
+        "truncation_rate": sum(completion.finish_reason == "length" for completion in completions) / len(completions),
+        "sampler_entropy": -float(sum(completion.logprobs.sum() for completion in completions)) / tokens,
+    }
+
+
+def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int) -> dict[str, Any]:
+    """How many updates old the weights behind a batch were, when update `step` used it.
+
+    Args:
+      groups: the batch, groups without signal included.
+      step: updates made before this one.
+      window: ages lie in [0, window).
+
+    Returns:
+      `staleness`, the age of the oldest token; `staleness_mean`, of trained tokens; and `staleness_histogram`: how many
+      trained tokens are 0, 1, ... window - 1 updates old.
+    """
+    completions = [completion for group in groups for completion in group.completions]
+    oldest = min(int(completion.policy_versions.min()) for completion in completions)
+    ages = step - np.concatenate([completion.policy_versions[completion.mask] for completion in completions])
+    return {
+        "staleness": step - oldest,
+        "staleness_mean": float(ages.mean()),
+        "staleness_histogram": np.bincount(ages, minlength=window).tolist(),
+    }

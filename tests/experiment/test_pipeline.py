@@ -1,0 +1,182 @@
+"""The window: whatever finishes when, no rollout is too old, none is lost, doubled, dropped or preferred."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.step_metrics import staleness_metrics
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Problem
+from tests.experiment.samplers import ScriptedSampler
+
+PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
+
+
+def make_requests(problems, step):
+    params = SamplingParams(1.0, 1.0, 3)
+    return [SampleRequest(problem, np.array([1], np.int32), 2, 0, step, params) for problem in problems]
+
+
+def make_stream(problems_per_batch=3):
+    return ProblemStream(PROBLEMS, problems_per_batch=problems_per_batch, seed=0)
+
+
+def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_batch=3):
+    stream = make_stream(problems_per_batch)
+    return Pipeline(stream, sampler, make_requests, num_steps=num_steps, window=window, at_once=at_once)
+
+
+def names(groups):
+    return [group.problem.id for group in groups]
+
+
+def batches(num_steps, problems_per_batch=3):
+    """What the stream holds for each step."""
+    stream = make_stream(problems_per_batch)
+    return [[problem.id for problem in next(stream)] for _ in range(num_steps)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(0, 4), st.integers(1, 12), st.integers(1, 3))
+def test_any_order_of_completion_keeps_the_bound_and_uses_everything_once(data, k, num_steps, problems_per_batch):
+    sampler = ScriptedSampler(lambda out: data.draw(st.integers(0, out - 1)))
+    pipeline = make_pipeline(sampler, num_steps=num_steps, window=k + 1, problems_per_batch=problems_per_batch)
+    asked = 0
+    for step, expected in enumerate(batches(num_steps, problems_per_batch)):
+        sampler.update_weights(None, version=step)
+        before = len(sampler.out)
+        pipeline.submit(step)
+        asked += len(sampler.out) - before
+        # Submitted as far as the window and the end of the run allow, and no further.
+        assert asked == min(step + k + 1, num_steps) * problems_per_batch
+        [groups] = pipeline.receive(step)
+        assert names(groups) == expected and {group.step for group in groups} == {step}
+        metrics = staleness_metrics(groups, step=step, window=k + 1)
+        # The first token is as old as the bound allows: batch u is submitted under weights u - k.
+        assert metrics["staleness"] == min(step, k)
+        assert len(metrics["staleness_histogram"]) == k + 1
+    assert sampler.out == []
+
+
+def test_a_slow_group_is_waited_for_at_its_deadline_and_holds_back_no_one_before():
+    """k = 1. p_slow of batch 1 finishes last of all that is out: update 0 does not wait for it, update 1 does."""
+    first, second, third = batches(3)
+    slow = second[1]
+    order = []
+
+    def choose(out):
+        places = [i for i, (request, _) in enumerate(sampler.out) if (request.step, request.problem.id) != (1, slow)]
+        place = places[-1] if places else 0  # the newest first, too
+        order.append((sampler.out[place][0].step, sampler.out[place][0].problem.id))
+        return place
+
+    sampler = ScriptedSampler(choose)
+    pipeline = make_pipeline(sampler, window=2, num_steps=3)
+    for step, expected in enumerate((first, second, third)):
+        sampler.update_weights(None, version=step)
+        pipeline.submit(step)
+        [groups] = pipeline.receive(step)
+        assert names(groups) == expected
+        if step == 0:
+            assert (1, slow) not in order
+    assert order[-1] == (1, slow) and len(order) == 9  # all of batch 2 was there before it, and waited
+
+
+def test_phases_hand_out_their_batches_together_and_submit_nothing_between():
+    """k = 3 updates a phase, 7 steps: phases of 3, 3 and 1."""
+    sampler = ScriptedSampler(lambda out: out - 1)
+    pipeline = make_pipeline(sampler, num_steps=7, window=3, at_once=3)
+    expected = batches(7)
+    for start, size in ((0, 3), (3, 3), (6, 1)):
+        sampler.update_weights(None, version=start)
+        pipeline.submit(start)
+        assert [names(groups) for groups in pipeline.receive(start)] == expected[start : start + size]
+        assert sampler.out == []
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_restart_draws_what_was_out_again(window):
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler, window=window)
+    expected = batches(9)
+    for step in range(4):
+        sampler.update_weights(None, version=step)
+        pipeline.submit(step)
+        pipeline.receive(step)
+    pipeline.submit(4)  # lost in the crash
+    restarted = make_pipeline(sampler, window=window)
+    restarted.restart(4, pipeline.position(4))
+    sampler.close()
+    for step in range(4, 9):
+        sampler.update_weights(None, version=step)
+        restarted.submit(step)
+        [groups] = restarted.receive(step)
+        assert names(groups) == expected[step]
+    assert sampler.out == []
+
+
+def test_a_position_is_kept_when_submitting_fails():
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler)
+    start = pipeline.position(0)
+    with pytest.raises(AssertionError):
+        pipeline.submit(0)  # it has no weights yet
+    assert pipeline.position(0) == start == make_stream().get_state()
+
+
+# --- samplers that break their word
+
+
+def test_weights_older_than_the_bound_are_an_error():
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler, window=2)
+    for step in range(3):
+        sampler.update_weights(None, version=step)
+        pipeline.submit(step)
+        if step == 2:
+            sampler.out = [(request, start - 1) for request, start in sampler.out]  # an endpoint missed update 1
+            with pytest.raises(RunError, match=r"was sampled under weights 0 to 2, where 1 to 2 were asked for"):
+                pipeline.receive(step)
+        else:
+            pipeline.receive(step)
+
+
+def test_groups_of_the_future_twice_and_lost_are_errors():
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler, window=1)
+    sampler.update_weights(None, version=5)
+    pipeline.submit(0)
+    with pytest.raises(RunError, match="weights 5 to 5, where 0 to 0"):
+        pipeline.receive(0)
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler, window=1)
+    sampler.update_weights(None, version=0)
+    pipeline.submit(0)
+    sampler.out = [sampler.out[0], *sampler.out]
+    with pytest.raises(RunError, match="twice, or unasked"):
+        pipeline.receive(0)
+    sampler = ScriptedSampler(lambda out: 0)
+    pipeline = make_pipeline(sampler, window=1)
+    sampler.update_weights(None, version=0)
+    pipeline.submit(0)
+    sampler.out.pop()
+    with pytest.raises(RunError, match="lost groups"):
+        pipeline.receive(0)
+
+
+def test_staleness_by_hand():
+    """Four tokens at update 5, one of them context: ages 0, 2 and 3 are trained, the oldest of all is 4."""
+    sampler = ScriptedSampler(lambda out: 0)
+    sampler.update_weights(None, version=0)
+    sampler.submit(make_requests(PROBLEMS[:1], 0))
+    [group] = sampler.completed()
+    [completion, _] = group.completions
+    object.__setattr__(completion, "policy_versions", np.array([1, 2, 3, 5], np.int32))
+    object.__setattr__(completion, "mask", np.array([False, True, True, True]))
+    object.__setattr__(group, "completions", (completion,))
+    metrics = staleness_metrics([group], step=5, window=5)
+    assert metrics == {"staleness": 4, "staleness_mean": pytest.approx(5 / 3), "staleness_histogram": [1, 0, 1, 1, 0]}
