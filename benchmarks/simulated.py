@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncGenerator
 
 import numpy as np
@@ -19,15 +20,18 @@ from isocompute_jax import app
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service import server_flags
 from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.engines.vllm import checkpoint
 from isocompute_jax.service.server import serve
 from isocompute_jax.service.weights import TensorSpec, WeightFile
 
-TICK_S = 0.005
+THAW_POLL_S = 0.005
 KEPT_BYTES = 1 << 20
 
 
 class SimulatedEngine:
     """Implements `service.engines.base.Engine`: `slots` rollouts at once, each at `tokens_per_s`.
+
+    A rollout sleeps once, for as long as its tokens take; which of them were drawn by a moment follows from the clock.
 
     Args:
       tensors: what updates must hold.
@@ -51,15 +55,43 @@ class SimulatedEngine:
         max_model_len: int = 4096,
     ):
         self.facts = EngineFacts("simulated", "1", "simulated", vocab_size, max_model_len, 1024, tensors)
-        self.tokens_generated = 0
         self.version = 0
-        self.frozen = False
         self.dead = False
         self.weights = b""
         self._tokens_per_s = tokens_per_s
         self._median_length = median_length
         self._tail = tail
         self._slots = asyncio.Semaphore(slots)
+        self._frozen_at: float | None = None
+        self._frozen_s = 0.0
+        self._updated_at: list[float] = []
+        self._versions = [0]
+        self._running: dict[object, tuple[float, int]] = {}
+        self._ended_tokens = 0
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it draws nothing, though it has work."""
+        return self._frozen_at is not None
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        now = time.monotonic()
+        if self._frozen_at is not None:
+            self._frozen_s += now - self._frozen_at
+        self._frozen_at = now if frozen else None
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens drawn since the start, those of rollouts that are still being drawn included."""
+        return self._ended_tokens + sum(self._drawn(began, length) for began, length in [*self._running.values()])
+
+    def _now(self) -> float:
+        """Seconds on a clock that stands still while the engine is frozen."""
+        return (time.monotonic() if self._frozen_at is None else self._frozen_at) - self._frozen_s
+
+    def _drawn(self, began: float, length: int) -> int:
+        return min(length, int((self._now() - began) * self._tokens_per_s))
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -88,28 +120,34 @@ class SimulatedEngine:
         wanted = int(max(1.0, self._median_length * np.exp(self._tail * random.standard_normal())))
         length = min(wanted, request.params.max_tokens)
         tokens = random.integers(0, self.facts.vocab_size, length).astype(np.int32)
-        versions = np.empty(length, np.int32)
         async with self._slots:
-            done, debt = 0, 0.0
-            while done < length:
-                await asyncio.sleep(TICK_S)
-                if self.frozen:
-                    continue
-                debt += TICK_S * self._tokens_per_s
-                new = min(length - done, int(debt))
-                debt -= new
-                versions[done : done + new] = self.version
-                done += new
-                self.tokens_generated += new
+            began = self._now()
+            await self._wait(began, length)
         reason = "stop" if wanted <= request.params.max_tokens else "length"
         logprobs = np.full(length, -np.log(self.facts.vocab_size), np.float32)
-        await finished.put((index, Completion(tokens, logprobs, np.ones(length, bool), versions, reason)))
+        drawn_at = began + np.arange(1, length + 1) / self._tokens_per_s
+        versions = np.array(self._versions, np.int32)[np.searchsorted(self._updated_at, drawn_at)]
+        finished.put_nowait((index, Completion(tokens, logprobs, np.ones(length, bool), versions, reason)))
+
+    async def _wait(self, began: float, length: int) -> None:
+        """Until `length` tokens are drawn."""
+        slot = object()
+        self._running[slot] = began, length
+        try:
+            while (left := began + length / self._tokens_per_s - self._now()) > 0:
+                await asyncio.sleep(THAW_POLL_S if self.frozen else left)
+            self._running[slot] = began, 0
+            self._ended_tokens += length
+        finally:
+            self._ended_tokens += self._drawn(*self._running.pop(slot))
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """Keeps the file's bytes, or the first of them, for tests to look at."""
         with open(weights.path, "rb") as file:
             self.weights = file.read(KEPT_BYTES)
         self.version = version
+        self._updated_at.append(self._now())
+        self._versions.append(version)
         return 0.0
 
     async def check_health(self) -> None:
@@ -128,6 +166,7 @@ _MEDIAN_LENGTH = flags.DEFINE_float("median_length", 8.0, "Median length of comp
 _TAIL = flags.DEFINE_float("tail", 0.0, "Standard deviation of the logarithm of the length.")
 _VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32, "Token ids.", 1)
 _MAX_MODEL_LEN = flags.DEFINE_integer("max_model_len", 4096, "Longest prompt and completion together.", 2)
+_MODEL = flags.DEFINE_string("model", None, "Updates hold the tensors of this Hugging Face directory.")
 _TENSOR_MIB = flags.DEFINE_multi_integer(
     "tensor_mib", [], "Updates hold a float32 tensor of so many MiB; may be given several times. A 4 x 4 one if absent."
 )
@@ -136,6 +175,8 @@ _TENSOR_MIB = flags.DEFINE_multi_integer(
 def main() -> None:
     """Flags -> one call."""
     tensors = tuple(TensorSpec(f"weight.{i}", "float32", (mib * 256, 1024)) for i, mib in enumerate(_TENSOR_MIB.value))
+    if _MODEL.value:
+        tensors = checkpoint.tensor_specs(_MODEL.value, dtype=checkpoint.resolve_dtype(_MODEL.value, "auto"), load=True)
     engine = SimulatedEngine(
         tensors or (TensorSpec("weight", "float32", (4, 4)),),
         tokens_per_s=_TOKENS_PER_S.value,
