@@ -284,6 +284,7 @@ class Servicer:
             "Groups that wait for an update.",
             lambda: sum(not g.running for g in [*groups.values()]),
         )
+        watch("weight_senders", "Senders of the update that is coming in.", lambda: self.updates.senders)
         watch("version", "Version of the weights.", lambda: self._version)
         watch("serving", "1 while groups are taken.", lambda: self.serving)
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import grpc
 import numpy as np
-import xxhash
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service import sampler_pb2 as pb
@@ -249,14 +248,6 @@ def part_of(box: pb.Box, order: Sequence[int], tensors: Sequence[TensorSpec]) ->
 def part_bytes(part: Part, tensors: Sequence[TensorSpec]) -> int:
     """Size of a part in bytes."""
     return math.prod(part.shape) * DTYPE_BYTES[tensors[part.tensor].dtype]
-
-
-def check_data(name: str, data: bytes | memoryview, size: int, checksum: int) -> None:
-    """Refuses a chunk whose data have another size than their box, or another checksum than their sender's."""
-    if len(data) != size:
-        raise _invalid(f"tensor {name!r}: a chunk has {len(data)} bytes, its box {size}")
-    if xxhash.xxh3_64_intdigest(data) != checksum:
-        raise Refusal(grpc.StatusCode.DATA_LOSS, f"tensor {name!r}: a chunk does not have its checksum")
 
 
 def _invalid(message: str) -> Refusal:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import grpc
+import xxhash
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.chunks import Chunk
@@ -25,7 +26,6 @@ from isocompute_jax.service.staging import (
     Part,
     StagingArea,
     StagingFile,
-    check_data,
     part_bytes,
     part_of,
     tensor_order,
@@ -93,6 +93,11 @@ class Updates:
         self._current: Update | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
+
+    @property
+    def senders(self) -> int:
+        """Calls that are part of the current update."""
+        return len(self._current.calls) if self._current is not None else 0
 
     async def receive(self, messages: Messages) -> pb.UpdateWeightsReply:
         """One sender's call, from its header to the reply.
@@ -174,8 +179,12 @@ class Updates:
             message = await self._next(messages)
             if isinstance(message, Chunk):
                 part = part_of(message.box, order, self._area.tensors)
+                size = part_bytes(part, self._area.tensors)
+                if len(message.data) != size:
+                    name = self._area.tensors[part.tensor].name
+                    raise _invalid(f"tensor {name!r}: a chunk has {len(message.data)} bytes, its box {size}")
                 update.ledger.add(part)
-                received += part_bytes(part, self._area.tensors)
+                received += size
                 waiting.append(self._in_thread(update, _write, await self._staged(update), part, message))
                 if len(waiting) > WRITES_AHEAD:
                     await waiting.popleft()
@@ -218,8 +227,9 @@ class Updates:
         future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         update.writes.add(future)
         future.add_done_callback(update.writes.discard)
-        future.add_done_callback(_seen)
-        return asyncio.shield(future)
+        shielded = asyncio.shield(future)
+        shielded.add_done_callback(_seen)
+        return shielded
 
     async def _next(self, messages: Messages) -> Message:
         message = await self._wait(messages(), "the next part of the weights")
@@ -278,7 +288,8 @@ class Updates:
 
 
 def _write(file: StagingFile, part: Part, chunk: Chunk) -> None:
-    check_data(file.tensors[part.tensor].name, chunk.data, part_bytes(part, file.tensors), chunk.checksum)
+    if xxhash.xxh3_64_intdigest(chunk.data) != chunk.checksum:
+        raise _lost(f"tensor {file.tensors[part.tensor].name!r}: a chunk does not have its checksum")
     file.write(part, chunk.data)
 
 

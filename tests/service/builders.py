@@ -170,15 +170,15 @@ def update(values: Sequence[np.ndarray], **fields) -> list[pb.UpdateWeightsReque
     return [header(**fields), *(chunk(i, value) for i, value in parts), end(sum(value.nbytes for _, value in parts))]
 
 
-def manifest(path: pathlib.Path, values: Sequence[np.ndarray], **fields) -> pb.UpdateWeightsRequest:
+def manifest(file: pathlib.Path, values: Sequence[np.ndarray], **fields) -> pb.UpdateWeightsRequest:
     """Writes all tensors to a file as `file_layout` says, and names it."""
     starts, size = file_layout(TENSORS)
     content = bytearray(size)
     for start, value in zip(starts, values, strict=True):
         content[start : start + value.nbytes] = value.tobytes()
-    path.write_bytes(content)
+    file.write_bytes(content)
     settings = {
-        "path": str(path),
+        "path": str(file),
         "size": size,
         "checksum": xxhash.xxh3_64_intdigest(bytes(content)),
         "boxes": [pb.Box(tensor=i, offset=[0] * len(t.shape), shape=t.shape) for i, t in enumerate(TENSORS)],
