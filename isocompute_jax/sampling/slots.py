@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
@@ -63,7 +62,7 @@ class Slots(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """Sequences that enter slots, made on the host. Those that fill the shape up have the slot S, which does not exist.
+    """Sequences that enter slots. Those that fill the shape up have the slot S, which does not exist.
 
     Attributes:
       slot: [A] where to.
@@ -78,16 +77,16 @@ class Admission(NamedTuple):
       stops: [A, V].
     """
 
-    slot: Int[np.ndarray, "A"]
-    source: Int[np.ndarray, "A"]
-    token: Int[np.ndarray, "A"]
-    position: Int[np.ndarray, "A"]
-    left: Int[np.ndarray, "A"]
-    key_words: UInt32[np.ndarray, "A 4"]
-    rollout: UInt32[np.ndarray, "A"]
-    temperature: Float[np.ndarray, "A"]
-    top_p: Float[np.ndarray, "A"]
-    stops: Bool[np.ndarray, "A V"]
+    slot: Int[Array, "A"]
+    source: Int[Array, "A"]
+    token: Int[Array, "A"]
+    position: Int[Array, "A"]
+    left: Int[Array, "A"]
+    key_words: UInt32[Array, "A 4"]
+    rollout: UInt32[Array, "A"]
+    temperature: Float[Array, "A"]
+    top_p: Float[Array, "A"]
+    stops: Bool[Array, "A V"]
 
 
 class Drawn(NamedTuple):
@@ -117,11 +116,19 @@ def init_slots(
     return make(config, slots, length, key_block)
 
 
-def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, shards: int = 1) -> int:
-    """The most slots, in multiples of `shards` x ROW_MULTIPLE, whose keys and values fit `cache_bytes`; perhaps 0."""
+def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, mesh: Mesh | None = None) -> int:
+    """The most slots whose keys and values fit `cache_bytes` of each device, a multiple of `slot_multiple`; maybe 0."""
     cache = jax.eval_shape(lambda: _idle(config, 1, length, KEY_BLOCK)).cache
-    multiple = shards * ROW_MULTIPLE
-    return cache_bytes // (sum(x.size * x.dtype.itemsize for x in cache) * multiple) * multiple
+    parts = 1 if mesh is None else mesh.shape["tensor"]
+    if config.num_kv_heads % parts:
+        parts = 1  # then each device has all heads
+    of_each = cache_bytes * parts // (sum(x.size * x.dtype.itemsize for x in cache) * ROW_MULTIPLE)
+    return of_each * slot_multiple(mesh)
+
+
+def slot_multiple(mesh: Mesh | None) -> int:
+    """Numbers of slots are multiples of it: ROW_MULTIPLE in each shard."""
+    return ROW_MULTIPLE * (1 if mesh is None else sharding.batch_shards(mesh))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "mesh"), donate_argnames="slots")

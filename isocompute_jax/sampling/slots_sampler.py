@@ -9,17 +9,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax.model import ModelConfig, Params
-from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import Completion
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Completion, Problem
 from isocompute_jax.sampling.in_process import problem_words
 from isocompute_jax.sampling.slots import (
     KEY_BLOCK,
@@ -45,7 +44,7 @@ T = TypeVar("T")
 class _Group:
     """A group of which some rollouts have not begun: the next is `begun`."""
 
-    ticket: Hashable
+    ticket: int
     request: SampleRequest
     stop_tokens: tuple[int, ...]
     begun: int = 0
@@ -116,11 +115,21 @@ class SlotSampler:
         """Whether anything waits or runs."""
         return bool(self._waiting) or any(rollout is not None for rollout in self._rollouts)
 
-    def submit(self, ticket: Hashable, request: SampleRequest, stop_tokens: Sequence[int]) -> None:
+    def compile(self) -> None:
+        """Compiles everything, so that the first group does not wait for it. Nothing may run or wait."""
+        problem = Problem(id="", prompt="", answer="", task="")
+        request = SampleRequest(problem, np.zeros(2, np.int32), 1, 0, 0, SamplingParams(1.0, 1.0, 1))
+        self.submit(0, request, ())
+        self.step()
+        none = np.zeros(len(self._rollouts), bool)
+        self._slots = clear(release(self._slots, none, mesh=self._mesh), none, mesh=self._mesh)
+        self.tokens_generated = 0
+
+    def submit(self, ticket: int, request: SampleRequest, stop_tokens: Sequence[int]) -> None:
         """Queues a group, whose prompt and `max_tokens` fit `length`; `ticket` is what `step` calls it by."""
         self._waiting.append(_Group(ticket, request, tuple(stop_tokens)))
 
-    def cancel(self, tickets: Iterable[Hashable]) -> None:
+    def cancel(self, tickets: Iterable[int]) -> None:
         """Forgets groups. Tickets that are not there are passed over."""
         tickets = set(tickets)
         self._waiting = collections.deque(group for group in self._waiting if group.ticket not in tickets)
@@ -129,7 +138,7 @@ class SlotSampler:
             self._slots = release(self._slots, chosen, mesh=self._mesh)
             self._free(np.flatnonzero(chosen))
 
-    def step(self) -> list[tuple[Hashable, int, Completion]]:
+    def step(self) -> list[tuple[int, int, Completion]]:
         """Fills free slots, draws a chunk of tokens, and returns what ended: (ticket, rollout index, completion).
 
         A chunk ends early when an eighth of the slots has come free and groups wait.
@@ -140,7 +149,7 @@ class SlotSampler:
         self._slots, drawn = advance(
             self._params,
             self._slots,
-            jnp.int32(at_least),
+            np.int32(at_least),
             config=self._config,
             steps=self._chunk_steps,
             mesh=self._mesh,
@@ -205,32 +214,32 @@ class SlotSampler:
                 )
 
     def _admission(self, batch: Sequence[tuple[int, int]]) -> Admission:
-        admission = Admission(
-            slot=np.full(ADMITTED, len(self._rollouts), np.int32),
-            source=np.zeros(ADMITTED, np.int32),
-            token=np.zeros(ADMITTED, np.int32),
-            position=np.zeros(ADMITTED, np.int32),
-            left=np.zeros(ADMITTED, np.int32),
-            key_words=np.zeros((ADMITTED, 4), np.uint32),
-            rollout=np.zeros(ADMITTED, np.uint32),
-            temperature=np.ones(ADMITTED, np.float32),
-            top_p=np.ones(ADMITTED, np.float32),
-            stops=np.zeros((ADMITTED, self._config.vocab_size), bool),
+        arrays: Any = Admission(  # the host's: they travel with the call
+            slot=_filled(ADMITTED, len(self._rollouts), np.int32),
+            source=_filled(ADMITTED, 0, np.int32),
+            token=_filled(ADMITTED, 0, np.int32),
+            position=_filled(ADMITTED, 0, np.int32),
+            left=_filled(ADMITTED, 0, np.int32),
+            key_words=_filled((ADMITTED, 4), 0, np.uint32),
+            rollout=_filled(ADMITTED, 0, np.uint32),
+            temperature=_filled(ADMITTED, 1, np.float32),
+            top_p=_filled(ADMITTED, 1, np.float32),
+            stops=_filled((ADMITTED, self._config.vocab_size), False, np.bool_),
         )
         for i, (slot, source) in enumerate(batch):
             rollout = self._rollouts[slot]
             assert rollout is not None
             request = rollout.group.request
-            admission.slot[i], admission.source[i] = slot, source
-            admission.token[i], admission.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
-            admission.left[i] = request.params.max_tokens
-            admission.key_words[i] = (request.seed, request.step, *problem_words(request.problem.id))
-            admission.rollout[i] = rollout.index
-            admission.temperature[i], admission.top_p[i] = request.params.temperature, request.params.top_p
-            admission.stops[i, list(rollout.group.stop_tokens)] = True
-        return admission
+            arrays.slot[i], arrays.source[i] = slot, source
+            arrays.token[i], arrays.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
+            arrays.left[i] = request.params.max_tokens
+            arrays.key_words[i] = (request.seed, request.step, *problem_words(request.problem.id))
+            arrays.rollout[i] = rollout.index
+            arrays.temperature[i], arrays.top_p[i] = request.params.temperature, request.params.top_p
+            arrays.stops[i, list(rollout.group.stop_tokens)] = True
+        return arrays
 
-    def _harvest(self, drawn: Any) -> list[tuple[Hashable, int, Completion]]:
+    def _harvest(self, drawn: Any) -> list[tuple[int, int, Completion]]:
         """Takes what was drawn (`Drawn` on the host), and what ended out of its slots."""
         finished = []
         ended = []
@@ -257,6 +266,10 @@ class SlotSampler:
             self._rollouts[slot] = None
         if poisoned.any():
             self._slots = clear(self._slots, poisoned, mesh=self._mesh)
+
+
+def _filled(shape: int | tuple[int, ...], value: Any, dtype: Any) -> Any:
+    return np.full(shape, value, dtype)
 
 
 def _batched(items: Sequence[T], size: int) -> Iterable[list[T]]:
