@@ -165,6 +165,7 @@ class Member:
         finally:
             if self._push is not None:
                 self._push.cancel()
+                await asyncio.wait([self._push])
 
     async def _poll(self) -> None:
         pushes = self._pushes

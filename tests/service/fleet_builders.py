@@ -43,7 +43,7 @@ class Live:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.address = self._up.result()
-        self.port = int(self.address.rsplit(":", 1)[1]) if ":" in self.address else 0
+        self.port = 0 if self.address.startswith("unix:") else int(self.address.rsplit(":", 1)[1])
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
