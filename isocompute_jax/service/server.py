@@ -100,13 +100,14 @@ class Server:
         self._metrics = None
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
-        if config.token_file and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        token = _token(config.token_file)
+        if token and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
             log.warning("--token_file=%s can be read by other users: chmod 600 it", config.token_file)
         self._area = StagingArea(config.weights_dir, engine.facts.tensors)
         self.servicer = Servicer(
             engine,
             self._area,
-            token=_token(config.token_file),
+            token=token,
             wait_for_weights=config.wait_for_weights,
             max_groups=config.max_groups,
             max_message_bytes=config.max_message_mib * MIB,

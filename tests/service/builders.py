@@ -13,6 +13,7 @@ from benchmarks.simulated import SimulatedEngine
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import sampler_pb2_grpc, wire
 from isocompute_jax.service.server import Server, ServerConfig
+from isocompute_jax.service.servicer import SERVICE
 from isocompute_jax.service.weights import TensorSpec, WeightFile, file_layout
 
 TENSORS = (
@@ -68,10 +69,15 @@ class Probe(SimulatedEngine):
 
 
 class Client:
-    """A channel to a server, and its methods."""
+    """Channels to a server, and its methods.
 
-    def __init__(self, channel: grpc.aio.Channel):
+    Streams go out over a blocking channel: one of asyncio reports INTERNAL instead of the server's status when the
+    server ends a call while the client still writes to it.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, blocking: grpc.Channel):
         self.channel = channel
+        self.blocking = blocking
         self.stub = sampler_pb2_grpc.SamplerStub(channel)
 
     async def status(self, *, tensors: bool = False) -> pb.StatusReply:
@@ -84,8 +90,14 @@ class Client:
         return [done async for reply in self.start(**fields) for done in reply.completions]
 
     async def update(self, messages, *, token: str = "") -> pb.UpdateWeightsReply:
+        return await self.stream("UpdateWeights", [message.SerializeToString() for message in messages], token=token)
+
+    async def stream(self, method: str, messages: Sequence[bytes], *, token: str = "") -> pb.UpdateWeightsReply:
         metadata = (("authorization", f"Bearer {token}"),) if token else None
-        return await self.stub.UpdateWeights(iter(messages), metadata=metadata)
+        call = self.blocking.stream_unary(
+            f"/{SERVICE}/{method}", response_deserializer=pb.UpdateWeightsReply.FromString
+        )
+        return await asyncio.to_thread(call, iter(messages), timeout=LIMIT_S, metadata=metadata)
 
 
 @contextlib.asynccontextmanager
@@ -97,11 +109,14 @@ async def serving(
     await server.start()
     if credentials is None:
         channel = grpc.aio.insecure_channel(server.address, options=options)
+        blocking = grpc.insecure_channel(server.address)
     else:
         channel = grpc.aio.secure_channel(server.address, credentials, options=options)
+        blocking = grpc.secure_channel(server.address, credentials)
     try:
         async with channel:
-            yield server, Client(channel)
+            with blocking:
+                yield server, Client(channel, blocking)
     finally:
         await server.stop(0)
 
@@ -116,11 +131,11 @@ def request(**fields) -> pb.SampleRequest:
     return pb.SampleRequest(**({"group_id": "g", "problem_id": "p", "prompt_tokens": [1, 2], "group_size": 2} | fields))
 
 
-async def refused(awaitable, code: grpc.StatusCode, *words: str) -> grpc.aio.AioRpcError:
+async def refused(awaitable, code: grpc.StatusCode, *words: str) -> grpc.RpcError:
     """Awaits a call that must end with a status whose message has these words."""
     try:
         result = await awaitable
-    except grpc.aio.AioRpcError as error:
+    except grpc.RpcError as error:
         assert error.code() == code, error
         for word in words:
             assert word in (error.details() or ""), error.details()
