@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.chunks import read_request
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.engines.base import Engine, EngineError
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
@@ -346,6 +347,8 @@ def _refusing(servicer: Servicer, method: Callable) -> Callable:
             return await method(message, context)
         except Refusal as error:
             refusal = error
+        except InputError as error:  # of an engine that cannot draw what is asked
+            refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except EngineError as error:
             await servicer.fail(str(error))
             refusal = Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {error}")

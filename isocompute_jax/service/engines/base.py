@@ -85,7 +85,8 @@ class Engine(Protocol):
     def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
 
-        Raises EngineError when the engine has died.
+        Raises EngineError when the engine has died, and InputError, before anything is drawn, for a request that it
+        cannot serve.
         """
         ...
 
