@@ -14,10 +14,10 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.chunks import read_request
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.engines.base import Engine, EngineError
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
