@@ -36,3 +36,31 @@ def undisturbed(base_run, tmp_path_factory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
     train(base_run, workdir)
     return workdir
+
+
+@pytest.fixture
+def use_sampler(monkeypatch):
+    """Puts a sampler in the place of the service; returns the list of those that the loop made."""
+
+    def use(cls, **options):
+        made = []
+
+        def make(config, model_config, params, *, workdir, tokenizer, mesh):
+            made.append(
+                cls(
+                    model_config,
+                    params,
+                    stop_tokens=tokenizer.eos_ids,
+                    pad_token=tokenizer.pad_id,
+                    max_prompt_tokens=config.sampling.max_prompt_tokens,
+                    max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
+                    mesh=mesh,
+                    **options,
+                )
+            )
+            return made[-1]
+
+        monkeypatch.setattr("isocompute_jax.experiment.loop.make_sampler", make)
+        return made
+
+    return use

@@ -97,9 +97,15 @@ class LaggingSampler(InProcessSampler):
 class ShuffledSampler(InProcessSampler):
     """Groups arrive in any order; what they are is not changed."""
 
+    closed = False
+
     def completed(self, *, lane=TRAIN):
         groups = list(super().completed(lane=lane))
         yield from (groups[i] for i in np.random.default_rng(len(groups)).permutation(len(groups)))
+
+    def close(self):
+        super().close()
+        self.closed = True
 
 
 class FailingSampler(ShuffledSampler):

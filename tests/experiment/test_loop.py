@@ -94,6 +94,10 @@ def test_evaluations_have_a_line_per_set_and_every_column(undisturbed, base_run)
         assert line["entropy"] > 0 and 0 <= line["truncation_rate"] <= 1 and 1 <= line["completion_length"] <= 2
 
 
+def test_in_one_process_there_is_nothing_to_check(undisturbed):
+    assert not (undisturbed / run_files.AGREEMENT).exists()
+
+
 def test_the_books_keep_evaluation_apart(undisturbed, base_run):
     metrics = run_files.read_lines(undisturbed / run_files.METRICS)
     evaluations = run_files.read_lines(undisturbed / run_files.EVAL)

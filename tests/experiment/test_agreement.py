@@ -1,0 +1,218 @@
+"""Samplers that do not compute the learner's policy are caught, and say what to look at."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.sampling import InProcessSampler
+from tests.experiment import builders
+from tests.model.tiny import random_params
+
+MODEL = dataclasses.replace(builders.MODEL, tied_embeddings=False)
+PROBLEMS, SAMPLES = 4, 4
+
+
+@pytest.fixture(scope="module")
+def config(base_run, tmp_path_factory):
+    """`base_run` on a model with a head of its own, over a service."""
+    directory = tmp_path_factory.mktemp("agreement") / "model"
+    model.save_checkpoint(directory, MODEL, random_params(MODEL), tokenizer_from=base_run.model)
+    config = override(override(base_run, "model", str(directory)), "service.endpoints", "nowhere:1")
+    agreement = AgreementConfig(every=2, problems=PROBLEMS, samples=SAMPLES)
+    return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig())
+
+
+@pytest.fixture
+def start(config, use_sampler, tmp_path):
+    """A run over a sampler, before its first step."""
+
+    def start(cls, **changes) -> loop.Run:
+        use_sampler(cls)
+        changed = config
+        for name, value in changes.items():
+            changed = override(changed, name.replace("__", "."), value)
+        run = loop.Run(changed.resolved(), tmp_path / "run")
+        run.restore()
+        return run
+
+    return start
+
+
+def update(run: loop.Run) -> None:
+    """An update as training makes many of: every weight moves, by a tenth of its size."""
+    rng = np.random.default_rng(run.ledger.step)
+    moved = jax.tree.map(lambda x: x + 0.03 * rng.normal(size=x.shape).astype(x.dtype), run.state.params)
+    run.state = dataclasses.replace(run.state, step=run.state.step + 1, params=moved)
+    run.ledger = dataclasses.replace(run.ledger, step=run.ledger.step + 1)
+
+
+def lines_of(run: loop.Run) -> list[dict]:
+    return run_files.read_lines(run.path / run_files.AGREEMENT)
+
+
+class Recording(InProcessSampler):
+    """As it should be; remembers the prompts."""
+
+    prompts: list[list[bytes]]
+
+    def submit(self, requests, *, lane="train"):
+        assert lane == "agreement"
+        self.prompts = [*getattr(self, "prompts", []), [request.prompt_tokens.tobytes() for request in requests]]
+        super().submit(requests, lane=lane)
+
+
+def test_a_sound_sampler_agrees_and_is_booked_with_evaluation(start):
+    run = start(Recording)
+    run.check_agreement(book=True)
+    update(run)
+    run.check_agreement(book=True)
+    lines = lines_of(run)
+    assert [line["step"] for line in lines] == [0, 1]
+    for number, line in enumerate(lines, 1):
+        assert set(run_files.LINE_KEYS) <= set(line)
+        assert 0 < line["logprob_difference"] <= line["logprob_difference_max"] < 1e-5
+        assert line["compared_tokens"] * number <= line["evaluation_tokens"] + line["compared_tokens"]
+        assert line["evaluation_rollouts"] == number * PROBLEMS * SAMPLES and line["compute"] == 0
+    assert lines[1]["evaluation_tokens"] == lines[0]["compared_tokens"] + lines[1]["compared_tokens"]
+    # The same prompts again: a cache that outlived its weights shows on no others.
+    [first, second] = run.sampler.prompts
+    assert first == second and len(set(first)) == PROBLEMS
+
+
+# --- what goes wrong
+
+
+class StaleHead(InProcessSampler):
+    """Every tensor is updated but the head."""
+
+    def update_weights(self, params, *, version):
+        super().update_weights({**params, "head": getattr(self, "_params", params)["head"]}, version=version)
+
+
+@jax.jit
+def half_cached_logprobs(old, new, prompt, tokens):
+    """[1, 1, T] log-probabilities of `tokens` after `prompt`; all but its last token is cached from old weights."""
+    _, prefix = model.prefill(MODEL, old, prompt[:, :-1], jnp.ones_like(prompt[:, :-1], bool))
+    hidden = model.extend(MODEL, new, jnp.concatenate([prompt[:, None, -1:], tokens[..., :-1]], axis=-1), prefix)
+    logprobs = jax.nn.log_softmax(hidden @ new["head"])
+    return jnp.take_along_axis(logprobs, tokens[..., None], axis=-1)[..., 0]
+
+
+class StalePrefixCache(InProcessSampler):
+    """The keys and values of a prompt, but for its last token, are those of the weights that first saw it."""
+
+    def completed(self, *, lane="train"):
+        seen = vars(self).setdefault("seen", {})
+        for group in super().completed(lane=lane):
+            prompt = group.prompt_tokens
+            old = seen.setdefault(prompt.tobytes(), self._params)
+            rescored = []
+            for completion in group.completions:
+                tokens = np.zeros((1, 1, 2), np.int32)
+                tokens[0, 0, : len(completion.tokens)] = completion.tokens
+                logprobs = np.asarray(half_cached_logprobs(old, self._params, prompt[None], tokens))[0, 0]
+                rescored.append(dataclasses.replace(completion, logprobs=logprobs[: len(completion.tokens)]))
+            yield dataclasses.replace(group, completions=tuple(rescored))
+
+
+class UntemperedLogprobs(InProcessSampler):
+    """Draws at the temperature asked for, and reports another one's log-probabilities: here, draws from it."""
+
+    def submit(self, requests, *, lane="train"):
+        params = SamplingParams(1.0, 1.0, requests[0].params.max_tokens)
+        super().submit([dataclasses.replace(request, params=params) for request in requests], lane=lane)
+
+
+@pytest.mark.parametrize("cls", [StaleHead, StalePrefixCache])
+def test_what_is_stale_after_an_update_is_caught(start, cls):
+    """It agrees at the start, and no longer once the weights have moved."""
+    run = start(cls)
+    run.check_agreement(book=True)
+    [line] = lines_of(run)
+    assert line["logprob_difference"] < 1e-5
+    for _ in range(8):
+        update(run)
+    with pytest.raises(
+        RunError, match=r"differ by .* nats per token .*agreement\.stop = 0\.2\. Look at .*prefix cache"
+    ):
+        run.check_agreement(book=True)
+    assert len(lines_of(run)) == 1 and run.checked == 0  # it is not done, and comes again after a restart
+
+
+def test_a_wrong_temperature_is_caught_at_the_start(start):
+    run = start(UntemperedLogprobs, sampling__temperature=0.6)
+    with pytest.raises(RunError, match="temperature"):
+        run.measure()
+    assert not (run.path / run_files.EVAL).exists()  # before anything was spent on it
+
+
+def test_a_small_difference_is_a_warning(start, caplog):
+    """One update's worth of a stale head: more than two good engines differ by, and less than a broken one."""
+    run = start(StaleHead)
+    run.check_agreement(book=True)
+    assert "differ" not in caplog.text
+    update(run)
+    run.check_agreement(book=True)
+    [_, line] = lines_of(run)
+    assert 0.02 < line["logprob_difference"] < 0.2
+    assert "config.agreement.warn = 0.02. Look at the dtype of the head" in caplog.text
+
+
+def test_a_sampler_that_missed_an_update_is_caught_by_its_versions(start):
+    class Deaf(InProcessSampler):
+        def update_weights(self, params, *, version):
+            super().update_weights(params, version=0)
+
+    run = start(Deaf)
+    run.check_agreement(book=True)
+    update(run)
+    with pytest.raises(RunError, match="sampled under weights 0 to 0, where 1 to 1 were asked for"):
+        run.check_agreement(book=True)
+
+
+def test_numbers_that_are_none_are_caught(start):
+    class Broken(InProcessSampler):
+        def completed(self, *, lane="train"):
+            for group in super().completed(lane=lane):
+                broken = [dataclasses.replace(c, logprobs=c.logprobs * np.nan) for c in group.completions]
+                yield dataclasses.replace(group, completions=tuple(broken))
+
+    with pytest.raises(RunError, match="differ by nan nats per token"):
+        start(Broken).check_agreement(book=True)
+
+
+# --- when
+
+
+def test_checks_come_at_the_start_every_n_updates_and_at_every_restart(start):
+    """Every second update. What a restart checks stands in no log, and counts as drawn again."""
+    run = start(InProcessSampler, sampling__temperature=0.6)
+    for _ in range(4):
+        run.measure()
+        update(run)
+    run.checkpoint()
+    assert [line["step"] for line in lines_of(run)] == [0, 2]
+    run = start(InProcessSampler, sampling__temperature=0.6)
+    assert run.ledger.step == 4 and run.checked == 2
+    run.measure()  # due, and not done when the checkpoint was written
+    run.measure()
+    update(run)
+    run.measure()
+    run.checkpoint()
+    assert [line["step"] for line in lines_of(run)] == [0, 2, 4]
+    run = start(UntemperedLogprobs, sampling__temperature=0.6)
+    with pytest.raises(RunError, match="temperature"):
+        run.measure()  # not due, but servers may have changed
+    run = start(InProcessSampler, sampling__temperature=0.6)
+    run.measure()
+    assert run.ledger.redrawn_rollouts == PROBLEMS * SAMPLES
+    assert [line["step"] for line in lines_of(run)] == [0, 2, 4]

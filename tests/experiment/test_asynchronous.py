@@ -1,0 +1,302 @@
+"""Runs over samplers that answer in any order, under older weights, or not at all."""
+
+import dataclasses
+import functools
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import app, learner, model
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import EvaluationConfig, override
+from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.samplers import in_flight, make_sampler
+from isocompute_jax.learner import LossConfig
+from isocompute_jax.records import run_files
+from isocompute_jax.sampling import InProcessSampler
+from isocompute_jax.tasks import load_tokenizer, read_problems
+from tests.experiment import builders
+from tests.experiment.samplers import FailingSampler, LaggingSampler, ShuffledSampler
+
+
+@pytest.fixture
+def served(base_run):
+    """`base_run` over a service, without checks."""
+    return override(override(base_run, "service.endpoints", "nowhere:1"), "agreement.every", 0)
+
+
+def metrics_of(workdir):
+    return run_files.read_lines(workdir / run_files.METRICS)
+
+
+def evaluations_of(workdir):
+    return run_files.read_lines(workdir / run_files.EVAL)
+
+
+@pytest.mark.parametrize(
+    ("staleness", "asynchrony", "recompute", "expected"),
+    [
+        (0, "in_flight", False, "abort"),
+        (2, "in_flight", False, "continue"),
+        (2, "in_flight", True, "recompute"),
+        (2, "boundary", True, "wait"),
+        (2, "phases", True, "abort"),
+    ],
+)
+def test_what_new_weights_do_to_rollouts_in_flight(served, staleness, asynchrony, recompute, expected):
+    config = override(dataclasses.replace(served, max_staleness=staleness), "asynchrony", asynchrony)
+    assert in_flight(override(config, "service.recompute_cache", recompute)) == expected
+
+
+# --- a service that is lost
+
+
+CASES = [  # of a run of 6 steps with evaluations after 0, 2, 3, 4 and 6, and checks after 0, 3 and 6
+    ("update_weights", "", 0, 0),
+    ("update_weights", "", 4, 4),
+    ("completed", "train", 3, 3),
+    ("completed", "evaluation", 3, 2),
+    ("completed", "evaluation", 8, 6),
+    ("completed", "agreement", 0, 0),
+    ("completed", "agreement", 1, 3),
+]
+
+
+@pytest.fixture(scope="module")
+def short_run(base_run):
+    config = override(override(base_run, "service.endpoints", "nowhere:1"), "agreement.every", 3)
+    return dataclasses.replace(config, max_compute=64 * 6, checkpoint_every_s=1e9)
+
+
+@pytest.fixture(scope="module")
+def whole(short_run, tmp_path_factory):
+    """The undisturbed run, whose checks the sampler of this process takes part in."""
+    workdir = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            loop,
+            "make_sampler",
+            lambda config, *args, **kwargs: make_sampler(override(config, "service.endpoints", ""), *args, **kwargs),
+        )
+        loop.train(short_run, workdir)
+    return workdir
+
+
+@pytest.mark.parametrize(("method", "lane", "fatal", "step"), CASES)
+def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
+    short_run, whole, use_sampler, capsys, tmp_path, method, lane, fatal, step
+):
+    made = use_sampler(type("Lost", (FailingSampler,), {"method": method, "lane": lane, "fatal": fatal}))
+    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run")) == app.FAILED
+    assert "error: no endpoint has answered for 1800 s" in capsys.readouterr().err
+    assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == [str(step)]
+    assert made[0].closed
+    use_sampler(ShuffledSampler)
+    loop.train(short_run, tmp_path / "run")
+    for name in (run_files.METRICS, run_files.EVAL, run_files.AGREEMENT):
+        assert builders.log_lines(tmp_path / "run", name) == builders.log_lines(whole, name) != []
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+    if step < 6:  # the checkpoint of the last step was written before its evaluation
+        builders.assert_same_run(tmp_path / "run", whole)
+
+
+def test_on_policy_results_do_not_depend_on_arrival(short_run, whole, use_sampler, tmp_path):
+    use_sampler(ShuffledSampler)
+    loop.train(short_run, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", whole)
+
+
+def test_what_a_lost_endpoint_cost_is_booked_apart(short_run, whole, use_sampler, tmp_path):
+    """The sampler says that 5 rollouts were drawn again; the files are the undisturbed run's otherwise."""
+    use_sampler(FailingSampler)
+    loop.train(short_run, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", whole)
+    assert {line["redrawn_rollouts"] for line in metrics_of(tmp_path / "run")} == {5}
+    assert {line["redrawn_rollouts"] for line in metrics_of(whole)} == {0}
+
+
+def test_a_diverged_run_leaves_no_checkpoint_of_it(short_run, use_sampler, tmp_path):
+    use_sampler(ShuffledSampler)
+    config = override(short_run, "optimizer.base_lr", 1e30)
+    assert app.exit_code(lambda: loop.train(config, tmp_path / "run")) == app.FAILED
+    assert list((tmp_path / "run" / run_files.CHECKPOINTS).iterdir()) == []
+
+
+# --- a window
+
+
+SAMPLER_RATIO = LossConfig(
+    policy_loss="cispo", ratio_from="sampler", correction_mode="off", clip_low=1.0, clip_high=4.0
+)
+
+
+@pytest.mark.parametrize(("k", "loss"), [(1, LossConfig()), (3, SAMPLER_RATIO)], ids=["tis", "sampler"])
+def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, use_sampler, tmp_path, k, loss):
+    made = use_sampler(LaggingSampler)
+    config = dataclasses.replace(served, max_staleness=k, loss=loss, max_compute=64 * 12)
+    loop.train(config, tmp_path)
+    lines = metrics_of(tmp_path)
+    assert [line["compute"] for line in lines] == [64 * step for step in range(1, 13)]
+    assert max(line["staleness"] for line in lines) == k  # chance reaches the bound ...
+    assert min(line["staleness_mean"] for line in lines[k:]) < k  # ... and not always
+    for line in lines:
+        histogram = np.array(line["staleness_histogram"])
+        assert len(histogram) == k + 1 and histogram.sum() == line["completion_length"] * 64
+        assert line["staleness"] == np.flatnonzero(histogram).max() <= min(k, line["step"] - 1)
+        assert line["staleness_mean"] == pytest.approx((histogram * np.arange(k + 1)).sum() / histogram.sum())
+        if line["trained_tokens"] and loss.ratio_from == "old":
+            assert line["ratio_max"] == pytest.approx(1, abs=1e-6)
+    # Only what is stale has another probability now than when it was drawn.
+    trained = [line for line in lines if line["trained_tokens"]]
+    assert any(line["logprob_difference"] > 1e-4 for line in trained)
+    if loss.ratio_from == "sampler":
+        assert any(line["ratio_max"] > 1.001 for line in trained)
+        assert all(line["correction"] == 1 for line in trained)
+    else:
+        assert any(line["correction"] != pytest.approx(1, abs=1e-4) for line in trained)
+    steps = sorted({line["step"] for line in evaluations_of(tmp_path)})
+    assert steps[0] == 0 and steps[-1] == 12
+    assert all(sampler.closed and not sampler._waiting["train"] and not sampler._done["train"] for sampler in made)
+
+
+def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, use_sampler, caplog, tmp_path):
+    config = dataclasses.replace(served, max_staleness=2, max_compute=64 * 9, checkpoint_every_s=1e9)
+    submitted = []
+
+    class Recording(LaggingSampler):
+        def submit(self, requests, *, lane="train"):
+            if lane == "train":
+                submitted.append((requests[0].step, [request.problem.id for request in requests]))
+            super().submit(requests, lane=lane)
+
+    use_sampler(Recording)
+    step = loop.Run.step
+
+    def interrupted_in_the_fifth(run):
+        reward = step(run)
+        if run.ledger.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return reward
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Run, "step", interrupted_in_the_fifth)
+        assert app.exit_code(lambda: loop.train(config, tmp_path)) == app.INTERRUPTED
+    assert [number for number, _ in submitted] == [0, 1, 2, 3, 4, 5, 6]
+    with caplog.at_level("INFO"):
+        loop.train(config, tmp_path)
+    assert "reproducible in distribution, not bit for bit" in caplog.text
+    assert [number for number, _ in submitted[7:]] == [5, 6, 7, 8]
+    assert submitted[5:7] == submitted[7:9]
+    stream = ProblemStream(read_problems(config.train_set), problems_per_batch=4, seed=config.seed)
+    expected = [(number, [problem.id for problem in next(stream)]) for number in range(9)]
+    assert submitted[:5] + submitted[7:] == expected
+    lines = metrics_of(tmp_path)
+    assert [line["step"] for line in lines] == list(range(1, 10))
+    assert lines[-1]["compute"] == 64 * 9
+    assert lines[5]["staleness"] == 0  # all of step 6 was drawn again, under the weights that were restored
+
+
+# --- phases
+
+
+@pytest.fixture
+def phased(base_run):
+    loss = LossConfig(kl_coef=0.0, entropy_coef=1e-3, clip_low=0.002, clip_high=0.002)
+    return dataclasses.replace(
+        base_run, max_staleness=3, asynchrony="phases", max_compute=64 * 5, loss=loss, evaluation=EvaluationConfig()
+    )
+
+
+def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_path):
+    """Beside the same walk written out: phases of 3 and of 2 updates, with old log-probabilities of their start."""
+    loop.train(phased, tmp_path)
+    config, tokenizer = model.load_config(phased.model), load_tokenizer(phased.model)
+    problems = read_problems(phased.train_set)
+    stream = ProblemStream(problems, problems_per_batch=4, seed=phased.seed)
+    params = model.load_params(phased.model, config)
+    optimizer = learner.make_optimizer(phased.optimizer)
+    train_step = learner.make_train_step(config, phased.loss, optimizer, mesh=None, donate=False)
+    schedule = learner.make_schedule(phased.optimizer, rollouts_per_step=64)
+    state = learner.init_state(params, config, optimizer)
+    shape = learner.batch_shape(
+        problems_per_batch=4, group_size=16, max_prompt_tokens=6, max_tokens=2, microbatch_tokens=32
+    )
+    sampler = InProcessSampler(
+        config,
+        params,
+        stop_tokens=tokenizer.eos_ids,
+        pad_token=tokenizer.pad_id,
+        max_prompt_tokens=6,
+        max_rollouts_per_dispatch=512,
+    )
+    score = jax.jit(
+        functools.partial(learner.completion_logprobs, config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
+    )
+    ratios = []
+    for phase in (range(3), range(3, 5)):
+        start = state.params
+        sampler.update_weights(start, version=phase[0])
+        for step in phase:
+            asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
+            sampler.submit(asked)
+            batch = learner.pack(
+                graded(sampler.completed(), tokenizer),
+                shape=shape,
+                advantage_scale="group_std",
+                aggregation="token_mean",
+                zero_variance_groups="drop",
+            )
+            old = [
+                score(start, *rows)[0]
+                for rows in zip(batch.prompt_tokens, batch.prompt_mask, batch.tokens, strict=True)
+            ]
+            batch = dataclasses.replace(batch, old_logprobs=jnp.stack(old))
+            state, metrics = train_step(state, batch, jnp.float32(schedule(step)), jnp.float32(1.0))
+            ratios.append(float(metrics["ratio_max"]))
+    trained = model.load_params(tmp_path / "model", config)
+    for ours, theirs in zip(jax.tree.leaves(trained), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    lines = metrics_of(tmp_path)
+    assert [line["staleness"] for line in lines] == [0, 1, 2, 0, 1]
+    assert [line["ratio_max"] for line in lines] == pytest.approx(ratios, abs=1e-5)
+    assert [ratio > 1.002 for ratio in ratios] == [False, True, True, False, True]  # later updates are clipped
+    assert [line["compute"] for line in lines] == [64, 128, 192, 256, 320]
+
+
+def test_phases_of_one_update_are_on_policy(short_run, whole, use_sampler, tmp_path):
+    use_sampler(ShuffledSampler)
+    loop.train(dataclasses.replace(short_run, max_staleness=1, asynchrony="phases"), tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, base_run, monkeypatch, tmp_path):
+    """Interrupted in the second update of the first phase, with evaluations within phases."""
+    config = dataclasses.replace(phased, checkpoint_every_s=1e9, evaluation=base_run.evaluation)
+    loop.train(config, tmp_path / "whole")
+    assert {line["step"] for line in evaluations_of(tmp_path / "whole")} >= {0, 2, 5}
+    step = loop.Run.step
+
+    def interrupted_in_the_second(run):
+        if run.ledger.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "step", interrupted_in_the_second)
+        assert app.exit_code(lambda: loop.train(config, tmp_path / "run")) == app.INTERRUPTED
+    assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
+    loop.train(dataclasses.replace(config, checkpoint_every_s=0.0), tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_phases_score_nothing_when_the_ratio_is_from_the_sampler(phased, monkeypatch, tmp_path):
+    loss = dataclasses.replace(phased.loss, ratio_from="sampler", correction_mode="off")
+    monkeypatch.setattr(loop.Run, "score", lambda run, batch: pytest.fail("scored"))
+    loop.train(dataclasses.replace(phased, loss=loss), tmp_path)
+    ratios = [line["ratio_max"] > 1.002 for line in metrics_of(tmp_path)]
+    assert ratios == [False, True, True, False, True]
