@@ -80,7 +80,10 @@ class Endpoint:
             self._push_channels.append(self._connect())
         calls = [
             channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
-                _told(push.messages(i), sent), metadata=self._metadata
+                # The server answers, or nothing would be pushed; but this connection may still think that it is down.
+                _told(push.messages(i), sent),
+                metadata=self._metadata,
+                wait_for_ready=True,
             )
             for i, channel in enumerate(self._push_channels[: push.calls])
         ]

@@ -1,6 +1,9 @@
 """Parameters out of the devices: against the one-host export, over meshes of eight fake devices."""
 
 import collections
+import socket
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -87,3 +90,54 @@ def test_master_weights_leave_in_the_models_dtype():
     master["final_norm"] = master["final_norm"] + 2.0**-12  # lost in bfloat16
     [found] = [x for name, _, x in hf_boxes(config, master) if name == "model.norm.weight"]
     np.testing.assert_array_equal(found, np.asarray(master["final_norm"].astype(jnp.bfloat16)))
+
+
+PROGRAM = """
+import sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+import numpy as np
+from isocompute_jax import model, sharding
+from isocompute_jax.model.export import hf_boxes
+from tests.model.tiny import tiny_config
+
+config = tiny_config(num_heads=8, num_kv_heads=4)
+mesh = sharding.make_mesh(fsdp=2, tensor=4)
+shapes = model.abstract_params(config)
+fill = lambda leaf, where: jax.make_array_from_callback(
+    leaf.shape, where, lambda index: np.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape)[index]
+)
+params = jax.tree.map(fill, shapes, model.param_shardings(config, mesh))
+boxes = {f"{name} {' '.join(map(str, offset))}": numbers for name, offset, numbers in hf_boxes(config, params)}
+np.savez(sys.argv[3], **boxes)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_hold_every_number_once(tmp_path):
+    """Real processes of one JAX program; each writes its own share."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    files = [tmp_path / f"{i}.npz" for i in range(2)]
+    commands = [[sys.executable, "-c", PROGRAM, address, str(i), str(file)] for i, file in enumerate(files)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    config = tiny_config(num_heads=8, num_kv_heads=4)
+    params = jax.tree.map(
+        lambda leaf: np.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape), model.abstract_params(config)
+    )
+    boxes, sizes = [], []
+    for file in files:
+        content = np.load(file)
+        sizes.append(sum(content[key].nbytes for key in content))
+        for key in content:
+            name, *offset = key.split(" ")
+            boxes.append((name, tuple(map(int, offset)), content[key]))
+    found = assembled(boxes)
+    for name, tensor in hf_tensors(config, params):
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+    assert max(sizes) < 0.7 * sum(sizes)
