@@ -43,7 +43,7 @@ GPU_MEMORY_UTILIZATION = flags.DEFINE_float(
     "gpu_memory_utilization", None, "vllm: share of each GPU's memory that it may take; its default if absent.", 0, 1
 )
 
-MAX_SLOTS = flags.DEFINE_integer("max_slots", 64, "jax: rollouts drawn at once; the others wait.", 1)
+MAX_SLOTS = flags.DEFINE_integer("max_slots", 64, "jax: rollouts drawn at once, at most; the others wait.", 1)
 MESH_DATA = flags.DEFINE_integer("mesh_data", 1, "jax: replicas of the weights.", 1)
 MESH_FSDP = flags.DEFINE_integer("mesh_fsdp", 1, "jax: parts that weights are cut into along `embed`.", 1)
 MESH_TENSOR = flags.DEFINE_integer("mesh_tensor", 1, "jax: parts that heads, layers and vocabulary are cut into.", 1)

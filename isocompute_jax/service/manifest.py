@@ -13,7 +13,7 @@ import xxhash
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.refusal import Refusal
 from isocompute_jax.service.staging import READ_BYTES, Part, StagingFile, part_bytes, part_of
-from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec, WeightFile
+from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec
 
 
 def manifest_parts(manifest: pb.Manifest, order: Sequence[int], tensors: Sequence[TensorSpec]) -> list[Part]:
@@ -40,28 +40,40 @@ def manifest_parts(manifest: pb.Manifest, order: Sequence[int], tensors: Sequenc
     return parts
 
 
-def in_place(
-    path: str, manifest: pb.Manifest, parts: Sequence[Part], tensors: Sequence[TensorSpec]
-) -> WeightFile | None:
-    """The manifest's file as it is, if it holds every tensor whole; else None."""
+def whole_starts(manifest: pb.Manifest, parts: Sequence[Part], tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
+    """Where each tensor begins, if the manifest's file holds every one whole and can be used as it is; else None."""
     starts = {part.tensor: start for part, start in zip(parts, manifest.starts, strict=True)}
     if len(parts) != len(starts) or len(starts) != sum(1 for tensor in tensors if math.prod(tensor.shape)):
         return None
     if any(part.shape != tensors[part.tensor].shape for part in parts):
         return None
-    return WeightFile(path, tuple(tensors), tuple(starts.get(i, 0) for i in range(len(tensors))))
+    return tuple(starts.get(i, 0) for i in range(len(tensors)))
 
 
-class ManifestFile:
-    """A manifest's file, opened and checked; a context manager.
+def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], to: StagingFile | None) -> str:
+    """Checks a manifest's file, and copies its boxes if there is a file to copy them to. It blocks.
 
     Args:
       manifest: as it was sent.
-      directory: real path of the folder that it must lie in.
+      directory: real path of the folder that its file must lie in.
+      parts: of `manifest_parts`.
+      to: where they go; None leaves them in their file.
+
+    Returns:
+      the file's real path.
 
     Raises:
-      Refusal: it lies elsewhere, cannot be read, or has another size.
+      Refusal: it lies elsewhere, cannot be read, or has another size or checksum.
     """
+    with _ManifestFile(manifest, directory) as file:
+        file.check()
+        if to is not None:
+            file.copy(parts, to)
+        return file.path
+
+
+class _ManifestFile:
+    """A manifest's file, opened; a context manager."""
 
     def __init__(self, manifest: pb.Manifest, directory: str):
         self._manifest = manifest
@@ -77,7 +89,7 @@ class ManifestFile:
             os.close(self._file)
             raise _lost(f"{manifest.path} is not a file of {manifest.size} bytes; it has {found.st_size}")
 
-    def __enter__(self) -> ManifestFile:
+    def __enter__(self) -> _ManifestFile:
         return self
 
     def __exit__(self, *_: object) -> None:

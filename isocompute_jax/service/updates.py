@@ -19,7 +19,7 @@ import xxhash
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.chunks import Chunk
-from isocompute_jax.service.manifest import ManifestFile, in_place, manifest_parts
+from isocompute_jax.service.manifest import manifest_parts, read_manifest, whole_starts
 from isocompute_jax.service.refusal import Interruptible, Refusal
 from isocompute_jax.service.staging import (
     Ledger,
@@ -55,7 +55,7 @@ class Update:
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
         self.in_place: WeightFile | None = None
         self.staged: asyncio.Future[StagingFile] | None = None
-        self.writes: set[asyncio.Future[None]] = set()
+        self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
         self.committed = False
         """Whether the engine has been told: from then on nothing stops it."""
@@ -207,12 +207,11 @@ class Updates:
         parts = manifest_parts(manifest, order, tensors)
         for part in parts:
             update.ledger.add(part)
-        with ManifestFile(manifest, self._area.directory) as file:
-            await self._in_thread(update, file.check)
-            if update.header.senders == 1:
-                update.in_place = in_place(file.path, manifest, parts, tensors)
-            if update.in_place is None:
-                await self._in_thread(update, file.copy, parts, await self._staged(update))
+        starts = whole_starts(manifest, parts, tensors) if update.header.senders == 1 else None
+        to = await self._staged(update) if starts is None else None
+        path = await self._in_thread(update, read_manifest, manifest, self._area.directory, parts, to)
+        if starts is not None:
+            update.in_place = WeightFile(path, tensors, starts)
         return sum(part_bytes(part, tensors) for part in parts)
 
     async def _staged(self, update: Update) -> StagingFile:
@@ -222,7 +221,7 @@ class Updates:
             update.staged.add_done_callback(_seen)
         return await asyncio.shield(update.staged)
 
-    def _in_thread(self, update: Update, function: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
+    def _in_thread(self, update: Update, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Runs a function in a thread; the update's files are kept until it ends."""
         future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         update.writes.add(future)
