@@ -65,7 +65,7 @@ class ServiceConfig:
                 "cert_file needs config.service.ca_file: without it connections do not use TLS",
             ),
             (
-                os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK),
+                not self.targets or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
                 f"shared_dir = {self.shared_dir!r}: not a folder that can be written; weights are laid out there",
             ),
             (self.streams >= 1, f"streams = {self.streams} must be at least 1"),

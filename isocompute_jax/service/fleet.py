@@ -10,10 +10,11 @@ import asyncio
 import atexit
 import collections
 import concurrent.futures
+import functools
 import queue
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 from isocompute_jax.model import ModelConfig, Params, hf_tensor_shapes
 from isocompute_jax.model.export import hf_boxes
@@ -87,29 +88,21 @@ class RemoteSampler:
         sender = Sender(
             f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], process_index, process_count
         )
-        started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-
-        async def run() -> None:
-            try:
-                dispatcher = Dispatcher(
-                    service,
-                    sender,
-                    in_flight=in_flight,
-                    stop_tokens=stop_tokens,
-                    vocab_size=config.vocab_size,
-                    deliver=lambda lane, group: self._queues[lane].put(group),
-                    on_failure=self._wake,
-                )
-            except BaseException as error:
-                started.set_exception(error)
-                return
-            started.set_result(dispatcher)
-            await self._stop.wait()
-            await dispatcher.close()
-
-        self._thread = threading.Thread(target=_run_loop, args=(self._loop, run()), name="fleet", daemon=True)
+        started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
+        make = functools.partial(
+            Dispatcher,
+            service,
+            sender,
+            in_flight=in_flight,
+            stop_tokens=stop_tokens,
+            vocab_size=config.vocab_size,
+            deliver=lambda lane, group: self._queues[lane].put(group),
+            on_failure=self._wake,
+        )
+        main = _run_dispatcher(make, started, self._stop)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop, main), name="fleet", daemon=True)
         self._thread.start()
         try:
             self._dispatcher = started.result()
@@ -199,7 +192,21 @@ class RemoteSampler:
             groups.put(None)
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, main) -> None:
+async def _run_dispatcher(
+    make: Callable[[], Dispatcher], started: concurrent.futures.Future[Dispatcher], stop: asyncio.Event
+) -> None:
+    """A dispatcher's life; who waits for `started` gets it, or what prevented it."""
+    try:
+        dispatcher = make()
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(dispatcher)
+    await stop.wait()
+    await dispatcher.close()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, main: Coroutine) -> None:
     """Runs `main` on `loop` to its end."""
     asyncio.set_event_loop(loop)
     try:
