@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import warnings
 from collections.abc import Mapping
 
 from isocompute_jax.records.errors import InputError
@@ -27,6 +28,7 @@ ALWAYS: Mapping[str, str] = {
 DEFAULTS: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings are about settings that are meant
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_LOGS": "-torch._library.triton",  # it warns that triton is missing, which is for GPUs
     # Engine processes talk over loopback; vLLM would otherwise ask the routing table for an address.
     "VLLM_HOST_IP": "127.0.0.1",
     # Each engine would otherwise bind its threads to the same cores as every other engine of the machine.
@@ -57,6 +59,7 @@ def prepare() -> str:
     os.environ.update(ALWAYS)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")  # its own business
     return version
 
 
