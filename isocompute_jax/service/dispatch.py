@@ -37,6 +37,8 @@ IN_FLIGHT: dict[InFlight, pb.InFlight] = {
 
 PUSHBACK = "grpc-retry-pushback-ms"
 MAX_BAD_REPLIES = 5
+MAX_LOSSES = 50
+"""Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
 REMIND_S = 60.0
 CANCEL_S = 2.0
 
@@ -66,6 +68,7 @@ class Group:
       number: tells groups of one fleet apart.
       attempts: calls that were made for it.
       bad_replies: of those, how many brought what was not asked for.
+      losses: how many were lost on a server that lived on.
       finished: rollouts of the present call that are there, by index.
       tokens: of these.
     """
@@ -75,6 +78,7 @@ class Group:
     number: int
     attempts: int = 0
     bad_replies: int = 0
+    losses: int = 0
     finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
     tokens: int = 0
 
@@ -295,21 +299,26 @@ class Dispatcher:
         if isinstance(error, BadReplyError) or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and pushback is None):
             group.bad_replies += 1
             LOG.warning("sampler %s: the group %s: %s", member.target, group, said)
-            if group.bad_replies >= MAX_BAD_REPLIES:
-                self._fail(RunError(f"the group {group} could not be sampled; {member.target} last: {said}"))
-                return
         elif not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
             LOG.error("the fleet's own fault", exc_info=error)
             self._fail(RunError(f"the group {group} could not be sampled: {error!r}"))
             return
         if code not in REFUSED:
+            group.losses += member.up
             self.redrawn_rollouts += group.request.group_size
             self.redrawn_tokens += group.tokens
         if pushback is not None:
             member.hold(pushback)
             asyncio.get_running_loop().call_later(pushback, self._dispatch)
         elif member.up:
+            if not member.suspect:
+                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, said)
             member.doubt()
+        if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
+            self._fail(
+                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {said}")
+            )
+            return
         self._queue.appendleft(group)
 
     async def _watch_all(self) -> None:

@@ -95,6 +95,9 @@ class Outbox:
             self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
             raise InputError(f"config.service.shared_dir = {directory!r}: {error}") from error
+        if os.fstat(self._lock).st_uid != os.getuid():
+            os.close(self._lock)
+            raise InputError(f"config.service.shared_dir = {directory!r}: {self._folder} belongs to another user")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

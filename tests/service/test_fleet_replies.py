@@ -82,6 +82,19 @@ def test_a_wrong_reply_is_drawn_again_and_not_kept(tmp_path, kind):
             list(sampler.completed())
 
 
+def test_a_group_that_every_server_fails_at_ends_the_run(tmp_path):
+    def fail(_):
+        raise RuntimeError("a bug of the engine")
+
+    with live(2, engine=None) as servers, fleet(*servers, directory=tmp_path) as sampler:
+        for server in servers:
+            server.engine.generate = Crooked(fail, times=10**9).generate
+        sampler.update_weights(params(), version=1)
+        sampler.submit(requests(1))
+        with pytest.raises(RunError, match="group of problem 'p0', step 0, train could not be sampled in 50 calls"):
+            list(sampler.completed())
+
+
 def test_a_change_that_changes_nothing_is_let_through(tmp_path):
     with live(engine=Crooked(changed(), times=9)) as [server], fleet(server, directory=tmp_path) as sampler:
         sampler.update_weights(params(), version=1)

@@ -120,6 +120,13 @@ def test_no_folder_is_an_error_that_names_the_field(tmp_path):
         make_outbox(tmp_path / "nowhere")
 
 
+def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(InputError, match="belongs to another user"):
+        make_outbox(tmp_path)
+
+
 def test_no_room_is_said(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
