@@ -109,11 +109,7 @@ def init_slots(
     config: ModelConfig, *, slots: int, length: int, key_block: int = KEY_BLOCK, mesh: Mesh | None = None
 ) -> Slots:
     """Idle slots for sequences of up to `length` tokens; on a mesh the slots are cut as a batch, and the kv heads."""
-    abstract = jax.eval_shape(lambda: _idle(config, slots, length, key_block))
-    if mesh is None:
-        return jax.jit(_idle, static_argnums=(0, 1, 2, 3))(config, slots, length, key_block)
-    make = jax.jit(_idle, static_argnums=(0, 1, 2, 3), out_shardings=_shardings(abstract, mesh))
-    return make(config, slots, length, key_block)
+    return jax.jit(lambda: _constrain(_idle(config, slots, length, key_block), mesh))()
 
 
 def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, mesh: Mesh | None = None) -> int:
