@@ -141,6 +141,7 @@ def test_a_group_whose_server_dies_is_drawn_again_whole(tmp_path):
         sampler.update_weights(params(), version=1)
         sampler.submit(requests(10))
         until(lambda: doomed.engine.tokens_generated > 20)
+        doomed.engine.frozen = True  # in the middle of its groups
         doomed.stop()
         groups = list(sampler.completed())
         assert tokens(groups) == undisturbed
@@ -158,12 +159,12 @@ def test_a_server_whose_engine_died_is_taken_out(tmp_path):
 
 
 def test_a_frozen_engine_behind_a_live_server_is_found_by_progress(tmp_path):
-    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.3) as sampler:
+    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.5) as sampler:
         sampler.update_weights(params(), version=1)
         frozen.engine.frozen = True
         sampler.submit(requests(10))
         assert ids(sampler.completed()) == wanted(10)
-        assert sampler.redrawn_rollouts == 4 * 5
+        assert sampler.redrawn_rollouts >= 4 * 5
         frozen.engine.frozen = False
         until(lambda: all(one.weights for one in sampler._dispatcher._members))
 
@@ -303,13 +304,19 @@ def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
 @pytest.mark.parametrize("in_flight", ["abort", "wait", "continue", "recompute"])
 def test_weights_that_arrive_while_groups_are_drawn(tmp_path, in_flight):
     with (
-        live(engine=slow_engine(tokens_per_s=100.0, slots=8)) as [server],
+        live(engine=slow_engine(tokens_per_s=100.0, median_length=32.0)) as [server],
         fleet(server, directory=tmp_path, in_flight=in_flight) as sampler,
     ):
         sampler.update_weights(params(1), version=1)
         sampler.submit(requests(6))
         until(lambda: server.engine.tokens_generated > 8)
-        sampler.update_weights(params(2), version=2)
+        server.engine.frozen = True  # in the middle of all of them
+        update = threading.Thread(target=sampler.update_weights, args=(params(2),), kwargs={"version": 2})
+        update.start()
+        servicer = server.server.servicer
+        until(lambda: server.do(lambda: server.engine.version == 2 or not servicer._open.is_set()))
+        server.engine.frozen = False
+        update.join()
         sampler.submit(requests(6, first=6))
         groups = list(sampler.completed())
     assert ids(groups) == wanted(12)
