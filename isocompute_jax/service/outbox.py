@@ -7,6 +7,7 @@ still be on its way.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -27,6 +28,9 @@ from isocompute_jax.service.weights import ALIGNMENT, DTYPE_BYTES, TensorSpec, f
 HostBox = tuple[str, tuple[int, ...], np.ndarray]
 """Tensor name, where the box begins in the tensor, and its numbers, C-contiguous."""
 
+PREFIX = "isocompute-outbox-"
+LOCAL = "/dev/shm"
+"""Only this host's processes use it, so that what no process of it has locked is nobody's."""
 BITS = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
@@ -87,25 +91,22 @@ class Outbox:
         self._index = {tensor.name: i for i, tensor in enumerate(self._tensors)}
         self._starts, self._size = file_layout(self._tensors)
         self._whole = whole
+        if os.path.realpath(directory) == LOCAL:
+            sweep(directory)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", run)[-40:]
         digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
-        self._folder = pathlib.Path(directory) / f"isocompute-outbox-{os.getuid()}-{name}-{digest}"
+        self._folder = pathlib.Path(directory) / f"{PREFIX}{os.getuid()}-{name}-{digest}"
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = _locked(self._folder)
+            while lock is None:  # swept away between its making and its locking
+                lock = _locked(self._folder)
+        except BlockingIOError:
+            raise RunError(f"{self._folder} is in use: another learner of the run {run!r} is alive") from None
         except OSError as error:
             raise InputError(f"config.service.shared_dir = {directory!r}: {error}") from error
-        if os.fstat(self._lock).st_uid != os.getuid():
-            os.close(self._lock)
-            raise InputError(f"config.service.shared_dir = {directory!r}: {self._folder} belongs to another user")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise RunError(f"{self._folder} is in use: another learner of the run {run!r} is alive") from None
+        self._lock = lock
         # Never written over: a server may still be reading what an earlier start of this run sent.
-        for stale in self._folder.iterdir():
-            stale.unlink()
+        _empty(self._folder)
         start = secrets.token_hex(4)
         self._files = [_File(str(self._folder / f"{start}.{i}")) for i in range(2)]
 
@@ -160,6 +161,48 @@ class Outbox:
             end = start + numbers.nbytes
         file.cut(end)
         return tuple(found)
+
+
+def sweep(directory: str) -> None:
+    """Removes what killed learners of this user left, by that nobody holds its lock: two copies of a model each."""
+    for entry in os.scandir(directory):
+        if entry.name.startswith(f"{PREFIX}{os.getuid()}-") and entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(OSError):  # alive, or gone already
+                lock = _locked(pathlib.Path(entry.path))
+                if lock is not None:
+                    _empty(pathlib.Path(entry.path))
+                    os.rmdir(entry.path)
+                    os.close(lock)
+
+
+def _locked(folder: pathlib.Path) -> int | None:
+    """Makes a folder where there is none, and locks it; None when somebody removed it meanwhile.
+
+    Raises:
+      BlockingIOError: a live process holds the lock.
+      OSError: it cannot be made, or belongs to another user.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        if os.fstat(lock).st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(folder) and os.path.samestat(os.fstat(lock), os.stat(folder)):
+            return lock
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _empty(folder: pathlib.Path) -> None:
+    for stale in folder.iterdir():
+        stale.unlink()
 
 
 class _File:

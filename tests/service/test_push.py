@@ -17,6 +17,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.model.export import hf_boxes
 from isocompute_jax.model.huggingface import hf_tensors
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service import outbox as outboxes
 from isocompute_jax.service import push as pushes
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.client import Endpoint
@@ -113,6 +114,18 @@ def test_a_restart_empties_the_folder_of_the_same_run_alone(tmp_path):
     )
     for outbox in (again, other):
         outbox.close()
+
+
+def test_what_killed_learners_left_in_memory_is_swept_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(outboxes, "LOCAL", str(tmp_path))
+    alive, dead = make_outbox(tmp_path, run="alive"), make_outbox(tmp_path, run="dead")
+    kept, left = [o.write(hf_boxes(CONFIG, random_params(CONFIG)), version=1) for o in (alive, dead)]
+    os.close(dead._lock)  # as when its process is killed
+    third = make_outbox(tmp_path, run="third")
+    assert os.path.exists(kept.path) and not os.path.exists(os.path.dirname(left.path))
+    for outbox in (alive, third):
+        outbox.close()
+    assert os.listdir(tmp_path) == []
 
 
 def test_no_folder_is_an_error_that_names_the_field(tmp_path):
