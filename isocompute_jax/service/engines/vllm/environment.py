@@ -29,6 +29,8 @@ DEFAULTS: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings are about settings that are meant
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TORCH_LOGS": "-torch._library.triton",  # it warns that triton is missing, which is for GPUs
+    # In the processes that it starts: torch's deprecations, and shared memory that was left for the tracker to remove.
+    "PYTHONWARNINGS": "ignore::FutureWarning,ignore:resource_tracker:UserWarning",
     # Engine processes talk over loopback; vLLM would otherwise ask the routing table for an address.
     "VLLM_HOST_IP": "127.0.0.1",
     # Each engine would otherwise bind its threads to the same cores as every other engine of the machine.
