@@ -61,7 +61,9 @@ class SimulatedEngine:
         self._tokens_per_s = tokens_per_s
         self._median_length = median_length
         self._tail = tail
-        self._slots = asyncio.Semaphore(slots)
+        self._slots: asyncio.Queue[None] = asyncio.Queue()  # a semaphore's waiters cost more
+        for _ in range(slots):
+            self._slots.put_nowait(None)
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
         self._updated_at: list[float] = []
@@ -120,9 +122,12 @@ class SimulatedEngine:
         wanted = int(max(1.0, self._median_length * np.exp(self._tail * random.standard_normal())))
         length = min(wanted, request.params.max_tokens)
         tokens = random.integers(0, self.facts.vocab_size, length).astype(np.int32)
-        async with self._slots:
+        await self._slots.get()
+        try:
             began = self._now()
             await self._wait(began, length)
+        finally:
+            self._slots.put_nowait(None)
         reason = "stop" if wanted <= request.params.max_tokens else "length"
         logprobs = np.full(length, -np.log(self.facts.vocab_size), np.float32)
         drawn_at = began + np.arange(1, length + 1) / self._tokens_per_s
