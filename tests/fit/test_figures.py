@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from isocompute_jax.fit.figures import DRAWINGS, curves, diagnostics, draw_figures, frontier, keys
+from isocompute_jax.fit.figures import DRAWINGS, curves, diagnostics, draw_figures, frontier, keys, training
 from isocompute_jax.fit.figures.style import (
     PALETTE,
     draw_all,
@@ -52,6 +52,16 @@ def test_poor_data_leave_pictures_out():
     assert possible(one) == {"learning_curves"}
     one["curves"][0] |= {"status": "failed", "params": dict.fromkeys(one["curves"][0]["params"])}
     assert possible(one) == {"learning_curves"}
+
+
+def test_solve_rates_of_a_single_evaluation_span_no_area():
+    summary = rich()
+    for row in summary["training"]:
+        row["series"] = {
+            name: {key: values[:2] for key, values in series.items()} for name, series in row["series"].items()
+        }
+    assert training.solve_rates(rich()) is not None
+    assert training.solve_rates(summary) is None  # the base model's, and one after it
 
 
 def test_unknown_group_sizes_are_told_apart_by_name():

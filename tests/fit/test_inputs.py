@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ from isocompute_jax.fit.inputs import MAX_POINTS, SOLVE_SHARES, ReadOptions, par
 from isocompute_jax.fit.inputs import read as reading
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
+from isocompute_jax.service.config import ServiceConfig
 
 FACTS = {
     "group_size": 8,
@@ -64,6 +66,15 @@ def test_a_run_directory(tmp_path):
     np.testing.assert_allclose(shares, [[0.5, 0.1, 0.2, 0.2]])
     assert not any("seed" in key for key in run.swept)
     assert run.swept["config.rate"] == 0.1 and run.swept["config.betas"] == "[0.9]"
+
+
+def test_where_a_run_was_sampled_tells_no_configurations_apart(tmp_path):
+    directory = write_directory(tmp_path / "a")
+    content = json.loads((directory / CONFIG).read_text())
+    content["config"]["service"] = dataclasses.asdict(ServiceConfig(endpoints="a:1", token_file="t"))
+    (directory / CONFIG).write_text(json.dumps(content))
+    (run,), _ = read(tmp_path)
+    assert [key for key in run.swept if "service" in key] == ["config.service.recompute_cache"]
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("rollouts", 1.0), ("tokens", 100.0), ("gpu_hours", 1 / 64)])

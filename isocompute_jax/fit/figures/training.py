@@ -37,6 +37,7 @@ def entropy(summary: Summary) -> Figure | None:
 def solve_rates(summary: Summary) -> Figure | None:
     """How the evaluation problems divide by solve rate over training, one panel for each of a few configurations."""
     rows = [row for row in summary["training"] if all(name in row["series"] for name in SOLVE_SHARES)]
+    rows = [row for row in rows if len(_trained(row["series"][SOLVE_SHARES[0]])[0]) > 1]  # one point spans no area
     if not rows:
         return None
     rows = picked(rows, MOST_PANELS)

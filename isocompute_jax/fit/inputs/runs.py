@@ -14,7 +14,8 @@ from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
 
 NOT_SWEPT = frozenset({
     "seed", "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
-    "host", "hostname", "created", "started", "command", "checkpoint_every_s",
+    "host", "hostname", "created", "started", "command", "checkpoint_every_s", "agreement",
+    "endpoints", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams", "stall_s", "wait_s",
 })  # fmt: skip
 """Names in config.json that say which run it is, or how far it went, and not which configuration it belongs to."""
 
