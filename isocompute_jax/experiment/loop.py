@@ -52,7 +52,7 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
     """Runs (or goes on with) one training run in `workdir`.
 
     Raises:
-      InputError: bad config, problem set, checkpoint or workdir; nothing was lost.
+      InputError: bad config, problem set, checkpoint or workdir, or a service refuses the run; nothing was lost.
       RunError: it cannot go on; unless it diverged, a checkpoint was written, and the same command goes on.
       KeyboardInterrupt: the user stopped it; a checkpoint was written.
     """
@@ -67,7 +67,7 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
                 walk(run, interrupt, report)
             except Diverged:
                 raise
-            except RunError:
+            except (InputError, RunError):  # of the sampler: a service that is gone, or that refuses what it gets
                 if run.between_phases:
                     run.checkpoint()
                 raise
