@@ -57,7 +57,6 @@ _SECONDS = flags.DEFINE_float("seconds", 20.0, "How long a line of `scaling` and
 _MEDIAN_LENGTH = flags.DEFINE_integer("median_length", 64, "Median length of simulated completions, in tokens.", 1)
 _TAIL = flags.DEFINE_float("tail", 0.5, "Standard deviation of the logarithm of that length.")
 _VLLM_PYTHON = flags.DEFINE_string("vllm_python", "", "Python of the environment of `make vllm-env`.")
-_VLLM_GROUPS = flags.DEFINE_integer("vllm_groups", 128, "Groups of one repetition with the real engine.", 1)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions with the real engine.", 1)
 _JSON = flags.DEFINE_string("json", "", "File for the numbers.")
 
@@ -71,8 +70,8 @@ SAMPLED_EVERY = 1_000
 WARM_UP = 0.1
 SHAPE = dataclasses.replace(EMBEDDED, max_positions=1024)
 LARGER = dataclasses.replace(SHAPE, embed_dim=512, num_layers=8, num_heads=8, num_kv_heads=2, head_dim=64, mlp_dim=1536)
-REAL = (("embedded", SHAPE, 9), ("embedded", SHAPE, 64), ("25 M parameters", LARGER, 64))
-"""Model and tokens per completion."""
+REAL = (("embedded", SHAPE, 9, 128), ("embedded", SHAPE, 64, 128), ("25 M parameters", LARGER, 64, 16))
+"""Model, tokens per completion, and groups of a repetition."""
 
 
 @dataclasses.dataclass
@@ -258,7 +257,7 @@ def vllm(root: pathlib.Path) -> list[dict[str, Any]]:
     """The same groups, drawn in the server's process and through the service, in turns."""
     rows = []
     table("model", "tokens", "rollouts", "tokens/s", "direct s", "service s", "ratio", "from .. to", "CPU ratio")
-    for name, config, tokens in REAL:
+    for name, config, tokens, count in REAL:
         directory = root / name.replace(" ", "-")
         save(directory, config)
         path = directory / "socket"
@@ -267,12 +266,14 @@ def vllm(root: pathlib.Path) -> list[dict[str, Any]]:
             serving("benchmarks.direct", arguments, count=1, root=root, python=_VLLM_PYTHON.value) as [server],
             sampling([server], config) as sampler,
         ):
-            turns = [take_turn(sampler, server, path, tokens, repeat) for repeat in range(_REPEATS.value + 1)][1:]
+            turns = [take_turn(sampler, server, path, tokens, count, repeat) for repeat in range(_REPEATS.value + 1)][
+                1:
+            ]
         seconds = np.array(turns)  # [repeats, (direct, service), (wall, processor)]
         ratios = seconds[:, 1, 0] / seconds[:, 0, 0]
         direct_s, service_s = np.median(seconds[..., 0], axis=0)
         cpu_ratio = np.median(seconds[:, 1, 1] / seconds[:, 0, 1])
-        rollouts = _VLLM_GROUPS.value * _GROUP_SIZE.value
+        rollouts = count * _GROUP_SIZE.value
         rows.append({"model": name, "tokens": tokens, "rollouts": rollouts, "seconds": turns})
         line(
             name, tokens, f"{rollouts:,}", f"{rollouts * tokens / direct_s:,.0f}", f"{direct_s:.2f}",
@@ -287,10 +288,10 @@ Seconds = tuple[float, float]
 
 
 def take_turn(
-    sampler: RemoteSampler, server: Server, path: pathlib.Path, tokens: int, repeat: int
+    sampler: RemoteSampler, server: Server, path: pathlib.Path, tokens: int, count: int, repeat: int
 ) -> tuple[Seconds, Seconds]:
     """Directly and through the service; who comes first alternates. Both draw the same tokens."""
-    groups = list(itertools.islice(make_requests(max_tokens=tokens, step=repeat), _VLLM_GROUPS.value))
+    groups = list(itertools.islice(make_requests(max_tokens=tokens, step=repeat), count))
 
     def through_service() -> Seconds:
         began, cpu_s = time.monotonic(), server.session_cpu_s() + usage(os.getpid()).cpu_s
