@@ -8,6 +8,9 @@ tail; read from the run's own metrics.jsonl. The engine's speed is set such that
 sampling as in everything else, so that 2 is the most that asynchrony can give. The same lengths are drawn whatever k
 is. The engine draws tokens at random: rewards are zero, and the update computes as much as ever.
 
+The learner has one core and the servers another, where there are two: they stand for machines of their own. Values of k
+take turns, `--repeats` times.
+
 The first steps are not timed, nor are the last k, after whose begin nothing is submitted any more. "busy" is how many
 of the engine's slots draw a token, on average. A staleness above k ends the benchmark with an error.
 """
@@ -43,6 +46,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.service.config import ServiceConfig
 
+CORES = sorted(os.sched_getaffinity(0))
 SERVERS = 2
 WARM_UP = 16
 """Steps that are not timed: compilation, and two windows of the largest k."""
@@ -58,6 +62,7 @@ _SLOTS = flags.DEFINE_integer("slots", 64, "Rollouts that each engine draws at o
 _MEDIAN_LENGTH = flags.DEFINE_float("median_length", 8.0, "Median length of completions, in tokens.")
 _TAIL = flags.DEFINE_float("tail", 1.0, "Standard deviation of the logarithm of the length.")
 _MAX_TOKENS = flags.DEFINE_integer("max_tokens", 128, "Longest completion.", 2)
+_REPEATS = flags.DEFINE_integer("repeats", 1, "Rounds; ratios are within a round.", 1)
 _JSON = flags.DEFINE_string("json", "", "File for the numbers.")
 
 
@@ -108,7 +113,7 @@ def run(root: pathlib.Path, *, staleness: int, tokens_per_s: float, timed: int, 
         f"--median_length={_MEDIAN_LENGTH.value}",
         f"--tail={_TAIL.value}",
     ]
-    workdir = root / f"run-{staleness}-{warm_up}"
+    workdir = pathlib.Path(tempfile.mkdtemp(prefix=f"run-{staleness}-", dir=root))
     with serving("benchmarks.simulated", arguments, count=SERVERS, root=root) as servers:
         endpoints = ",".join(server.address for server in servers)
         config = make_config(root, endpoints, staleness=staleness, steps=warm_up + timed + staleness)
@@ -140,7 +145,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> None:
     """
     resolved = workdir.with_suffix(".json")
     resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
-    setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE]
+    setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), str(CORES[0])]
     command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={workdir}"]
     done = subprocess.run([*setup, *command], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -155,6 +160,7 @@ def calibrated(root: pathlib.Path) -> float:
 
 def main() -> None:
     """Flags -> table."""
+    os.sched_setaffinity(0, {CORES[-1]})  # and so the servers; the learner takes the first
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         tasks.save_arithmetic_tokenizer(root / "tokenizer")
@@ -166,10 +172,13 @@ def main() -> None:
         print("| k | steps/h | times k = 0 | s/step | waits for rollouts | learner | staleness: oldest | mean | busy |")
         print("|" + " --: |" * 9, flush=True)
         rows: list[Row] = []
-        for staleness in map(int, _STALENESS.value):
-            row = run(root, staleness=staleness, tokens_per_s=tokens_per_s, timed=_STEPS.value, warm_up=WARM_UP)
-            rows.append(row)
-            print(line(row, rows[0]), flush=True)
+        for _ in range(_REPEATS.value):
+            first = None
+            for staleness in map(int, _STALENESS.value):
+                row = run(root, staleness=staleness, tokens_per_s=tokens_per_s, timed=_STEPS.value, warm_up=WARM_UP)
+                first = first or row
+                rows.append(row)
+                print(line(row, first), flush=True)
     if _JSON.value:
         numbers: dict[str, Any] = {"tokens_per_s": tokens_per_s, "rows": [dataclasses.asdict(row) for row in rows]}
         pathlib.Path(_JSON.value).write_text(json.dumps(numbers, indent=1))
