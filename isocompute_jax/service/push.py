@@ -18,7 +18,7 @@ from isocompute_jax.service.chunks import write_chunk
 from isocompute_jax.service.outbox import FileBox, Parcel
 from isocompute_jax.service.weights import DTYPE_BYTES
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 20
 """Of a streamed push: smaller ones cost more calls, larger ones no longer fit the processor's cache."""
 
 
