@@ -60,8 +60,9 @@ class SamplerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Sample(self, request, context):
-        """Samples one group: `group_size` rollouts of one prompt. Completions stream back as they finish, in any order, each
-        exactly once; the stream ends with OK when all are there. Cancelling the call, or its deadline, frees the engine.
+        """Samples one group: `group_size` rollouts of one prompt. Completions stream back as they finish (those that finish
+        within a tenth of a second may share a message), in any order, each exactly once; the stream ends with OK when all
+        are there. Cancelling the call, or its deadline, frees the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -19,6 +19,7 @@ from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.chunks import read_request
 from isocompute_jax.service.engines.base import Engine, EngineError
+from isocompute_jax.service.gather import gathered
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
 from isocompute_jax.service.staging import StagingArea
@@ -29,8 +30,6 @@ T = TypeVar("T")
 SERVICE = "isocompute.sampler.v1.Sampler"
 PUSHBACK = "grpc-retry-pushback-ms"
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
-GATHER_S = 0.005
-"""Completions of a group that end within so long of each other share a message: a message costs more than they do."""
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +113,8 @@ class Servicer:
             self._check_version(message)
             group.running = True
             drawn = 0
-            async with contextlib.aclosing(self._engine.generate(request)) as replies:
+            replies = gathered(self._engine.generate(request), request.group_size)
+            async with contextlib.aclosing(replies):
                 async for ready in replies:
                     drawn += len(ready)
                     await context.write(
@@ -122,8 +122,6 @@ class Servicer:
                     )
                     self.metrics.rollouts.inc(len(ready))
                     self.metrics.tokens.inc(sum(len(done.tokens) for _, done in ready))
-                    if drawn < request.group_size:
-                        await asyncio.sleep(GATHER_S)
             if drawn != request.group_size:
                 raise EngineError(f"it gave {drawn} of {request.group_size} completions")
             self._pace.finished()
