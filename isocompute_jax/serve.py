@@ -9,6 +9,7 @@ It serves until SIGTERM or SIGINT: then it takes no new groups, gives running on
 from __future__ import annotations
 
 import asyncio
+import os
 
 from absl import flags
 
@@ -86,6 +87,7 @@ def _vllm(model: str) -> Engine:
 
 
 def _jax(model: str) -> Engine:
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
     try:
         from isocompute_jax.service.engines.jax_engine import JaxEngine
         from isocompute_jax.sharding import make_mesh

@@ -1,11 +1,12 @@
-"""Sampler servers on this machine, kept alive while a command runs.
+r"""Sampler servers on this machine, kept alive while a command runs.
 
-    python launch/local.py --servers=2 --engine=jax --model=runs/study-quick/base -- \
-        python -m isocompute_jax.train --config=configs/arithmetic_hard.py --workdir=runs/hard \
+    .venv/bin/python launch/local.py --servers=2 --engine=jax --model=runs/study-quick/base -- \
+        .venv/bin/python -m isocompute_jax.train --config=configs/arithmetic_hard.py --workdir=runs/hard \
         --config.service.endpoints={endpoints} --config.service.token_file={token_file}
 
 Starts the servers, waits until they listen, runs the command with `{endpoints}` and `{token_file}` filled in, starts
-servers that die again at the same address, and ends them when the command ends, with its exit code. On a cluster this
+servers that die again at the same address, and ends them when the command ends, with its exit code. Killed (SIGKILL),
+it takes servers and command with it; the same command goes on from the last checkpoint. On a cluster this
 is the scheduler's work: there a server is a job of its own that is restarted when it fails.
 """
 
@@ -16,6 +17,7 @@ import os
 import pathlib
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,6 +42,7 @@ SERVER_ARGS = flags.DEFINE_string("server_args", "", "More flags of isocompute_j
 LOGS = flags.DEFINE_string("logs", "runs/servers", "Directory of their logs.")
 START_S = flags.DEFINE_float("start_s", 300.0, "A server that does not listen after so many seconds has failed.")
 
+PREFIX = "isocompute-launch-"
 POLL_S = 0.1
 GRACE_S = 15.0
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -115,7 +118,8 @@ def main(command: Sequence[str]) -> int:
     if not command:
         raise InputError("no command: give it after `--`, with {endpoints} where the servers' addresses go")
     pathlib.Path(LOGS.value).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="isocompute-launch-") as name:
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as name:
         directory = pathlib.Path(name)
         token_file = directory / "token"
         token_file.touch(mode=0o600)
@@ -167,6 +171,14 @@ def kill_group(worker: Worker) -> None:
     """Ends what a dead server has left behind: an engine's processes, say."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
+
+
+def sweep() -> None:
+    """Removes what killed launchers of this user have left: the token of servers that ended with them."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and path.stat().st_uid == os.getuid() and not pathlib.Path("/proc", pid).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def filled(part: str, places: dict[str, str]) -> str:

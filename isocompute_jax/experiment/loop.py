@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -40,7 +40,7 @@ from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, stal
 from isocompute_jax.learner import TrainBatch
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.records import run_files
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import SampleRequest
 from isocompute_jax.tasks import load_tokenizer
@@ -63,11 +63,12 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
         bar = progress(os.path.basename(run.path), run.config.num_steps)
         with workdirs.locked(run.path, "run"), Interrupt() as interrupt, bar as report:
             run.restore()
+            run.interrupted = lambda: interrupt.requested
             try:
                 walk(run, interrupt, report)
             except Diverged:
                 raise
-            except (InputError, RunError):  # of the sampler: a service that is gone, or that refuses what it gets
+            except (InputError, RunError, Interrupted):  # of a service that is gone, or that refuses what it gets
                 if run.between_phases:
                     run.checkpoint()
                 raise
@@ -105,6 +106,7 @@ class Run:
         self.stream = ProblemStream(self.problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
         self.mesh = make_mesh(config)
         self._build_learner()
+        self.interrupted: Callable[[], bool] = lambda: False
         self._build_sampler(workdir)
         facts = run_files.RunFacts(
             group_size=config.group_size,
@@ -156,7 +158,13 @@ class Run:
         """The sampler, and the pipeline that leads through it."""
         config = self.config
         self.sampler = make_sampler(
-            config, self.model_config, self.state.params, workdir=workdir, tokenizer=self.tokenizer, mesh=self.mesh
+            config,
+            self.model_config,
+            self.state.params,
+            workdir=workdir,
+            tokenizer=self.tokenizer,
+            mesh=self.mesh,
+            interrupted=lambda: self.interrupted(),
         )
         self.pipeline = Pipeline(
             self.stream,

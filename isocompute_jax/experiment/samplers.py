@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Literal
 
 from jax.sharding import Mesh
@@ -22,6 +23,7 @@ def make_sampler(
     workdir: str | os.PathLike[str],
     tokenizer: Tokenizer,
     mesh: Mesh | None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Sampler:
     """The sampler of a run; it serves nothing before the first `update_weights`.
 
@@ -32,6 +34,7 @@ def make_sampler(
       workdir: the run's directory, whose path names the run to servers.
       tokenizer: knows the tokens that end a completion.
       mesh: the learner's, which the sampler in this process shares.
+      interrupted: whether the user wants the run to end.
 
     Raises:
       InputError: a field of `config.service` cannot work.
@@ -47,6 +50,7 @@ def make_sampler(
             stop_tokens=tokenizer.eos_ids,
             session=str(pathlib.Path(workdir).resolve()),
             in_flight=in_flight(config),
+            interrupted=interrupted,
         )
     return InProcessSampler(
         model_config,

@@ -10,3 +10,7 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """A run that cannot go on (it diverged, say); mains print it without a traceback and exit with code 1."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user has asked a run to end, and it ends here, where nothing is half-done."""

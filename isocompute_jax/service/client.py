@@ -56,14 +56,20 @@ class Endpoint:
         self._stub: Any = sampler_pb2_grpc.SamplerStub(self._channel)
         self._push_channels: list[grpc.aio.Channel] = []
 
-    async def status(self, *, timeout: float, tensors: bool = False) -> pb.StatusReply:
+    async def status(
+        self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
+    ) -> pb.StatusReply:
         """What the server serves and how busy it is.
 
         Args:
           timeout: in seconds.
           tensors: list the model's tensors too.
+          session: who asks; while the one whose weights serve goes on asking, others keep away.
+          release: it is the last time.
         """
-        return await self._stub.Status(pb.StatusRequest(tensors=tensors), timeout=timeout)
+        return await self._stub.Status(
+            pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
+        )
 
     def sample(self, request: pb.SampleRequest) -> grpc.aio.UnaryStreamCall:
         """Samples a group: iterate over the call for `SampleReply`s, as completions finish; `cancel()` ends it."""

@@ -40,6 +40,8 @@ MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
 REMIND_S = 60.0
+PATIENCE_S = 2.0
+"""An absence that is over sooner, or ends the run sooner, is not worth a message."""
 CANCEL_S = 2.0
 
 REFUSED = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION)
@@ -141,6 +143,11 @@ class Dispatcher:
         for task in self._watching:
             task.add_done_callback(self._on_watch_ended)
 
+    @property
+    def gone(self) -> bool:
+        """Whether every endpoint is gone, and the run waits for one."""
+        return self._gone_since is not None
+
     def submit(self, requests: Sequence[SampleRequest], lane: str) -> None:
         """Queues groups."""
         for request in requests:
@@ -176,10 +183,16 @@ class Dispatcher:
             names[member].append(self._name(group))
             task.cancel()
         cancels = [member.endpoint.cancel(ids, timeout=CANCEL_S) for member, ids in names.items() if member.up]
+        releases = [
+            member.endpoint.status(timeout=CANCEL_S, session=self._session, release=True)
+            for member in self._members
+            if member.up
+        ]
         tasks = [*self._watching, *self._running]
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*cancels, *tasks, return_exceptions=True)
+        await asyncio.gather(*releases, return_exceptions=True)
         await asyncio.gather(*(member.endpoint.close() for member in self._members), return_exceptions=True)
 
     def _on_change(self) -> None:
@@ -334,7 +347,7 @@ class Dispatcher:
                 self._gone_since = None
             elif all(not member.up or member.failing for member in self._members):
                 if self._gone_since is None:
-                    self._gone_since, said = now, now - REMIND_S
+                    self._gone_since, said = now, now - REMIND_S + PATIENCE_S
                 left = self._gone_since + self._service.wait_s - now
                 if left <= 0:
                     self._fail(RunError(self._lament(now, f"gives up after {self._service.wait_s:.0f} s")))
@@ -349,7 +362,11 @@ class Dispatcher:
         members = "; ".join(
             f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in self._members
         )
-        return f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s); start the servers"
+        return (
+            f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
+            "or mend config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
+            "cert_file and key_file too"
+        )
 
 
 def _pushback_s(error: BaseException) -> float | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 from isocompute_jax.model import ModelConfig, Params, hf_tensor_shapes
 from isocompute_jax.model.export import hf_boxes
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.sampling.protocol import TRAIN
@@ -46,6 +46,7 @@ class RemoteSampler:
       in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
         new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
         `wait` finishes them first; `continue` and `recompute` go on with the new weights and the old, or new, cache.
+      interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
       process_index: this learner host.
@@ -64,6 +65,7 @@ class RemoteSampler:
         stop_tokens: Sequence[int],
         session: str,
         in_flight: InFlight,
+        interrupted: Callable[[], bool] = lambda: False,
         start: str | None = None,
         process_index: int = 0,
         process_count: int = 1,
@@ -74,6 +76,7 @@ class RemoteSampler:
         if config.dtype not in DTYPE_BYTES:
             raise InputError(f"config.dtype = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
         self._config = config
+        self._interrupted = interrupted
         self._lock = threading.Lock()
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
@@ -134,7 +137,8 @@ class RemoteSampler:
 
         Raises:
           InputError: a server refuses a group, or the token.
-          RunError: every endpoint has been gone for `wait_s`, or another learner keeps taking a server.
+          RunError: every endpoint has been gone for `wait_s`, or another learner has, or keeps taking, a server.
+          Interrupted: the user ended the run while every endpoint was gone.
         """
         groups = self._queues[lane]
         while self._waiting[lane]:
@@ -185,6 +189,8 @@ class RemoteSampler:
         failure = self._dispatcher.failure
         if failure is not None:
             raise failure
+        if self._dispatcher.gone and self._interrupted():
+            raise Interrupted
 
     def _wake(self) -> None:
         """Lets everybody who waits for a group look at `failure`."""

@@ -22,13 +22,16 @@ POLL_S = 1.0
 MAX_POLL_DEADLINE_S = 10.0
 MAX_TAKEOVERS = 3
 TAKEOVER_WINDOW_S = 600.0
+KEEP_AWAY_S = 15.0
+"""Longer than a server counts as taken after its learner has gone."""
 MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
 """Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
 MAX_RETRY_S = 30.0
 
 FATAL = {
-    grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights",
+    grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights (its --model and --dtype must be those of config.model and "
+    "config.dtype)",
     grpc.StatusCode.UNAUTHENTICATED: "refuses the token of config.service.token_file",
     grpc.StatusCode.PERMISSION_DENIED: "refuses the token of config.service.token_file",
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
@@ -114,6 +117,8 @@ class Member:
         self._not_before = self._back_at = 0.0
         self._stuck = 0
         self._owned = ""
+        self._kept_away = 0.0
+        self._announced = False
         self._takeovers: collections.deque[float] = collections.deque()
 
     @property
@@ -170,7 +175,8 @@ class Member:
     async def _poll(self) -> None:
         pushes = self._pushes
         try:
-            status = await self.endpoint.status(timeout=min(self._service.stall_s, MAX_POLL_DEADLINE_S))
+            deadline = min(self._service.stall_s, MAX_POLL_DEADLINE_S)
+            status = await self.endpoint.status(timeout=deadline, session=self._sender.session)
         except grpc.aio.AioRpcError as error:
             self._on_no_answer(error)
             return
@@ -206,11 +212,14 @@ class Member:
         if self._owned == status.incarnation and not ours:
             self._on_takeover(status)
         self.suspect = False
-        if wanted is None:
+        if status.taken and not ours and not self._owned and not self._same_run(status):
+            self._keep_away(status)
+        elif wanted is None:
             self._come_up()
         elif ours and status.version == wanted.version and self._sent is wanted:
             if status.serving:
                 self.weights = wanted
+                self._announce(wanted)
                 self._come_up()
             else:
                 self.take_out("is shutting down, or its engine has failed")
@@ -218,6 +227,23 @@ class Member:
             self.weights = None
             self._come_up()
             self._start_push(wanted)
+
+    def _same_run(self, status: pb.StatusReply) -> bool:
+        """Whether its weights are of an earlier start of this run, which is over: only one of them can be alive."""
+        return status.session.rpartition("#")[0] == self._sender.session.rpartition("#")[0]
+
+    def _keep_away(self, status: pb.StatusReply) -> None:
+        """Another learner is at work on it: waits for its end, but not for long."""
+        now = time.monotonic()
+        self._kept_away = self._kept_away or now
+        self.error = f"is used by another learner, {status.session!r}"
+        if now - self._kept_away > KEEP_AWAY_S:
+            self._fail(
+                RunError(
+                    f"{self.target} {self.error}: give every learner servers of its own (config.service.endpoints), "
+                    "or wait until that one has ended"
+                )
+            )
 
     def _on_takeover(self, status: pb.StatusReply) -> None:
         now = time.monotonic()
@@ -239,15 +265,19 @@ class Member:
         if not self.up:
             self.up = True
             self._progress = time.monotonic()
-            if not self._failures:
-                self._said = ""
-                LOG.info("sampler %s is up", self.target)
         self._changed()
+
+    def _announce(self, parcel: Parcel) -> None:
+        """It can be used (again)."""
+        if not self._announced:
+            self._announced, self._said = True, ""
+            LOG.info("sampler %s is up, with the weights of version %d", self.target, parcel.version)
 
     def take_out(self, reason: str) -> None:
         """Stops using it: its groups go elsewhere. It is watched on."""
         self.error = reason
         self.weights = None
+        self._announced = False
         if self.up:
             self.up = False
             self.down_since = time.monotonic()
@@ -284,6 +314,12 @@ class Member:
     def _on_progress(self) -> None:
         self._progress = time.monotonic()
 
+    def _refusal(self, error: grpc.aio.AioRpcError) -> str:
+        """What no retry mends, and the remedy."""
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token_file:
+            return "needs a token, and none was given: set config.service.token_file"
+        return FATAL[error.code()]
+
     def _on_sent(self, parcel: Parcel, task: asyncio.Task) -> None:
         if task is not self._push:
             return  # given up: taken out, or a newer parcel is on its way
@@ -295,6 +331,7 @@ class Member:
             self._owned = self._status.incarnation
             self.failing = self.suspect = False
             self._failures = 0
+            self._announce(parcel)
             self._changed()
         elif isinstance(error, grpc.aio.AioRpcError):
             self.failing = True
@@ -302,7 +339,7 @@ class Member:
             self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
             refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
             if error.code() in FATAL and (not refused or self._failures >= MAX_REFUSALS):
-                self._fail(InputError(f"{self.target} {FATAL[error.code()]}: {error.details()}"))
+                self._fail(InputError(f"{self.target} {self._refusal(error)}: {error.details()}"))
             self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
         elif isinstance(error, Exception):
             self._fail(error)

@@ -172,10 +172,14 @@ class UpdateWeightsReply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., apply_s: _Optional[float] = ..., paused_s: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("tensors",)
+    __slots__ = ("tensors", "session", "release")
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     tensors: bool
-    def __init__(self, tensors: _Optional[bool] = ...) -> None: ...
+    session: str
+    release: bool
+    def __init__(self, tensors: _Optional[bool] = ..., session: _Optional[str] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_model_len", "max_group_size", "max_groups", "max_message_bytes")
@@ -190,7 +194,7 @@ class Limits(_message.Message):
     def __init__(self, max_model_len: _Optional[int] = ..., max_group_size: _Optional[int] = ..., max_groups: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +210,7 @@ class StatusReply(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     model: str
     engine: str
     engine_version: str
@@ -221,7 +226,8 @@ class StatusReply(_message.Message):
     limits: Limits
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     vocab_size: int
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+    taken: bool
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

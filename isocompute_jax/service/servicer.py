@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,6 +30,8 @@ from isocompute_jax.service.weights import WeightFile
 T = TypeVar("T")
 SERVICE = "isocompute.sampler.v1.Sampler"
 PUSHBACK = "grpc-retry-pushback-ms"
+LEASE_S = 10.0
+"""A learner that has not asked for the status for so long no longer holds the server."""
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
 
 log = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class Servicer:
         self.stopping = False
         self._has_weights = not wait_for_weights
         self._session, self._version = "", 0
+        self._asked = -math.inf
         self._groups: dict[str, _Group] = {}
         self._open = asyncio.Event()
         self._open.set()
@@ -143,6 +147,8 @@ class Servicer:
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
         """Answers from what the server knows itself."""
         del context
+        if message.session and message.session == self._session:
+            self._asked = -math.inf if message.release else time.monotonic()
         facts = self._engine.facts
         running = sum(group.running for group in self._groups.values())
         return pb.StatusReply(
@@ -166,6 +172,7 @@ class Servicer:
             ),
             tensors=wire.tensors_to_messages(facts.tensors) if message.tensors else (),
             vocab_size=facts.vocab_size,
+            taken=time.monotonic() - self._asked < LEASE_S,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
@@ -272,6 +279,7 @@ class Servicer:
                 await self.fail(f"version {header.version} could not be applied: {error}")
                 raise self._refusal_of_failure() from error
             self._session, self._version, self._has_weights = header.session, header.version, True
+            self._asked = time.monotonic()
             apply_s = time.monotonic() - began
             self.metrics.update_seconds.observe(apply_s)
             await self._changed()

@@ -57,7 +57,9 @@ def message_to_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupRe
     if not prompt:
         raise ValueError("prompt_tokens is empty: a prompt has at least one token")
     if not 1 <= message.group_size <= facts.max_group_size:
-        raise ValueError(f"group_size = {message.group_size} must lie in 1 .. {facts.max_group_size}")
+        raise ValueError(
+            f"group_size = {message.group_size} must lie in 1 .. {facts.max_group_size}, the server's --max_group_size"
+        )
     for field, tokens in (("prompt_tokens", prompt), ("stop_token_ids", message.stop_token_ids)):
         if tokens and max(tokens) >= facts.vocab_size:
             raise ValueError(f"{field} has the id {max(tokens)}; the model knows ids below {facts.vocab_size}")
@@ -69,7 +71,7 @@ def message_to_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupRe
     if message.HasField("max_tokens") and not 1 <= message.max_tokens <= room:
         raise ValueError(
             f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
-            f"model holds {facts.max_model_len}"
+            f"server holds {facts.max_model_len} in all (its --max_model_len): ask for fewer, or raise that"
         )
     return GroupRequest(
         group_id=message.group_id,

@@ -45,7 +45,7 @@ def use_sampler(monkeypatch):
     def use(cls, **options):
         made = []
 
-        def make(config, model_config, params, *, workdir, tokenizer, mesh):
+        def make(config, model_config, params, *, workdir, tokenizer, mesh, interrupted):
             made.append(
                 cls(
                     model_config,
@@ -58,6 +58,7 @@ def use_sampler(monkeypatch):
                     **options,
                 )
             )
+            made[-1].interrupted = interrupted
             return made[-1]
 
         monkeypatch.setattr("isocompute_jax.experiment.loop.make_sampler", make)

@@ -18,7 +18,8 @@ from isocompute_jax.experiment.rollouts import graded, make_requests
 from isocompute_jax.experiment.samplers import in_flight, make_sampler
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
-from isocompute_jax.sampling import InProcessSampler
+from isocompute_jax.records.errors import Interrupted
+from isocompute_jax.sampling import TRAIN, InProcessSampler
 from isocompute_jax.tasks import load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.samplers import FailingSampler, LaggingSampler, ShuffledSampler
@@ -103,6 +104,30 @@ def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
     if step < 6:  # the checkpoint of the last step was written before its evaluation
         builders.assert_same_run(tmp_path / "run", whole)
+
+
+class WaitingSampler(ShuffledSampler):
+    """Every server is gone in step 3, and the user gives up: as the fleet does, it looks whether to go on waiting."""
+
+    def completed(self, *, lane=TRAIN):
+        for group in super().completed(lane=lane):
+            if group.step == 3 and lane == TRAIN:
+                assert not self.interrupted()
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert self.interrupted()
+                raise Interrupted
+            yield group
+
+
+def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(
+    short_run, whole, use_sampler, tmp_path
+):
+    use_sampler(WaitingSampler)
+    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run")) == app.INTERRUPTED
+    assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
+    use_sampler(ShuffledSampler)
+    loop.train(short_run, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", whole)
 
 
 def test_on_policy_results_do_not_depend_on_arrival(short_run, whole, use_sampler, tmp_path):

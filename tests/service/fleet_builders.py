@@ -91,7 +91,9 @@ def live(count: int = 1, **arguments) -> Iterator[list[Live]]:
 
 
 @contextlib.contextmanager
-def fleet(*servers, directory, in_flight="abort", session="run", start=None, **service) -> Iterator[RemoteSampler]:
+def fleet(
+    *servers, directory, in_flight="abort", session="run", start=None, interrupted=lambda: False, **service
+) -> Iterator[RemoteSampler]:
     """A sampler over servers (or their addresses)."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]
     settings = {"endpoints": ",".join(addresses), "shared_dir": str(directory), "push": "stream", "stall_s": 30.0}
@@ -102,6 +104,7 @@ def fleet(*servers, directory, in_flight="abort", session="run", start=None, **s
         session=session,
         in_flight=in_flight,
         start=start,
+        interrupted=interrupted,
     )
     try:
         yield sampler

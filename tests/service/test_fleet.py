@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated import SimulatedEngine
-from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service import dispatch, member
+from isocompute_jax.records.errors import InputError, Interrupted, RunError
+from isocompute_jax.service import dispatch, member, servicer
 from tests.service.fleet_builders import CONFIG, Live, fleet, live, params, requests, tensors, until
 
 
@@ -18,6 +18,7 @@ from tests.service.fleet_builders import CONFIG, Live, fleet, live, params, requ
 def short_polls(monkeypatch):
     """The rules are the same at any pace."""
     monkeypatch.setattr(member, "POLL_S", 0.1)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.0)
 
 
 def slow_engine(**changes) -> SimulatedEngine:
@@ -252,7 +253,51 @@ def test_weights_wait_for_the_first_server(tmp_path):
     servers[0].stop()
 
 
-def test_a_server_taken_by_another_learner_is_never_used_and_quarrels_end(tmp_path):
+def test_an_interrupt_ends_the_wait_for_servers(tmp_path):
+    asked = threading.Event()
+    server = Live()
+    with fleet(server, directory=tmp_path, wait_s=60.0, interrupted=asked.is_set) as sampler:
+        sampler.update_weights(params(), version=1)
+        asked.set()
+        sampler.submit(requests(3))
+        assert ids(sampler.completed()) == wanted(3)  # as long as there are servers, the step goes on to its end
+        server.stop()
+        sampler.submit(requests(3))
+        with pytest.raises(Interrupted):
+            list(sampler.completed())
+
+
+def test_a_newcomer_keeps_away_from_a_server_that_is_taken_until_it_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(member, "KEEP_AWAY_S", 0.5)
+    with live() as [server]:
+        with fleet(server, directory=tmp_path, session="one") as one:
+            one.update_weights(params(), version=1)
+            weights = server.engine.weights
+            refused = pytest.raises(RunError, match=r"is used by another learner, 'one#.*service\.endpoints")
+            with fleet(server, directory=tmp_path, session="two") as two, refused:
+                two.update_weights(params(2), version=1)
+            one.submit(requests(3))
+            assert ids(one.completed()) == wanted(3)
+            assert server.engine.weights == weights
+        with fleet(server, directory=tmp_path, session="two") as two:  # one has ended, and has said so
+            two.update_weights(params(2), version=1)
+            assert server.engine.weights != weights
+
+
+def test_a_learner_that_is_gone_without_a_word_holds_a_server_no_longer_than_the_lease(tmp_path, monkeypatch):
+    monkeypatch.setattr(servicer, "LEASE_S", 0.5)
+    with live() as [server], fleet(server, directory=tmp_path, session="one") as one:
+        one.update_weights(params(), version=1)
+        members = one._dispatcher._members
+        for watching in one._dispatcher._watching[: len(members)]:
+            one._loop.call_soon_threadsafe(watching.cancel)  # it asks no more
+        with fleet(server, directory=tmp_path, session="two") as two:
+            two.update_weights(params(2), version=7)
+            assert server.engine.version == 7
+
+
+def test_a_server_taken_by_another_learner_is_never_used_and_quarrels_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(servicer, "LEASE_S", 0.0)  # the other one does not keep away
     with live() as [server], fleet(server, directory=tmp_path, session="one") as one:
         one.update_weights(params(), version=1)
         with fleet(server, directory=tmp_path, session="two") as two, pytest.raises(RunError, match="another learner"):
