@@ -1,10 +1,13 @@
 """New weights: what is drawn after them follows them, with no trace of the old ones unless that was asked for."""
 
+import re
+
 import grpc
 import numpy as np
 import pytest
 
 from isocompute_jax.service import sampler_pb2 as pb
+from tests.vllm import builders
 from tests.vllm.builders import LONG, SHORT, collect, learner_logprobs, stacked, tensors_of
 
 pytestmark = pytest.mark.vllm
@@ -86,14 +89,61 @@ def test_an_update_that_aborts_frees_the_engine(served):
     np.testing.assert_allclose(logprobs, learner_logprobs(config, second, LONG, tokens, 1.0), atol=1e-4)
 
 
-def test_a_wrong_shape_leaves_the_old_weights(served):
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+def renamed(tensors):
+    return {"lm_head.no_such_weight" if name == NAME else name: value for name, value in tensors.items()}
+
+
+def altered(alter):
+    """An update whose messages are altered on their way."""
+
+    def change(parts):
+        for number, part in enumerate(parts):
+            yield from alter(number, part)
+
+    return change
+
+
+def damaged(number, part):
+    if number == 3:
+        part.chunk.data = bytes([part.chunk.data[0] ^ 1]) + part.chunk.data[1:]
+    yield part
+
+
+def halved(number, part):
+    if number < 5:
+        yield part
+
+
+WRONG = {
+    "shape": (lambda tensors: tensors | {NAME: tensors[NAME].T}, None, grpc.StatusCode.INVALID_ARGUMENT, NAME),
+    "dtype": (
+        lambda tensors: tensors | {NAME: tensors[NAME].astype(np.float16)},
+        None,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        NAME,
+    ),
+    "name": (renamed, None, grpc.StatusCode.INVALID_ARGUMENT, "lm_head.no_such_weight|" + NAME),
+    "checksum": (None, altered(damaged), grpc.StatusCode.DATA_LOSS, "checksum"),
+    "half a stream": (None, altered(halved), grpc.StatusCode.DATA_LOSS, ""),
+    "no token": (None, None, grpc.StatusCode.UNAUTHENTICATED, "token"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_update_that_is_wrong_leaves_the_old_weights(served, what):
     client, config, _, second = served("tied")
+    change, alter, code, said = WRONG[what]
     before = stacked(client.sample(LONG, 4, 20))
     tensors = tensors_of(config, second)
-    name = "model.layers.1.mlp.up_proj.weight"
+    parts = builders.messages(change(tensors) if change else tensors, 7, pb.IN_FLIGHT_WAIT)
+    metadata = [] if what == "no token" else [("authorization", f"Bearer {builders.TOKEN}")]
     with pytest.raises(grpc.RpcError) as caught:
-        client.update(tensors | {name: tensors[name].T}, 7)
-    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT and name in caught.value.details()
+        client.stub.UpdateWeights(alter(parts) if alter else parts, metadata=metadata, timeout=120)
+    assert caught.value.code() == code
+    assert re.search(said, caught.value.details())
     after = stacked(client.sample(LONG, 4, 20))
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[2], before[2])
