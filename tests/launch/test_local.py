@@ -1,6 +1,7 @@
 """The launcher, with real processes: simulated engines stand in for the real ones."""
 
 import json
+import os
 import pathlib
 import signal
 import stat
@@ -49,8 +50,10 @@ def launch(tmp_path):
     processes.wait_until(lambda: not processes.find(mark), "a server is left behind", seconds=20)
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=processes.ROOT)
+def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=processes.ROOT, **options
+    )
 
 
 def test_the_command_finds_its_servers_and_its_exit_code_comes_back(launch, tmp_path):
@@ -62,6 +65,16 @@ def test_the_command_finds_its_servers_and_its_exit_code_comes_back(launch, tmp_
     assert len(set(facts["endpoints"])) == 2
     assert len(facts["token"]) == 64
     assert run([*launch, sys.executable, "-c", "raise SystemExit(7)"]).returncode == 7
+
+
+def test_what_a_killed_launcher_left_is_swept_away(launch, tmp_path):
+    stale, alive, another = (tmp_path / f"isocompute-launch-{name}" for name in ("4194999-x", f"{os.getpid()}-x", "x"))
+    for directory in (stale, alive, another):
+        directory.mkdir()
+        (directory / "token").touch()
+    done = run([*launch, "true"], env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert sorted(tmp_path.glob("isocompute-launch-*")) == sorted([alive, another])
 
 
 def test_a_dead_server_comes_back_at_its_address(launch, tmp_path):
