@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import xxhash
 
-from benchmarks.simulated import SimulatedEngine
+from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import sampler_pb2_grpc, wire
 from isocompute_jax.service.server import Server, ServerConfig

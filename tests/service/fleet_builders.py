@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.simulated import SimulatedEngine
+from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.model import ModelConfig, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Problem

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from benchmarks.simulated import SimulatedEngine
+from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.service import dispatch, member, servicer
 from tests.service.fleet_builders import CONFIG, Live, fleet, live, params, requests, tensors, until

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from benchmarks.simulated import SimulatedEngine
+from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.service import member
 from tests.service.fleet_builders import fleet, live, params, requests, tensors, until

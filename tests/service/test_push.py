@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated import SimulatedEngine
+from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import model, sharding
 from isocompute_jax.model.export import hf_boxes
 from isocompute_jax.model.huggingface import hf_tensors

@@ -228,8 +228,7 @@ def test_one_bad_sender_ends_the_update_for_all(tmp_path, how):
                 await call.write(other[1])
                 while server.servicer.updates.senders < 2:
                     await asyncio.sleep(0)
-                call.cancel()
-                words = "sender 1 broke"
+                call.cancel()  # which the server meets as a broken call, or as the end of the stream
             elif how == "half":
                 await refused(client.update(other[:2]), code, words := "ended before")
             elif how == "damaged":
