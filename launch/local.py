@@ -177,8 +177,9 @@ def sweep() -> None:
     """Removes what killed launchers of this user have left: the token of servers that ended with them."""
     for path in pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = path.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and path.stat().st_uid == os.getuid() and not pathlib.Path("/proc", pid).exists():
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another launcher may have ended, or swept
+            if pid.isdigit() and path.lstat().st_uid == os.getuid() and not pathlib.Path("/proc", pid).exists():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def filled(part: str, places: dict[str, str]) -> str:

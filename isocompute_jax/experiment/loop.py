@@ -53,7 +53,8 @@ def train(config: RunConfig, workdir: str | os.PathLike[str]) -> None:
 
     Raises:
       InputError: bad config, problem set, checkpoint or workdir, or a service refuses the run; nothing was lost.
-      RunError: it cannot go on; unless it diverged, a checkpoint was written, and the same command goes on.
+      RunError: it cannot go on; unless it diverged, a checkpoint was written (in phases: at the end of the last one),
+        and the same command goes on.
       KeyboardInterrupt: the user stopped it; a checkpoint was written.
     """
     with Run(config.resolved(), workdir) as run:
@@ -107,7 +108,6 @@ class Run:
         self.mesh = make_mesh(config)
         self._build_learner()
         self.interrupted: Callable[[], bool] = lambda: False
-        self._build_sampler(workdir)
         facts = run_files.RunFacts(
             group_size=config.group_size,
             problems_per_batch=config.problems_per_batch,
@@ -117,6 +117,7 @@ class Run:
             seed=config.seed,
         )
         self.path = workdirs.open_workdir(workdir, config, facts)
+        self._build_sampler(workdir)
         self.ledger = Ledger()
         self.ready: collections.deque[tuple[list[RolloutGroup], TrainBatch]] = collections.deque()
         self.sampler_version = -1
@@ -253,7 +254,10 @@ class Run:
         """Gives the sampler the current weights, in the dtype it computes in, unless it has them."""
         step = self.ledger.step
         if self.sampler_version != step:
-            self.sampler.update_weights(model.cast_params(self.state.params, self.model_config.dtype), version=step)
+            params = self.state.params
+            if not self.config.service.endpoints:  # else they are cast on their way out, one at a time
+                params = model.cast_params(params, self.model_config.dtype)
+            self.sampler.update_weights(params, version=step)
             self.sampler_version = step
 
     def measure(self) -> None:
@@ -278,14 +282,14 @@ class Run:
         requests = agreement.probes(self.problems, self.tokenizer, config, step=step)
         groups = sample(self.sampler, requests, lane=agreement.LANE, version=step)
         found = agreement.compare(groups, config, lambda batch: np.asarray(self.score(batch)), mesh=self.mesh)
-        agreement.judge(found, config.agreement, step=step)
         rollouts = sum(len(group.completions) for group in groups)
-        if not book:
+        if book and math.isfinite(found.mean):
+            self.ledger = self.ledger.charge_evaluation(rollouts, sum(group.num_tokens for group in groups))
+            self.log(run_files.AGREEMENT, found.columns())
+        elif not book:
             self.ledger = self.ledger.charge_redrawn(rollouts)
-            return
-        self.ledger = self.ledger.charge_evaluation(rollouts, sum(group.num_tokens for group in groups))
-        self.log(run_files.AGREEMENT, found.columns())
-        self.checked = step
+        agreement.judge(found, config.agreement, step=step)
+        self.checked = step if book else self.checked
 
     def evaluate(self) -> None:
         """Evaluates every named set with the current weights, then logs one line for each."""

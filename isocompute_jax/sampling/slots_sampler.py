@@ -137,6 +137,8 @@ class SlotSampler:
         if chosen.any():
             self._slots = release(self._slots, chosen, mesh=self._mesh)
             self._free(np.flatnonzero(chosen))
+            # Keys computed anew since the last chunk may not be finite, and no log-probability has told so yet.
+            self._slots = clear(self._slots, chosen, mesh=self._mesh)
 
     def step(self) -> list[tuple[int, int, Completion]]:
         """Fills free slots, draws a chunk of tokens, and returns what ended: (ticket, rollout index, completion).

@@ -266,7 +266,7 @@ class Dispatcher:
         """Checks one finished rollout and keeps it."""
         try:
             completion = wire.message_to_completion(message)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise BadReplyError(str(error)) from error
         if message.index >= group.request.group_size or message.index in group.finished:
             raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")

@@ -50,7 +50,7 @@ def whole_starts(manifest: pb.Manifest, parts: Sequence[Part], tensors: Sequence
     return tuple(starts.get(i, 0) for i in range(len(tensors)))
 
 
-def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], to: StagingFile | None) -> str:
+def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], to: StagingFile | None) -> ManifestFile:
     """Checks a manifest's file, and copies its boxes if there is a file to copy them to. It blocks.
 
     Args:
@@ -60,20 +60,28 @@ def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], 
       to: where they go; None leaves them in their file.
 
     Returns:
-      the file's real path.
+      the file, checked; still open when `to` is None.
 
     Raises:
       Refusal: it lies elsewhere, cannot be read, or has another size or checksum.
     """
-    with _ManifestFile(manifest, directory) as file:
+    file = ManifestFile(manifest, directory)
+    try:
         file.check()
         if to is not None:
             file.copy(parts, to)
-        return file.path
+            file.close()
+        return file
+    except OSError as error:  # of shared storage, say
+        file.close()
+        raise _lost(f"{manifest.path} cannot be read: {error}") from error
+    except BaseException:
+        file.close()
+        raise
 
 
-class _ManifestFile:
-    """A manifest's file, opened; a context manager."""
+class ManifestFile:
+    """A manifest's file, opened. What was checked is what is read later, whatever becomes of its name."""
 
     def __init__(self, manifest: pb.Manifest, directory: str):
         self._manifest = manifest
@@ -86,14 +94,23 @@ class _ManifestFile:
             raise _invalid(f"{manifest.path!r} cannot be read: {error}") from error
         found = os.fstat(self._file)
         if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
-            os.close(self._file)
+            self.close()
             raise _lost(f"{manifest.path} is not a file of {manifest.size} bytes; it has {found.st_size}")
 
-    def __enter__(self) -> _ManifestFile:
-        return self
+    @property
+    def held_path(self) -> str:
+        """A path by which this process, and its children, open this very file until it is closed."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
 
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+    def close(self) -> None:
+        """Lets it go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
 
     def check(self) -> None:
         """Reads the whole file and refuses it when it does not have its checksum."""

@@ -214,7 +214,9 @@ class Member:
         self.suspect = False
         if status.taken and not ours and not self._owned and not self._same_run(status):
             self._keep_away(status)
-        elif wanted is None:
+            return
+        self._kept_away = 0.0
+        if wanted is None:
             self._come_up()
         elif ours and status.version == wanted.version and self._sent is wanted:
             if status.serving:
@@ -236,7 +238,7 @@ class Member:
         """Another learner is at work on it: waits for its end, but not for long."""
         now = time.monotonic()
         self._kept_away = self._kept_away or now
-        self.error = f"is used by another learner, {status.session!r}"
+        self.take_out(f"is used by another learner, {status.session!r}")
         if now - self._kept_away > KEEP_AWAY_S:
             self._fail(
                 RunError(

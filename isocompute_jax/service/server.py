@@ -126,7 +126,13 @@ class Server:
             host = "127.0.0.1" if config.host.startswith("unix:") else config.host
             try:
                 self._metrics = prometheus_client.start_http_server(
-                    config.metrics_port, host, self.servicer.metrics.registry
+                    config.metrics_port,
+                    host,
+                    self.servicer.metrics.registry,
+                    certfile=config.tls_cert or None,
+                    keyfile=config.tls_key or None,
+                    client_cafile=config.tls_client_ca or None,
+                    client_auth_required=bool(config.tls_client_ca),
                 )
             except OSError as error:
                 raise InputError(f"--metrics_port={config.metrics_port} on {host}: {error.strerror}") from error

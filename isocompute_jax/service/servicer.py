@@ -19,7 +19,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.chunks import read_request
-from isocompute_jax.service.engines.base import Engine, EngineError
+from isocompute_jax.service.engines.base import Engine, EngineError, NotTakenError
 from isocompute_jax.service.gather import gathered
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
@@ -55,7 +55,7 @@ class Servicer:
       wait_for_weights: serve only after the first update.
       max_groups: groups that may be in the server at once.
       max_message_bytes: what the server was told to take; only reported.
-      peer_timeout_s: longest wait for a sender of weights.
+      peer_timeout_s: longest wait for a sender of weights, and for a caller to read completions.
       changed: called when `serving` may have changed.
     """
 
@@ -75,6 +75,7 @@ class Servicer:
         self._token = token.encode()
         self._max_groups = max_groups
         self._max_message_bytes = max_message_bytes
+        self._peer_timeout_s = peer_timeout_s
         self._changed = changed
         self.updates = Updates(area, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
@@ -121,14 +122,22 @@ class Servicer:
             async with contextlib.aclosing(replies):
                 async for ready in replies:
                     drawn += len(ready)
-                    await context.write(
-                        pb.SampleReply(completions=[wire.completion_to_message(i, done) for i, done in ready])
-                    )
+                    for reply in wire.completions_to_replies(ready, self._max_message_bytes):
+                        await self._write(context, reply)
                     self.metrics.rollouts.inc(len(ready))
                     self.metrics.tokens.inc(sum(len(done.tokens) for _, done in ready))
             if drawn != request.group_size:
                 raise EngineError(f"it gave {drawn} of {request.group_size} completions")
             self._pace.finished()
+
+    async def _write(self, context: grpc.aio.ServicerContext, reply: pb.SampleReply) -> None:
+        """Sends completions to a caller that reads them: one that does not would hold up updates that wait for it."""
+        try:
+            async with asyncio.timeout(self._peer_timeout_s):
+                await context.write(reply)
+        except TimeoutError:
+            why = f"nobody has read the completions for {self._peer_timeout_s:g} s"
+            raise Refusal(grpc.StatusCode.ABORTED, why) from None
 
     async def UpdateWeights(self, _: object, context: grpc.aio.ServicerContext) -> pb.UpdateWeightsReply:
         """Receives one sender's part of new weights."""
@@ -258,12 +267,14 @@ class Servicer:
         header, began = update.header, time.monotonic()
         self._open.clear()
         try:
-            if header.in_flight == pb.IN_FLIGHT_ABORT:
+            # Under another learner's weights nobody's groups go on: their versions would look like those of his own.
+            foreign = bool(self._session) and header.session != self._session
+            if foreign or header.in_flight == pb.IN_FLIGHT_ABORT:
                 refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")
                 for group in self._groups.values():
                     if group.running:
                         group.call.interrupt(refusal)
-            if header.in_flight in (pb.IN_FLIGHT_ABORT, pb.IN_FLIGHT_WAIT):
+            if foreign or header.in_flight in (pb.IN_FLIGHT_ABORT, pb.IN_FLIGHT_WAIT):
                 while any(group.running for group in self._groups.values()):
                     self._left.clear()
                     await self._left.wait()
@@ -272,6 +283,8 @@ class Servicer:
                 paused_s = await self._engine.update_weights(
                     weights, version=header.version, recompute=header.in_flight == pb.IN_FLIGHT_RECOMPUTE
                 )
+            except NotTakenError as error:
+                raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
             except Exception as error:
                 # Whatever it was, nobody knows what the engine serves now.
                 if not isinstance(error, EngineError):

@@ -41,6 +41,17 @@ class Part:
         return tuple(slice(low, low + size) for low, size in zip(self.offset, self.shape, strict=True))
 
 
+def _locked_file(directory: str) -> tuple[str, int]:
+    """A new file and its descriptor; made again if another process swept it away before it was locked."""
+    while True:
+        path = os.path.join(directory, f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return path, file
+        os.close(file)
+
+
 class StagingFile:
     """A file of all tensors as `file_layout` says, readable by this user alone, and locked while its process lives.
 
@@ -51,10 +62,8 @@ class StagingFile:
     def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
         self.tensors = tuple(tensors)
         self.starts, size = file_layout(tensors)
-        self.path = os.path.join(directory, f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self.path, self._file = _locked_file(directory)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
             # Reserved, not only sized: writing to a map of a full tmpfs would kill the process.
             os.posix_fallocate(self._file, 0, max(size, 1))
             memory = mmap.mmap(self._file, max(size, 1))

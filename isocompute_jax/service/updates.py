@@ -19,7 +19,7 @@ import xxhash
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.chunks import Chunk
-from isocompute_jax.service.manifest import manifest_parts, read_manifest, whole_starts
+from isocompute_jax.service.manifest import ManifestFile, manifest_parts, read_manifest, whole_starts
 from isocompute_jax.service.refusal import Interruptible, Refusal
 from isocompute_jax.service.staging import (
     Ledger,
@@ -36,6 +36,8 @@ THREADS = 4
 WRITES_AHEAD = 4
 """Chunks of one sender that wait for a thread before its next one is read."""
 MAX_SENDERS = 4096
+MAX_VERSION = 2**31 - 1
+"""Completions carry versions as int32."""
 
 T = TypeVar("T")
 Message = pb.UpdateWeightsRequest | Chunk
@@ -54,6 +56,7 @@ class Update:
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
         self.in_place: WeightFile | None = None
+        self.held: ManifestFile | None = None
         self.staged: asyncio.Future[StagingFile] | None = None
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
@@ -125,6 +128,9 @@ class Updates:
             refusal = Refusal(grpc.StatusCode.DATA_LOSS, f"the call of sender {header.sender} broke")
             self._fail(update, refusal, header.sender)
             raise
+        except Exception as error:
+            self._fail(update, _lost(f"sender {header.sender} failed: {error!r}"), header.sender)
+            raise
 
     async def close(self, grace_s: float) -> None:
         """Ends what is being collected, lets the engine take what it was told of, and removes the staging files."""
@@ -147,6 +153,8 @@ class Updates:
             raise _invalid(f"senders = {header.senders} must lie in 1 .. {MAX_SENDERS}")
         if header.sender >= header.senders:
             raise _invalid(f"sender = {header.sender} must lie below senders = {header.senders}")
+        if not 0 <= header.version <= MAX_VERSION:
+            raise _invalid(f"version = {header.version} must lie in 0 .. {MAX_VERSION}")
         if header.in_flight not in pb.InFlight.values():
             raise _invalid(f"in_flight = {header.in_flight} is unknown")
         return header
@@ -209,9 +217,10 @@ class Updates:
             update.ledger.add(part)
         starts = whole_starts(manifest, parts, tensors) if update.header.senders == 1 else None
         to = await self._staged(update) if starts is None else None
-        path = await self._in_thread(update, read_manifest, manifest, self._area.directory, parts, to)
+        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, parts, to)
         if starts is not None:
-            update.in_place = WeightFile(path, tensors, starts)
+            update.held = file
+            update.in_place = WeightFile(file.held_path, tensors, starts)
         return sum(part_bytes(part, tensors) for part in parts)
 
     async def _staged(self, update: Update) -> StagingFile:
@@ -253,6 +262,10 @@ class Updates:
         except Refusal as refusal:
             update.committed = False
             self._fail(update, refusal)
+        except Exception as error:
+            update.committed = False
+            self._fail(update, _lost(f"the update failed: {error!r}"))
+            raise
         else:
             self._current = None
             update.outcome.set_result(reply)
@@ -280,6 +293,8 @@ class Updates:
         """Frees the staging file once no thread writes to it."""
         if update.writes:
             await asyncio.wait(update.writes)
+        if update.held is not None:
+            update.held.close()
         if update.staged is not None:
             await asyncio.wait([update.staged])
             if update.staged.exception() is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
     "stop": pb.FINISH_REASON_STOP,
     "length": pb.FINISH_REASON_LENGTH,
 }
+FRAME_BYTES = 16
+"""What a completion's tag and length take in the message that holds it, at most."""
 FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
 
 
@@ -98,6 +100,22 @@ def completion_to_message(index: int, completion: Completion) -> pb.Completion:
         finish_reason=FINISH_REASONS[completion.finish_reason],
         spans=[pb.VersionSpan(version=v, length=n) for v, n in version_spans(completion.policy_versions)],
     )
+
+
+def completions_to_replies(ready: Iterable[tuple[int, Completion]], max_bytes: int) -> Iterator[pb.SampleReply]:
+    """Finished rollouts in as few messages of at most `max_bytes` bytes as may be; a larger one goes alone."""
+    completions: list[pb.Completion] = []
+    size = 0
+    for index, completion in ready:
+        message = completion_to_message(index, completion)
+        needed = message.ByteSize() + FRAME_BYTES
+        if completions and size + needed > max_bytes:
+            yield pb.SampleReply(completions=completions)
+            completions, size = [], 0
+        completions.append(message)
+        size += needed
+    if completions:
+        yield pb.SampleReply(completions=completions)
 
 
 def message_to_completion(message: pb.Completion) -> Completion:

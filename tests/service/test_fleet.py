@@ -404,7 +404,7 @@ def test_another_model_is_an_error_that_names_the_tensor(tmp_path):
     with (
         live(engine=SimulatedEngine(tensors()[1:])) as [server],
         fleet(server, directory=tmp_path) as sampler,
-        pytest.raises(InputError, match=f"refuses the weights: tensor {tensors()[0].name!r}"),
+        pytest.raises(InputError, match=rf"refuses the weights \(its --model .*\): tensor {tensors()[0].name!r}"),
     ):
         sampler.update_weights(params(), version=1)
     assert CONFIG.vocab_size == 32

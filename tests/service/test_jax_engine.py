@@ -12,7 +12,7 @@ import pytest
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SamplingParams
-from isocompute_jax.service.engines.base import EngineError, GroupRequest
+from isocompute_jax.service.engines.base import EngineError, GroupRequest, NotTakenError
 from isocompute_jax.service.engines.jax_engine import CHUNK_STEPS, JaxEngine
 from isocompute_jax.service.weights import TensorSpec, WeightFile, file_layout
 from tests.model.tiny import random_params, tiny_config
@@ -216,13 +216,25 @@ def test_a_failed_device_call_ends_everything(directory, monkeypatch):
     serve(make_engine(directory), use)
 
 
-def test_a_failed_update_ends_everything(directory, tmp_path):
+def test_weights_that_cannot_be_loaded_leave_the_old_ones(directory, tmp_path):
     async def use(engine):
+        before = await collect(engine, make_group("a"))
         weights = write_weights(tmp_path / "weights", random_params(CONFIG))
-        with pytest.raises(EngineError, match="cannot be read"):
+        with pytest.raises(NotTakenError, match="the weights of version 1 cannot be loaded"):
             await engine.update_weights(dataclasses.replace(weights, path="nowhere"), version=1, recompute=False)
-        with pytest.raises(EngineError, match="cannot be read"):
-            await engine.check_health()
+        await engine.check_health()
+        after = await collect(engine, make_group("a"))
+        for index, completion in after.items():
+            np.testing.assert_array_equal(completion.tokens, before[index].tokens)
+            assert set(completion.policy_versions.tolist()) == {0}
+
+    serve(make_engine(directory), use)
+
+
+def test_a_temperature_that_float32_cannot_divide_by_is_refused(directory):
+    async def use(engine):
+        with pytest.raises(InputError, match="temperature = 1e-40 is below"):
+            await collect(engine, make_group("a", params=dataclasses.replace(LONG, temperature=1e-40)))
 
     serve(make_engine(directory), use)
 

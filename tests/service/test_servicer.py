@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
-from isocompute_jax.service.engines.base import EngineError
+from isocompute_jax.service.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.servicer import PUSHBACK, SERVICE
 from tests.service.builders import Probe, arrays, refused, request, run, serving, update
 
@@ -188,6 +188,31 @@ def test_a_client_that_does_not_read_can_be_cancelled(tmp_path):
     run(test())
 
 
+def test_a_caller_that_stops_reading_does_not_hold_up_an_update(tmp_path):
+    async def test():
+        engine = Probe(median_length=4000.0, tokens_per_s=1e9)
+        small = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+        async with serving(engine, tmp_path, options=small, peer_timeout_s=0.5) as (_, client):
+            call = client.start(group_size=500)
+            await engine.started.acquire()
+            await client.update(update(arrays(0), in_flight=pb.IN_FLIGHT_WAIT))
+            assert engine.version == 1 and engine.open == 0
+            call.cancel()
+
+    run(test())
+
+
+def test_a_group_larger_than_a_message_comes_in_several(tmp_path):
+    async def test():
+        engine = Probe(median_length=4000.0, tokens_per_s=1e9, max_model_len=8000)
+        limit = (("grpc.max_receive_message_length", 1 << 20),)
+        async with serving(engine, tmp_path, options=limit, max_message_mib=1) as (_, client):
+            done = await client.sample(group_size=100)  # 100 x 4,000 x (1 + 4) bytes
+            assert [len(completion.tokens) for completion in done] == [4000] * 100
+
+    run(test())
+
+
 def test_a_dead_engine_is_unavailable_and_not_serving(tmp_path):
     async def test():
         engine = Probe()
@@ -350,6 +375,45 @@ def test_update_in_flight(tmp_path, mode):
             done = await task
             assert [[span.version for span in completion.spans] for completion in done] == [[0, 1]] * 2
             assert engine.recomputed == [mode == pb.IN_FLIGHT_RECOMPUTE]
+
+    run(test())
+
+
+def test_under_another_learners_weights_nothing_goes_on(tmp_path):
+    async def test():
+        engine = Probe()
+        async with serving(engine, tmp_path) as (_, client):
+            await client.update(update(arrays(0), session="one", version=0))
+            engine.frozen = True
+            task = asyncio.create_task(client.sample(session="one", policy_version=0))
+            await engine.started.acquire()
+            await client.update(update(arrays(1), session="two", version=0, in_flight=pb.IN_FLIGHT_CONTINUE))
+            await refused(task, Code.ABORTED, "version 0")
+
+    run(test())
+
+
+def test_weights_that_are_not_taken_leave_the_old_ones_serving(tmp_path):
+    async def test():
+        engine = Probe()
+        async with serving(engine, tmp_path) as (_, client):
+            engine.update_error = NotTakenError("there is no memory for them")
+            await refused(client.update(update(arrays(0))), Code.DATA_LOSS, "no memory")
+            assert await health_of(client) == "SERVING"
+            assert {span.version for done in await client.sample() for span in done.spans} == {0}
+            engine.update_error = None
+            await client.update(update(arrays(0)))
+            assert engine.version == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", [-1, 2**31, 2**40])
+def test_versions_are_int32(tmp_path, version):
+    async def test():
+        engine = Probe()
+        async with serving(engine, tmp_path) as (_, client):
+            await refused(client.update(update(arrays(0), version=version)), Code.INVALID_ARGUMENT, "must lie in 0 ..")
 
     run(test())
 

@@ -1,5 +1,7 @@
 """Messages and records: what goes in comes out, also where protobuf's own parser is passed by."""
 
+import itertools
+
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
@@ -30,6 +32,15 @@ def completions(draw) -> Completion:
         policy_versions=np.array(versions, np.int32),
         finish_reason=draw(st.sampled_from(["stop", "length"])),
     )
+
+
+@given(st.lists(completions(), max_size=12), st.integers(1, 2000))
+def test_replies_hold_every_completion_once_and_are_no_larger_than_they_may(found, limit):
+    replies = list(wire.completions_to_replies(enumerate(found), limit))
+    assert [c.index for reply in replies for c in reply.completions] == list(range(len(found)))
+    assert all(reply.ByteSize() <= limit or len(reply.completions) == 1 for reply in replies)
+    for one, other in itertools.pairwise(replies):  # no more messages than needed, but for what framing may take
+        assert one.ByteSize() + other.completions[0].ByteSize() + 16 * (len(one.completions) + 1) > limit
 
 
 @given(completions(), U32)

@@ -17,6 +17,10 @@ class EngineError(Exception):
     """The engine has failed and cannot go on; the message says why."""
 
 
+class NotTakenError(Exception):
+    """New weights were not taken, and the old ones serve on; the message says why."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EngineFacts:
     """What an engine serves.
@@ -102,6 +106,7 @@ class Engine(Protocol):
           seconds with sampling stopped.
 
         Raises:
+          NotTakenError: nothing was touched.
           EngineError: it failed; nobody knows what the engine serves now, so the caller stops serving.
         """
         ...

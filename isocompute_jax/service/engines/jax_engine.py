@@ -27,9 +27,10 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, Problem
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
 from isocompute_jax.sampling.slots_sampler import SlotSampler
-from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest, NotTakenError
 from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec, WeightFile
 
+LOWEST_TEMPERATURE = 1e-4
 CHUNK_STEPS = 16
 """Tokens drawn in each slot before the event loop is heard again."""
 
@@ -101,9 +102,15 @@ class JaxEngine:
     async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
 
-        Raises EngineError when the engine has died.
+        Raises:
+          InputError: the temperature is too low for float32.
+          EngineError: the engine has died.
         """
         await self.check_health()
+        if request.params.temperature < LOWEST_TEMPERATURE:
+            raise InputError(
+                f"temperature = {request.params.temperature} is below {LOWEST_TEMPERATURE}, where float32 overflows"
+            )
         ticket = next(self._tickets)
         arrived = self._groups[ticket] = asyncio.Queue()
         asked = SampleRequest(
@@ -140,14 +147,14 @@ class JaxEngine:
           seconds with sampling stopped.
 
         Raises:
+          NotTakenError: they cannot be read, or there is no memory for them beside the old ones.
           EngineError: it failed, and the engine with it.
         """
         await self.check_health()
-        params: Params = {}
         try:
             params = await asyncio.to_thread(read_weights, weights, self._config, self._shardings)
-        except Exception as error:  # whatever it is, the caller must not serve on
-            self._fail(f"weights {version} cannot be read from {weights.path}: {error!r}")
+        except Exception as error:  # of the file or of the devices; what serves has not been touched
+            raise NotTakenError(f"the weights of version {version} cannot be loaded: {error!r}") from error
         await self.check_health()
         done: asyncio.Future[float] = self._loop.create_future()
         self._updates.add(done)

@@ -73,6 +73,9 @@ class VllmEngine:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._mark = secrets.token_hex(16)
         self._updating = asyncio.Lock()
+        self._places = asyncio.Semaphore(1)
+        self._open = asyncio.Event()
+        self._open.set()
         self._updates = 0
         self._requests = itertools.count()
         self._failure: EngineError | None = None
@@ -116,6 +119,7 @@ class VllmEngine:
             max_group_size=settings.max_group_size,
             tensors=tensors,
         )
+        self._places = asyncio.Semaphore(config.scheduler_config.max_num_seqs)
         os.environ[reaper.MARK] = self._mark
         try:
             self._llm = launch.start(config, self._count)
@@ -138,10 +142,9 @@ class VllmEngine:
 
         self._check()
         parameters = [rollouts.sampling_params(request, index) for index in range(request.group_size)]
-        prompt = rollouts.prompt(request, cache_key=str(self._updates))
         finished: Finished = asyncio.Queue()
         tasks = [
-            asyncio.create_task(self._draw(prompt, params, index, finished)) for index, params in enumerate(parameters)
+            asyncio.create_task(self._draw(request, params, index, finished)) for index, params in enumerate(parameters)
         ]
         self._groups.add(finished)
         try:
@@ -159,13 +162,17 @@ class VllmEngine:
                 task.cancel()  # which aborts the request in the engine
             await asyncio.wait(tasks)
 
-    async def _draw(self, prompt: Any, params: Any, index: int, finished: Finished) -> None:
+    async def _draw(self, request: GroupRequest, params: Any, index: int, finished: Finished) -> None:
+        """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
         from isocompute_jax.service.engines.vllm import rollouts
 
         try:
-            async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
-                [drawn] = output.outputs
-                finished.put_nowait((index, rollouts.completion(drawn)))
+            async with self._places:
+                await self._open.wait()
+                prompt = rollouts.prompt(request, cache_key=str(self._updates))
+                async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
+                    [drawn] = output.outputs
+                    finished.put_nowait((index, rollouts.completion(drawn)))
         except EngineError as error:
             finished.put_nowait(error)
         except Exception as error:  # of vLLM, which has many
@@ -195,6 +202,7 @@ class VllmEngine:
         async with self._updating:
             self._check()
             began = time.perf_counter()
+            self._open.clear()
             try:
                 # Even when nothing runs: a request that came in half-way would crash the engine.
                 await self._llm.pause_generation(mode="keep", clear_cache=recompute)
@@ -208,6 +216,8 @@ class VllmEngine:
                 await self._llm.resume_generation()
             except Exception as error:  # of vLLM, which has many
                 raise self._fail(f"vLLM failed while it took version {version} ({error})") from error
+            finally:
+                self._open.set()
             return time.perf_counter() - began
 
     async def check_health(self) -> None:
