@@ -112,7 +112,7 @@ def make_run(root: pathlib.Path) -> RunConfig:
     from isocompute_jax import model
 
     base = builders.make_inputs(root)
-    random = dataclasses.replace(model.EMBEDDED, embed_dim=32, num_layers=1, mlp_dim=32)
+    random = dataclasses.replace(model.EMBEDDED, num_layers=1, mlp_dim=32)
     shutil.rmtree(root / "model")
     model.save_checkpoint(root / "model", random, random_params(random, scale=0.1), tokenizer_from=root / "tokenizer")
     return dataclasses.replace(base, max_compute=64 * STEPS)

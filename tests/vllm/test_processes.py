@@ -124,12 +124,13 @@ def test_weights_may_come_with_the_first_update_and_a_dead_process_is_an_error(s
 @pytest.mark.parametrize(
     ("change", "flags", "message"),
     [
-        ({"head_dim": 16}, (), "its head size is 16; vLLM's CPU build serves 32, 64"),
+        ({"head_dim": 16, "num_heads": 4}, (), "its head size is 16; vLLM's CPU build serves 32, 64"),
+        ({"embed_dim": 32}, (), "head_dim = 32, and vLLM's Qwen2 takes hidden_size / num_attention_heads = 16"),
         ({}, ("--max_model_len=100000",), "vLLM refuses it, or the settings"),
         ({}, ("--gpu_memory_utilization=0.5",), "this vLLM runs on the CPU: give --kv_cache_bytes instead"),
         (None, (), "config.json cannot be read"),
     ],
-    ids=["head_size", "max_model_len", "gpu_memory", "no_checkpoint"],
+    ids=["head_size", "head_dim", "max_model_len", "gpu_memory", "no_checkpoint"],
 )
 def test_what_cannot_be_served_is_said(start, tmp_path, change, flags, message):
     if change is not None:

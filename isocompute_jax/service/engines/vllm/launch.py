@@ -56,6 +56,7 @@ def resolve(settings: Settings, dtype: str) -> VllmConfig:
         config = arguments.create_engine_config()
     except (ValueError, OSError, NotImplementedError) as error:
         raise InputError(f"--model={settings.model}: vLLM refuses it, or the settings: {error}") from error
+    _check_heads(settings.model, config)
     if current_platform.is_cpu():
         _check_head_size(settings.model, config)
     return config
@@ -107,6 +108,17 @@ def _platform_arguments(settings: Settings) -> dict[str, object]:
     if settings.gpu_memory_utilization is not None:
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
     return arguments
+
+
+def _check_heads(model: str, config: VllmConfig) -> None:
+    """vLLM's Qwen2 passes `head_dim` over: with another one than it computes, it would fail at the first token."""
+    theirs = config.model_config.hf_text_config
+    ours, computed = getattr(theirs, "head_dim", None), theirs.hidden_size // theirs.num_attention_heads
+    if theirs.model_type == "qwen2" and ours not in (None, computed):
+        raise InputError(
+            f"--model={model}: config.json has head_dim = {ours}, and vLLM's Qwen2 takes hidden_size / "
+            f"num_attention_heads = {computed}: choose another model, or --engine=jax"
+        )
 
 
 def _check_head_size(model: str, config: VllmConfig) -> None:
