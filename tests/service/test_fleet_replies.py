@@ -102,7 +102,15 @@ def test_a_change_that_changes_nothing_is_let_through(tmp_path):
         assert len(list(sampler.completed())) == 3 and sampler.redrawn_rollouts == 0
 
 
-def test_control_c_is_seen_while_waiting(tmp_path):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also in a background job, which would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_control_c_is_seen_while_waiting(tmp_path, interruptible):
     with live() as [server], fleet(server, directory=tmp_path) as sampler:
         server.engine.frozen = True
         sampler.update_weights(params(), version=1)
