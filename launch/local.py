@@ -91,7 +91,6 @@ class Server:
             wait = BACKOFF_S[min(self._deaths, len(BACKOFF_S)) - 1] if self._deaths else 0.0
             reason = self._worker.reason().splitlines()[0]
             print(f"server {self.number} at {self.address} died ({reason}); again in {wait:.0f} s", file=sys.stderr)
-            kill_group(self._worker)
             self._worker, self._due = None, now + wait
         if self._worker is None and now >= self._due:
             self.start()
@@ -108,7 +107,6 @@ class Server:
         while self._worker.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         self._worker.kill()
-        kill_group(self._worker)
 
 
 def main(command: Sequence[str]) -> int:
@@ -165,12 +163,6 @@ def supervise(command: list[str], fleet: list[Server]) -> int:
             server.keep_alive()
         time.sleep(POLL_S)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-
-def kill_group(worker: Worker) -> None:
-    """Ends what a dead server has left behind: an engine's processes, say."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)
 
 
 def sweep() -> None:
