@@ -317,7 +317,7 @@ class Run:
         now = time.monotonic()
         self.ledger = self.ledger.charge_time(now - self.clock, len(jax.devices()) if self.mesh is not None else 1)
         self.clock = now
-        redrawn = getattr(self.sampler, "redrawn_rollouts", 0)
+        redrawn = self.sampler.redrawn_rollouts
         self.ledger = self.ledger.charge_redrawn(redrawn - self.redrawn)
         self.redrawn = redrawn
         run_files.append_line(self.path / name, {**self.ledger.columns(), **columns})

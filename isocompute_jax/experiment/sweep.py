@@ -318,10 +318,10 @@ class _Sweep:
 
 def shared_endpoints(runs: Sequence[PlannedRun]) -> list[str]:
     """The endpoints that runs sample from, all the same ones; none for runs that sample in their own process."""
-    named = {run.config.service.endpoints for run in runs}
+    named = {run.config.service.targets for run in runs}
     if len(named) > 1:
         raise InputError("the runs of a sweep must have the same config.service.endpoints, which they share out")
-    return [endpoint.strip() for endpoint in "".join(named).split(",") if endpoint.strip()]
+    return [target for targets in named for target in targets]
 
 
 def worker_environment(root: pathlib.Path) -> dict[str, str]:

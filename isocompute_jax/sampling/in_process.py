@@ -66,6 +66,8 @@ class InProcessSampler:
       mesh: where units are sharded over problems; None for one device.
     """
 
+    redrawn_rollouts = 0  # nothing is ever lost
+
     def __init__(
         self,
         config: ModelConfig,

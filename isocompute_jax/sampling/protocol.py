@@ -20,6 +20,11 @@ TRAIN = "train"
 class Sampler(Protocol):
     """A source of rollouts."""
 
+    @property
+    def redrawn_rollouts(self) -> int:
+        """Rollouts asked for again so far, because what drew them was lost."""
+        ...
+
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups and returns at once."""
         ...

@@ -101,7 +101,6 @@ class SlotSampler:
         self._config = config
         self._params = params
         self._version = 0
-        self._length = length
         self._chunk_steps = chunk_steps
         self._mesh = mesh
         self._slots = init_slots(config, slots=slots, length=length, key_block=key_block, mesh=mesh)

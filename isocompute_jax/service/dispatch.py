@@ -23,6 +23,7 @@ from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.host import PUSHBACK
 from isocompute_jax.service.member import Member, Sender
 from isocompute_jax.service.outbox import Parcel
 
@@ -35,7 +36,6 @@ IN_FLIGHT: dict[InFlight, pb.InFlight] = {
     "recompute": pb.IN_FLIGHT_RECOMPUTE,
 }
 
-PUSHBACK = "grpc-retry-pushback-ms"
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""

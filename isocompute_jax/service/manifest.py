@@ -7,11 +7,10 @@ import os
 import stat
 from collections.abc import Sequence
 
-import grpc
 import xxhash
 
 from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service.refusal import Refusal
+from isocompute_jax.service.refusal import invalid, lost
 from isocompute_jax.service.staging import READ_BYTES, Part, StagingFile, part_bytes, part_of
 from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec
 
@@ -28,12 +27,12 @@ def manifest_parts(manifest: pb.Manifest, order: Sequence[int], tensors: Sequenc
       Refusal: they do not.
     """
     if len(manifest.starts) != len(manifest.boxes):
-        raise _invalid(f"{manifest.path}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
+        raise invalid(f"{manifest.path}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
     parts = [part_of(box, order, tensors) for box in manifest.boxes]
     for part, start in zip(parts, manifest.starts, strict=True):
         tensor = tensors[part.tensor]
         if start < 0 or start % DTYPE_BYTES[tensor.dtype] or start + part_bytes(part, tensors) > manifest.size:
-            raise _invalid(
+            raise invalid(
                 f"{manifest.path}: a part of tensor {tensor.name!r} starts at byte {start}, which is not a multiple of "
                 f"its dtype's size, or leaves the file of {manifest.size} bytes"
             )
@@ -74,7 +73,7 @@ def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], 
         return file
     except OSError as error:  # of shared storage, say
         file.close()
-        raise _lost(f"{manifest.path} cannot be read: {error}") from error
+        raise lost(f"{manifest.path} cannot be read: {error}") from error
     except BaseException:
         file.close()
         raise
@@ -88,14 +87,14 @@ class ManifestFile:
         try:
             self.path = os.path.realpath(manifest.path)
             if "\0" in manifest.path or os.path.commonpath([self.path, directory]) != directory:
-                raise _invalid(f"{manifest.path!r} does not lie in the server's --weights_dir, {directory}")
+                raise invalid(f"{manifest.path!r} does not lie in the server's --weights_dir, {directory}")
             self._file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise _invalid(f"{manifest.path!r} cannot be read: {error}") from error
+            raise invalid(f"{manifest.path!r} cannot be read: {error}") from error
         found = os.fstat(self._file)
         if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
             self.close()
-            raise _lost(f"{manifest.path} is not a file of {manifest.size} bytes; it has {found.st_size}")
+            raise lost(f"{manifest.path} is not a file of {manifest.size} bytes; it has {found.st_size}")
 
     @property
     def held_path(self) -> str:
@@ -120,11 +119,11 @@ class ManifestFile:
         while left:
             got = os.readv(self._file, [block[: min(left, len(block))]])
             if not got:
-                raise _lost(f"{self.path} became shorter while it was read")
+                raise lost(f"{self.path} became shorter while it was read")
             digest.update(block[:got])
             left -= got
         if digest.intdigest() != self._manifest.checksum:
-            raise _lost(f"{self.path} does not have its checksum")
+            raise lost(f"{self.path} does not have its checksum")
 
     def copy(self, parts: Sequence[Part], to: StagingFile) -> None:
         """Copies the manifest's boxes into a staging file, a few rows at a time."""
@@ -134,7 +133,7 @@ class ManifestFile:
                 size = math.prod(rows.shape) * itemsize
                 data = os.pread(self._file, size, start + first * itemsize)
                 if len(data) != size:
-                    raise _lost(f"{self.path} became shorter while it was read")
+                    raise lost(f"{self.path} became shorter while it was read")
                 to.write(rows, data)
 
 
@@ -148,11 +147,3 @@ def _row_blocks(part: Part, numbers: int):
     for low in range(0, part.shape[0], step):
         offset = (part.offset[0] + low, *part.offset[1:])
         yield Part(part.tensor, offset, (min(step, part.shape[0] - low), *part.shape[1:])), low * row
-
-
-def _invalid(message: str) -> Refusal:
-    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def _lost(message: str) -> Refusal:
-    return Refusal(grpc.StatusCode.DATA_LOSS, message)

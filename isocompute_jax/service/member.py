@@ -15,6 +15,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.client import Endpoint
 from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.host import host_id
 from isocompute_jax.service.outbox import Parcel
 from isocompute_jax.service.push import Push
 
@@ -345,12 +346,3 @@ class Member:
             self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
         elif isinstance(error, Exception):
             self._fail(error)
-
-
-def host_id() -> str:
-    """The same for all processes of this kernel, as servers report it; empty where there is none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

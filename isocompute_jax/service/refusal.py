@@ -24,6 +24,16 @@ class Refusal(Exception):
         self.trailing = trailing
 
 
+def invalid(message: str) -> Refusal:
+    """What was sent is wrong; sending it again is useless."""
+    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def lost(message: str) -> Refusal:
+    """Weights came damaged or in part."""
+    return Refusal(grpc.StatusCode.DATA_LOSS, message)
+
+
 class Interruptible:
     """The part of a call, used as `with`, that another call may end: the block then raises the refusal it is given."""
 

@@ -21,6 +21,7 @@ from isocompute_jax.service import wire
 from isocompute_jax.service.chunks import read_request
 from isocompute_jax.service.engines.base import Engine, EngineError, NotTakenError
 from isocompute_jax.service.gather import gathered
+from isocompute_jax.service.host import PUSHBACK, host_id
 from isocompute_jax.service.metrics import Metrics
 from isocompute_jax.service.refusal import Interruptible, Refusal
 from isocompute_jax.service.staging import StagingArea
@@ -29,7 +30,6 @@ from isocompute_jax.service.weights import WeightFile
 
 T = TypeVar("T")
 SERVICE = "isocompute.sampler.v1.Sampler"
-PUSHBACK = "grpc-retry-pushback-ms"
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
@@ -91,7 +91,7 @@ class Servicer:
         self._left = asyncio.Event()
         self._pace = _Pace()
         self._incarnation = secrets.token_hex(8)
-        self._host_id = _host_id()
+        self._host_id = host_id()
         self._began = time.monotonic()
         self._watch()
 
@@ -391,9 +391,3 @@ def _reader(kind: type[Message], parse: Callable[[bytes], T]) -> Callable[[bytes
             return Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name} message: {error}")
 
     return read
-
-
-def _host_id() -> str:
-    """The same for all processes of this kernel."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()

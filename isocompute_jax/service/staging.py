@@ -18,7 +18,7 @@ import numpy as np
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service.refusal import Refusal
+from isocompute_jax.service.refusal import Refusal, invalid
 from isocompute_jax.service.weights import DTYPE_BYTES, TensorSpec, WeightFile, file_layout
 
 PREFIX = "isocompute-staging-"
@@ -176,13 +176,13 @@ class Ledger:
         self._parts[part.tensor].append(part)
         self._counts[part.tensor] += math.prod(part.shape)
         if self._counts[part.tensor] > math.prod(tensor.shape):
-            raise _invalid(f"tensor {tensor.name!r}: parts of it overlap; more numbers arrived than it has")
+            raise invalid(f"tensor {tensor.name!r}: parts of it overlap; more numbers arrived than it has")
 
     def check_complete(self) -> None:
         """Refuses weights of which a number is missing, or was sent twice."""
         for tensor, parts, count in zip(self._tensors, self._parts, self._counts, strict=True):
             if _overlap(parts):
-                raise _invalid(f"tensor {tensor.name!r}: parts of it overlap")
+                raise invalid(f"tensor {tensor.name!r}: parts of it overlap")
             if count < math.prod(tensor.shape):
                 raise Refusal(
                     grpc.StatusCode.DATA_LOSS,
@@ -212,19 +212,19 @@ def tensor_order(given: Sequence[pb.Tensor], expected: Sequence[TensorSpec]) -> 
     seen: set[str] = set()
     for tensor in given:
         if tensor.name not in index:
-            raise _invalid(f"tensor {tensor.name!r} is not one of the model's")
+            raise invalid(f"tensor {tensor.name!r} is not one of the model's")
         if tensor.name in seen:
-            raise _invalid(f"tensor {tensor.name!r} is listed twice")
+            raise invalid(f"tensor {tensor.name!r} is listed twice")
         seen.add(tensor.name)
         ours = expected[index[tensor.name]]
         if tensor.dtype != ours.dtype:
-            raise _invalid(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; the model's is {ours.dtype!r}")
+            raise invalid(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; the model's is {ours.dtype!r}")
         if tuple(tensor.shape) != ours.shape:
-            raise _invalid(f"tensor {tensor.name!r} has shape {list(tensor.shape)}; the model's is {list(ours.shape)}")
+            raise invalid(f"tensor {tensor.name!r} has shape {list(tensor.shape)}; the model's is {list(ours.shape)}")
         order.append(index[tensor.name])
     for tensor in expected:
         if tensor.name not in seen:
-            raise _invalid(f"tensor {tensor.name!r} is missing from the header")
+            raise invalid(f"tensor {tensor.name!r} is missing from the header")
     return order
 
 
@@ -240,14 +240,14 @@ def part_of(box: pb.Box, order: Sequence[int], tensors: Sequence[TensorSpec]) ->
       Refusal: it does not.
     """
     if box.tensor >= len(order):
-        raise _invalid(f"a box names tensor {box.tensor}; the header lists {len(order)}")
+        raise invalid(f"a box names tensor {box.tensor}; the header lists {len(order)}")
     part = Part(order[box.tensor], tuple(box.offset), tuple(box.shape))
     tensor = tensors[part.tensor]
     if not len(part.offset) == len(part.shape) == len(tensor.shape) or any(
         low < 0 or size < 1 or low + size > whole
         for low, size, whole in zip(part.offset, part.shape, tensor.shape, strict=True)
     ):
-        raise _invalid(
+        raise invalid(
             f"tensor {tensor.name!r} of shape {list(tensor.shape)}: the box at {list(part.offset)} of shape "
             f"{list(part.shape)} is empty or lies outside it"
         )
@@ -257,7 +257,3 @@ def part_of(box: pb.Box, order: Sequence[int], tensors: Sequence[TensorSpec]) ->
 def part_bytes(part: Part, tensors: Sequence[TensorSpec]) -> int:
     """Size of a part in bytes."""
     return math.prod(part.shape) * DTYPE_BYTES[tensors[part.tensor].dtype]
-
-
-def _invalid(message: str) -> Refusal:
-    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -20,7 +20,7 @@ import xxhash
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service.chunks import Chunk
 from isocompute_jax.service.manifest import ManifestFile, manifest_parts, read_manifest, whole_starts
-from isocompute_jax.service.refusal import Interruptible, Refusal
+from isocompute_jax.service.refusal import Interruptible, Refusal, invalid, lost
 from isocompute_jax.service.staging import (
     Ledger,
     Part,
@@ -129,7 +129,7 @@ class Updates:
             self._fail(update, refusal, header.sender)
             raise
         except Exception as error:
-            self._fail(update, _lost(f"sender {header.sender} failed: {error!r}"), header.sender)
+            self._fail(update, lost(f"sender {header.sender} failed: {error!r}"), header.sender)
             raise
 
     async def close(self, grace_s: float) -> None:
@@ -147,16 +147,16 @@ class Updates:
     async def _header(self, messages: Messages) -> pb.WeightsHeader:
         first = await self._next(messages)
         if isinstance(first, Chunk) or first.WhichOneof("part") != "header":
-            raise _invalid("the first message of an update must be its header")
+            raise invalid("the first message of an update must be its header")
         header = first.header
         if not 1 <= header.senders <= MAX_SENDERS:
-            raise _invalid(f"senders = {header.senders} must lie in 1 .. {MAX_SENDERS}")
+            raise invalid(f"senders = {header.senders} must lie in 1 .. {MAX_SENDERS}")
         if header.sender >= header.senders:
-            raise _invalid(f"sender = {header.sender} must lie below senders = {header.senders}")
+            raise invalid(f"sender = {header.sender} must lie below senders = {header.senders}")
         if not 0 <= header.version <= MAX_VERSION:
-            raise _invalid(f"version = {header.version} must lie in 0 .. {MAX_VERSION}")
+            raise invalid(f"version = {header.version} must lie in 0 .. {MAX_VERSION}")
         if header.in_flight not in pb.InFlight.values():
-            raise _invalid(f"in_flight = {header.in_flight} is unknown")
+            raise invalid(f"in_flight = {header.in_flight} is unknown")
         return header
 
     async def _join(self, header: pb.WeightsHeader) -> Update:
@@ -172,9 +172,9 @@ class Updates:
             self._current = Update(header, Ledger(self._area.tensors))
             return self._current
         if header.sender in update.calls:
-            refusal = _invalid(f"sender {header.sender} of version {header.version} came twice")
+            refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
         elif (header.senders, header.in_flight) != (update.header.senders, update.header.in_flight):
-            refusal = _invalid(f"the senders of version {header.version} do not agree on `senders` and `in_flight`")
+            refusal = invalid(f"the senders of version {header.version} do not agree on `senders` and `in_flight`")
         else:
             return update
         self._fail(update, refusal)
@@ -190,7 +190,7 @@ class Updates:
                 size = part_bytes(part, self._area.tensors)
                 if len(message.data) != size:
                     name = self._area.tensors[part.tensor].name
-                    raise _invalid(f"tensor {name!r}: a chunk has {len(message.data)} bytes, its box {size}")
+                    raise invalid(f"tensor {name!r}: a chunk has {len(message.data)} bytes, its box {size}")
                 update.ledger.add(part)
                 received += size
                 waiting.append(self._in_thread(update, _write, await self._staged(update), part, message))
@@ -204,10 +204,10 @@ class Updates:
                     for write in waiting:
                         await write
                     if message.end.bytes != received:
-                        raise _lost(f"{message.end.bytes} bytes were sent, {received} arrived")
+                        raise lost(f"{message.end.bytes} bytes were sent, {received} arrived")
                     return
                 case _:
-                    raise _invalid("after the header only chunks, manifests and one `end` may come")
+                    raise invalid("after the header only chunks, manifests and one `end` may come")
 
     async def _read_manifest(self, update: Update, order: list[int], manifest: pb.Manifest) -> int:
         """Books a manifest's parts and takes them over; their bytes."""
@@ -242,7 +242,7 @@ class Updates:
     async def _next(self, messages: Messages) -> Message:
         message = await self._wait(messages(), "the next part of the weights")
         if message is None:
-            raise _lost("the stream ended before its `end`")
+            raise lost("the stream ended before its `end`")
         return message
 
     async def _wait(self, awaitable: Awaitable[T], what: str) -> T:
@@ -251,7 +251,7 @@ class Updates:
             async with asyncio.timeout(self._timeout):
                 return await awaitable
         except TimeoutError:
-            raise _lost(f"waited {self._timeout:g} s for {what}") from None
+            raise lost(f"waited {self._timeout:g} s for {what}") from None
 
     async def _finish(self, update: Update) -> None:
         """Applies a complete update, and tells every sender."""
@@ -264,7 +264,7 @@ class Updates:
             self._fail(update, refusal)
         except Exception as error:
             update.committed = False
-            self._fail(update, _lost(f"the update failed: {error!r}"))
+            self._fail(update, lost(f"the update failed: {error!r}"))
             raise
         else:
             self._current = None
@@ -303,7 +303,7 @@ class Updates:
 
 def _write(file: StagingFile, part: Part, chunk: Chunk) -> None:
     if xxhash.xxh3_64_intdigest(chunk.data) != chunk.checksum:
-        raise _lost(f"tensor {file.tensors[part.tensor].name!r}: a chunk does not have its checksum")
+        raise lost(f"tensor {file.tensors[part.tensor].name!r}: a chunk does not have its checksum")
     file.write(part, chunk.data)
 
 
@@ -311,11 +311,3 @@ def _seen(future: asyncio.Future) -> None:
     """An error of a thread that nobody waits for any more is no news."""
     if not future.cancelled():
         future.exception()
-
-
-def _invalid(message: str) -> Refusal:
-    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def _lost(message: str) -> Refusal:
-    return Refusal(grpc.StatusCode.DATA_LOSS, message)

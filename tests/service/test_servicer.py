@@ -10,7 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from isocompute_jax.service import sampler_pb2 as pb
 from isocompute_jax.service import wire
 from isocompute_jax.service.engines.base import EngineError, NotTakenError
-from isocompute_jax.service.servicer import PUSHBACK, SERVICE
+from isocompute_jax.service.host import PUSHBACK
+from isocompute_jax.service.servicer import SERVICE
 from tests.service.builders import Probe, arrays, refused, request, run, serving, update
 
 Code = grpc.StatusCode
