@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.service.client.connection import dispatch, member
+from isocompute_jax.service.client import dispatch, member
 from isocompute_jax.service.server import servicer
 from tests.service.fleet_builders import CONFIG, Live, fleet, live, params, requests, tensors, until
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import RunError
-from isocompute_jax.service.client.connection import member
+from isocompute_jax.service.client import member
 from tests.service.fleet_builders import fleet, live, params, requests, tensors, until
 
 
