@@ -16,8 +16,7 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-from isocompute_jax.model import ModelConfig, Params, hf_tensor_shapes
-from isocompute_jax.model.export import hf_boxes
+from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup

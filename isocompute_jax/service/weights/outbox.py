@@ -23,11 +23,11 @@ import numpy as np
 import xxhash
 
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
 from isocompute_jax.service.weights.weight_file import ALIGNMENT, file_layout
 
-HostBox = tuple[str, tuple[int, ...], np.ndarray]
-"""Tensor name, where the box begins in the tensor, and its numbers, C-contiguous."""
+HostBox = tuple[Box, np.ndarray]
+"""A box and its numbers, C-contiguous."""
 
 PREFIX = "isocompute-outbox-"
 LOCAL = "/dev/shm"
@@ -142,9 +142,9 @@ class Outbox:
             np.frombuffer(data, BITS[DTYPE_BYTES[tensor.dtype]], math.prod(tensor.shape), start).reshape(tensor.shape)
             for tensor, start in zip(self._tensors, self._starts, strict=True)
         ]
-        for name, offset, numbers in boxes:
-            view = views[self._index[name]]
-            here = tuple(slice(low, low + size) for low, size in zip(offset, numbers.shape, strict=True))
+        for box, numbers in boxes:
+            view = views[self._index[box.name]]
+            here = tuple(slice(low, low + size) for low, size in zip(box.offset, box.shape, strict=True))
             view[here] = numbers.view(view.dtype)
         zeros = ((0,) * len(tensor.shape) for tensor in self._tensors)
         return tuple(
@@ -155,10 +155,10 @@ class Outbox:
     def _write_packed(self, file: _File, boxes: Iterable[HostBox]) -> tuple[FileBox, ...]:
         """One box behind the other."""
         found, end = [], 0
-        for name, offset, numbers in boxes:
+        for box, numbers in boxes:
             start = -(-end // ALIGNMENT) * ALIGNMENT
             file.write(numbers, start)
-            found.append(FileBox(self._index[name], offset, numbers.shape, start))
+            found.append(FileBox(self._index[box.name], box.offset, box.shape, start))
             end = start + numbers.nbytes
         file.cut(end)
         return tuple(found)

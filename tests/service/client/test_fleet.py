@@ -339,7 +339,7 @@ def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
             sampler.submit(requests(12))
             assert ids(sampler.completed()) == wanted(12)
             assert not pushed_back[True]  # its limit is known
-        monkeypatch.setattr("isocompute_jax.service.member.Member.has_room", True)
+        monkeypatch.setattr("isocompute_jax.service.client.member.Member.has_room", True)
         with fleet(server, directory=tmp_path) as sampler:
             sampler.update_weights(params(), version=1)
             sampler.submit(requests(12))

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import model, sharding
-from isocompute_jax.model.export import hf_boxes
-from isocompute_jax.model.huggingface import hf_tensors
+from isocompute_jax.model import hf_boxes, hf_tensors
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig

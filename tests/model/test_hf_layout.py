@@ -1,4 +1,4 @@
-"""Parameters out of the devices: against the one-host export, over meshes of eight fake devices."""
+"""Hugging Face layout: hand-worked, there and back, and off the devices over meshes of eight fake devices."""
 
 import collections
 import socket
@@ -12,8 +12,10 @@ import pytest
 from jax.sharding import NamedSharding
 
 from isocompute_jax import model, sharding
-from isocompute_jax.model.export import hf_boxes, to_hf_layout
-from isocompute_jax.model.huggingface import hf_tensors
+from isocompute_jax.model import hf_boxes, hf_tensors, to_hf_layout
+from isocompute_jax.model.hf_layout import decode, encode
+from isocompute_jax.model.params import param_specs, spec_leaves
+from isocompute_jax.records.tensors import Box
 from tests.model.tiny import random_params, tiny_config
 
 MESHES = [(2, 2, 2), (1, 2, 4), (8, 1, 1)]
@@ -22,9 +24,9 @@ MESHES = [(2, 2, 2), (1, 2, 4), (8, 1, 1)]
 def assembled(boxes) -> dict[str, np.ndarray]:
     """Tensors put together from boxes; fails where a number comes twice or never."""
     parts = collections.defaultdict(list)
-    for name, offset, numbers in boxes:
-        assert numbers.flags.c_contiguous
-        parts[name].append((offset, numbers))
+    for box, numbers in boxes:
+        assert numbers.flags.c_contiguous and (box.dtype, box.shape) == (numbers.dtype.name, numbers.shape)
+        parts[box.name].append((box.offset, numbers))
     whole = {}
     for name, found in parts.items():
         shape = np.max([np.add(offset, numbers.shape) for offset, numbers in found], axis=0)
@@ -40,6 +42,29 @@ def assembled(boxes) -> dict[str, np.ndarray]:
 
 def on_mesh(config, params, mesh):
     return params if mesh is None else jax.device_put(params, model.param_shardings(config, mesh))
+
+
+def test_attention_and_linear_layouts_by_hand():
+    """torch.nn.Linear stores [out, in]; heads are joined with their size, on the side of them that is theirs."""
+    config = tiny_config(embed_dim=3, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=4)
+    table = param_specs(config)["layers"]
+    wq = np.arange(12).reshape(3, 2, 2)  # [D, N, H]
+    np.testing.assert_array_equal(encode(table["wq"], wq), [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]])
+    wo = np.arange(12).reshape(2, 2, 3)  # [N, H, D]
+    np.testing.assert_array_equal(encode(table["wo"], wo), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]])
+    np.testing.assert_array_equal(encode(table["bq"], np.arange(4).reshape(2, 2)), [0, 1, 2, 3])
+    np.testing.assert_array_equal(encode(table["w_down"], np.arange(12).reshape(4, 3)), np.arange(12).reshape(4, 3).T)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_decoding_undoes_encoding(tied):
+    """Of one layer and of all of them at once."""
+    for spec in spec_leaves(tiny_config(tied_embeddings=tied, num_heads=6, num_kv_heads=3)):
+        for shape in {spec.shape, spec.tensor_shape}:
+            value = np.arange(np.prod(shape)).reshape(shape)
+            tensor = encode(spec, value)
+            assert tensor.shape == (*shape[: len(shape) - len(spec.tensor_shape)], *spec.hf_shape)
+            np.testing.assert_array_equal(decode(spec, tensor), value)
 
 
 @pytest.mark.parametrize("axes", [None, *MESHES])
@@ -59,11 +84,11 @@ def test_boxes_hold_every_number_once(axes, changes):
 def test_shares_are_small_and_disjoint():
     config = tiny_config(num_heads=8, num_kv_heads=4)
     mesh = sharding.make_mesh(fsdp=2, tensor=4)
-    boxes = [(n, o, x.shape) for n, o, x in hf_boxes(config, on_mesh(config, random_params(config), mesh))]
-    assert len({(name, offset) for name, offset, _ in boxes}) == len(boxes)
+    boxes = [box for box, _ in hf_boxes(config, on_mesh(config, random_params(config), mesh))]
+    assert len({(box.name, box.offset) for box in boxes}) == len(boxes)
     # Each device sends an eighth of every matrix; nobody gathers one.
-    assert {shape for name, _, shape in boxes if name.endswith("q_proj.weight")} == {(64 // 4, 16 // 2)}
-    assert {shape for name, _, shape in boxes if name.endswith("o_proj.weight")} == {(16 // 2, 64 // 4)}
+    assert {box.shape for box in boxes if box.name.endswith("q_proj.weight")} == {(64 // 4, 16 // 2)}
+    assert {box.shape for box in boxes if box.name.endswith("o_proj.weight")} == {(16 // 2, 64 // 4)}
 
 
 def test_layout_stays_sharded():
@@ -80,15 +105,15 @@ def test_one_kv_head_over_four_devices():
     """It does not divide; its joined width does, and is cut all the same."""
     config = tiny_config()
     mesh = sharding.make_mesh(tensor=4, fsdp=2)
-    shapes = {x.shape for n, _, x in hf_boxes(config, on_mesh(config, random_params(config), mesh)) if "k_proj.w" in n}
-    assert shapes == {(8 // 4, 16 // 2)}
+    boxes = [box for box, _ in hf_boxes(config, on_mesh(config, random_params(config), mesh))]
+    assert {box.shape for box in boxes if box.name.endswith("k_proj.weight")} == {(8 // 4, 16 // 2)}
 
 
 def test_master_weights_leave_in_the_models_dtype():
     config = tiny_config(dtype="bfloat16")
     master = model.cast_params(random_params(config), jnp.float32)
     master["final_norm"] = master["final_norm"] + 2.0**-12  # lost in bfloat16
-    [found] = [x for name, _, x in hf_boxes(config, master) if name == "model.norm.weight"]
+    [found] = [x for box, x in hf_boxes(config, master) if box.name == "model.norm.weight"]
     np.testing.assert_array_equal(found, np.asarray(master["final_norm"].astype(jnp.bfloat16)))
 
 
@@ -100,7 +125,6 @@ jax.config.update("jax_num_cpu_devices", 4)
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 import numpy as np
 from isocompute_jax import model, sharding
-from isocompute_jax.model.export import hf_boxes
 from tests.model.tiny import tiny_config
 
 config = tiny_config(num_heads=8, num_kv_heads=4)
@@ -110,7 +134,7 @@ fill = lambda leaf, where: jax.make_array_from_callback(
     leaf.shape, where, lambda index: np.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape)[index]
 )
 params = jax.tree.map(fill, shapes, model.param_shardings(config, mesh))
-boxes = {f"{name} {' '.join(map(str, offset))}": numbers for name, offset, numbers in hf_boxes(config, params)}
+boxes = {f"{box.name} {' '.join(map(str, box.offset))}": x for box, x in model.hf_boxes(config, params)}
 np.savez(sys.argv[3], **boxes)
 """
 
@@ -136,7 +160,8 @@ def test_two_processes_hold_every_number_once(tmp_path):
         sizes.append(sum(content[key].nbytes for key in content))
         for key in content:
             name, *offset = key.split(" ")
-            boxes.append((name, tuple(map(int, offset)), content[key]))
+            numbers = content[key]
+            boxes.append((Box(name, numbers.dtype.name, numbers.shape, tuple(map(int, offset))), numbers))
     found = assembled(boxes)
     for name, tensor in hf_tensors(config, params):
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
