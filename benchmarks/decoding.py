@@ -63,7 +63,7 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
         longest = -(-max(request.params.max_tokens for request in part) // 16) * 16
         unit = maker.make_unit([(request, 0) for request in part], shape)
         samples = sample_unit(
-            params, unit, np.float32(1.0), config=config, top_p=1.0, max_tokens=longest, stop_tokens=()
+            params, unit, np.float32(1.0), np.float32(1.0), config=config, max_tokens=longest, stop_tokens=()
         )
         jax.device_get(samples)
     return time.perf_counter() - started

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling.decode import Unit, sample_unit
 from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.sampling.randomness import problem_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +135,8 @@ class InProcessSampler:
                     self._params,
                     unit,
                     jnp.float32(params.temperature),
+                    jnp.float32(params.top_p),
                     config=self._config,
-                    top_p=params.top_p,
                     max_tokens=params.max_tokens,
                     stop_tokens=self._stop_tokens,
                 )
@@ -170,12 +170,6 @@ class InProcessSampler:
             return unit
         axes = ("batch", None)
         return Unit(*(jax.device_put(x, sharding.named_sharding(self._mesh, x.shape, axes[: x.ndim])) for x in unit))
-
-
-def problem_words(problem_id: str) -> tuple[int, int]:
-    """Two 32-bit words that stand for a problem id in random keys."""
-    digest = hashlib.blake2b(problem_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def unpack(samples: Any, row: int, rollouts: int, version: int) -> Iterator[Completion]:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion, Problem
-from isocompute_jax.sampling.in_process import problem_words
+from isocompute_jax.sampling.randomness import problem_words
 from isocompute_jax.sampling.slots import (
     KEY_BLOCK,
     Admission,
