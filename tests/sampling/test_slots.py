@@ -68,14 +68,14 @@ def test_slots_draw_what_the_in_process_sampler_draws(key_block, top_p):
     drawn = run(make_slots(key_block=key_block), requests)
     assert {c.finish_reason for group in drawn.values() for c in group.values()} == {"stop", "length"}
     for number, request in enumerate(requests):
-        assert_equal(drawn[number], expected[request.problem.id], atol=1e-5)
+        assert_equal(drawn[number], expected[request.problem_id], atol=1e-5)
 
 
 def test_a_long_prompt_is_read_in_chunks():
     """A prompt of several chunks and blocks, beside one pass of the model over prompt and completion."""
     prompt = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 53)
-    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 11))
-    [drawn] = run(make_slots(length=64, key_block=16), [request], stop=()).values()
+    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 11), stop=())
+    [drawn] = run(make_slots(length=64, key_block=16), [request]).values()
     tokens = jnp.array([[*prompt, *completion.tokens] for completion in drawn.values()])
     assert tokens.shape == (2, 64)
     hidden, _ = jax.jit(model.prefill, static_argnums=0)(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
