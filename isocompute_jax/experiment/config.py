@@ -18,7 +18,7 @@ from isocompute_jax.learner.advantages import AdvantageScale
 from isocompute_jax.learner.batch import ZeroVariance
 from isocompute_jax.learner.losses import Aggregation
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""

@@ -42,7 +42,7 @@ def make_sampler(
     """
     if config.service.endpoints:
         # Here, because gRPC is needed by nobody else.
-        from isocompute_jax.service.fleet import RemoteSampler
+        from isocompute_jax.service.client.fleet import RemoteSampler
 
         return RemoteSampler(
             config.service,

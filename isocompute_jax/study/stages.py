@@ -24,7 +24,7 @@ from isocompute_jax.fit import outputs
 from isocompute_jax.fit.options import Options
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.tasks import (
