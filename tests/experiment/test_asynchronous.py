@@ -14,7 +14,7 @@ from isocompute_jax import app, learner, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.data import ProblemStream
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.experiment.samplers import in_flight, make_sampler
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
@@ -196,7 +196,7 @@ def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, 
     class Recording(LaggingSampler):
         def submit(self, requests, *, lane="train"):
             if lane == "train":
-                submitted.append((requests[0].step, [request.problem.id for request in requests]))
+                submitted.append((requests[0].step, [request.problem_id for request in requests]))
             super().submit(requests, lane=lane)
 
     use_sampler(Recording)
@@ -254,7 +254,6 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     sampler = InProcessSampler(
         config,
         params,
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=6,
         max_rollouts_per_dispatch=512,
@@ -270,7 +269,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
             asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
             sampler.submit(asked)
             batch = learner.pack(
-                graded(sampler.completed(), tokenizer),
+                graded(sampler.completed(), by_id(problems), tokenizer),
                 shape=shape,
                 advantage_scale="group_std",
                 aggregation="token_mean",

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from isocompute_jax import model
 from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.decode import draw_uniforms, nucleus, pick
+from isocompute_jax.sampling.choice import SMALLEST_PROBABILITY, nucleus, pick
+from isocompute_jax.sampling.randomness import open_uniform
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 
 DRAWS = 4096
+LARGEST = np.float32(1 - 2**-24)
+"""The largest number that is drawn."""
 
 
 def first_token_probs(prompt, temperature) -> np.ndarray:
@@ -105,7 +108,7 @@ def test_nucleus_equals_a_plain_loop(cuts, whole, offset):
 @given(st.lists(st.floats(-8, 8, width=32), min_size=7, max_size=7), st.integers(0, 2**23 - 1).map(lambda i: i / 2**23))
 def test_pick_inverts_the_cdf(scaled, uniform):
     """The token whose slice of [0, 1) holds the uniform number, within rounding; its log-probability is log-softmax."""
-    token, logprob = pick(jnp.array(scaled), jnp.float32(uniform), top_p=1.0)
+    token, logprob = pick(jnp.array(scaled), jnp.float32(uniform), jnp.float32(1))
     exact = np.exp(np.array(scaled) - scipy.special.logsumexp(scaled))
     below, above = exact[: int(token)].sum(), exact[: int(token) + 1].sum()
     assert below - 1e-6 <= uniform < above + 1e-6
@@ -129,29 +132,61 @@ def test_tokens_without_probability_are_never_drawn():
     probs, cdf = map(np.asarray, cumulate(scaled))
     rows, places = np.nonzero((np.diff(cdf, axis=-1, prepend=0) > 0) & (probs == 0))
     assert len(rows) > 10  # there are such rises, or this proves nothing
-    draw = jax.jit(lambda scaled, uniforms: pick(scaled, uniforms, top_p=top_p))
+    draw = jax.jit(lambda scaled, uniforms: pick(scaled, uniforms, jnp.full(uniforms.shape, top_p)))
     uniforms = cdf[rows, places - 1] / cdf[rows, -1]
     for offset in (-1, 0, 1):
         shifted = np.nextafter(uniforms, np.float32(offset), dtype=np.float32) if offset else uniforms
-        shifted = np.clip(shifted, 0, np.float32(1 - 2**-23))  # the largest number that `draw_uniforms` draws
+        shifted = np.clip(shifted, 0, LARGEST)
         tokens, _ = draw(scaled[rows], shifted)
         assert np.all(probs[rows, np.asarray(tokens)] > 0)
 
 
-@pytest.mark.parametrize("uniform", [0.0, np.float32(1 - 2**-23)])
-def test_the_ends_of_the_unit_interval(uniform):
-    """0 takes the first token that has probability, the last float32 below 1 the last that has."""
-    scaled = jnp.array([-200.0, 1.0, 0.0, 2.0, -200.0])
-    token, _ = pick(scaled, jnp.float32(uniform), top_p=1.0)
-    assert int(token) == (1 if uniform == 0 else 3)
+@pytest.mark.parametrize("bits", [0, 1, 2**32 - 2, 2**32 - 1])
+@pytest.mark.parametrize("vocab", [5, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_the_ends_of_the_unit_interval(bits, vocab, top_p):
+    """The least and the greatest numbers take the first and last tokens that have a chance, not those of log-prob -50.
+
+    Of the words of `jax.random.bits`, 0 to 511 gave the number 0 in `jax.random.uniform`, and by it the first token.
+    """
+    scaled = np.full(vocab, -50.0, np.float32)
+    scaled[[1, vocab // 2, -2]] = 0.3, 0.1, 0.2
+    token, logprob = pick(jnp.asarray(scaled), open_uniform(jnp.uint32(bits)), jnp.float32(top_p))
+    assert int(token) == (1 if bits < 2 else vocab - 2)
+    assert float(logprob) == pytest.approx(scaled[int(token)] - np.log(np.exp([0.3, 0.1, 0.2]).sum()), abs=1e-5)
 
 
-def test_uniform_streams():
-    """No two streams are alike, all lie in [0, 1), and each is the same whatever stands beside it."""
-    words = np.array([[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]], np.uint32)
-    rollouts = np.tile(np.arange(5, dtype=np.uint32), (3, 1))
-    uniforms = np.asarray(draw_uniforms(words, rollouts, 8))
-    assert uniforms.shape == (3, 5, 8)
-    assert uniforms.min() >= 0 and uniforms.max() < 1
-    assert len({tuple(stream) for stream in uniforms.reshape(-1, 8).tolist()}) == 15
-    np.testing.assert_array_equal(draw_uniforms(words[1:2], rollouts[:1, 3:], 8), uniforms[1:2, 3:])
+def test_improbable_tokens_are_never_drawn():
+    """Not at u = 0 either, nor where the parallel cumsum of a large vocabulary rises by an ulp at such a token."""
+    scaled = 3 * jax.random.normal(jax.random.key(0), (64, 1000)).at[:, ::2].set(-50.0)
+    cdf = np.asarray(jnp.cumsum(jax.nn.softmax(scaled), axis=-1))
+    rows, places = np.nonzero(np.diff(cdf, axis=-1) > 0)
+    rows, places = rows[places % 2 == 1], places[places % 2 == 1]  # rises at an even token
+    assert len(rows) > 10
+    ends = np.array([0.0, SMALLEST_PROBABILITY, LARGEST], np.float32)
+    for uniforms in (*(np.full(len(rows), end) for end in ends), cdf[rows, places] / cdf[rows, -1]):
+        tokens, logprobs = pick(scaled[rows], jnp.clip(uniforms, 0, LARGEST), jnp.ones(len(rows)))
+        assert np.all(np.asarray(tokens) % 2 == 1)
+        assert np.min(logprobs) > np.log(SMALLEST_PROBABILITY)
+
+
+def test_rare_tokens_are_drawn_as_often_as_they_should():
+    """A first token of probability 2^-28 owns the numbers below 2^-28: sixteen of the 2^32 words, not 512."""
+    scaled = jnp.log(jnp.array([2.0**-28, 1 - 2.0**-28]))
+    bits = jnp.arange(600, dtype=jnp.uint32)
+    tokens, _ = pick(jnp.tile(scaled, (600, 1)), open_uniform(bits), jnp.ones(600))
+    assert int(jnp.sum(tokens == 0)) == 16
+
+
+@pytest.mark.parametrize("others", [1.0, 0.5])
+def test_each_row_has_a_top_p_of_its_own(others):
+    """As if it were drawn alone; rows that do not run decide nothing."""
+    scaled = 2 * jax.random.normal(jax.random.key(0), (6, 50))
+    uniform = jax.random.uniform(jax.random.key(1), (6,))
+    top_p = jnp.array([1.0, 0.7, 1.0, 0.3, others, others])
+    for running in (jnp.ones(6, bool), top_p == 1):
+        tokens, logprobs = jax.jit(pick)(scaled, uniform, top_p, running)
+        for row in np.flatnonzero(running):
+            token, logprob = pick(scaled[row], uniform[row], top_p[row])
+            assert tokens[row] == token
+            np.testing.assert_allclose(logprobs[row], logprob, rtol=0, atol=1e-6)
