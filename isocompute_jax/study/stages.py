@@ -21,7 +21,7 @@ from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curate import curate
 from isocompute_jax.experiment.sweep import PlannedRun, grid, run_sweep
 from isocompute_jax.fit import outputs
-from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -169,7 +169,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report.sections(preset, part, root)
-    outputs.analyse([runs], out, Options(title=part.question), before=before, after=after)
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=after)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 
