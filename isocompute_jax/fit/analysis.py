@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from isocompute_jax.fit.bootstrap import Bootstrap
-from isocompute_jax.fit.inputs import RunCurve, read_curves
 from isocompute_jax.fit.methods import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.options import Options
 from isocompute_jax.fit.pooling import Group, group_runs
 from isocompute_jax.fit.prediction import Holdout, hold_out
 from isocompute_jax.fit.profiles import Profile, profile_asymptotes
+from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import MetricAnalysis, Slice, Stages
 from isocompute_jax.records.errors import InputError

@@ -14,12 +14,12 @@ from absl import flags
 from isocompute_jax.fit.bootstrap import Resampling
 from isocompute_jax.fit.curves import Records
 from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.inputs import ReadOptions, parse_columns
-from isocompute_jax.fit.inputs.options import Unit
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.methods import Grid
 from isocompute_jax.fit.options import Options
 from isocompute_jax.fit.problem import FitOptions, Loss
+from isocompute_jax.fit.read import ReadOptions, parse_columns
+from isocompute_jax.fit.read.read_options import Unit
 from isocompute_jax.fit.recommend import LearningRate
 from isocompute_jax.records.errors import InputError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from isocompute_jax.fit.bootstrap import Resampling
 from isocompute_jax.fit.curves import Records
-from isocompute_jax.fit.inputs import ReadOptions
 from isocompute_jax.fit.methods import Grid
 from isocompute_jax.fit.problem import FitOptions
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.recommend import LearningRate
 from isocompute_jax.records.errors import InputError
 

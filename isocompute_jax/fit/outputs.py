@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.figures import draw_figures
-from isocompute_jax.fit.inputs import ReadOptions, read_curves
 from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
 from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report import render_law_report, render_report
 from isocompute_jax.fit.sections import Section
 from isocompute_jax.fit.summary import summarise

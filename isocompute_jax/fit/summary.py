@@ -13,10 +13,10 @@ import numpy as np
 
 from isocompute_jax.fit.analysis import Analysis
 from isocompute_jax.fit.bootstrap import PERCENTILES, leaders_at, parameter_intervals, switch_interval
-from isocompute_jax.fit.inputs import SOLVE_SHARES
 from isocompute_jax.fit.pooling import average_seeds
 from isocompute_jax.fit.prediction import Holdout
 from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
+from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.fit.stages import MetricAnalysis, Slice, uncontested
 from isocompute_jax.fit.support import cell, per_seed, support, switches_of, ties

@@ -14,9 +14,9 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.findings import fits, frontier, headline
-from isocompute_jax.fit.inputs import ReadOptions
 from isocompute_jax.fit.options import Options
 from isocompute_jax.fit.outputs import analyse
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.sections import Section, Table
 from isocompute_jax.fit.summary import summarise
 from isocompute_jax.fit.terminal import headline_table

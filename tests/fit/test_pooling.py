@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.inputs import RunCurve
 from isocompute_jax.fit.pooling import average_seeds, compare, group_runs, lead, merge_close, uncovered
+from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.records.run_files import RunFacts
 
 

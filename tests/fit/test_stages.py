@@ -11,9 +11,9 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.forms import hill
-from isocompute_jax.fit.inputs import ReadOptions
 from isocompute_jax.fit.options import Options
 from isocompute_jax.fit.problem import FitOptions
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.summary import summarise
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from isocompute_jax.fit.figures import keys
 from isocompute_jax.fit.figures.style import PALETTE, hover, legend, log_axis, multiples, panels, picked
-from isocompute_jax.fit.inputs import SOLVE_SHARES
+from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.wording import shortened
 
 Summary = dict[str, Any]
