@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.inputs import cells
-from isocompute_jax.fit.inputs.curves import UNITS
-from isocompute_jax.fit.inputs.options import FACTS, ReadOptions
-from isocompute_jax.fit.inputs.tables import Block
+from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.read_options import FACTS, ReadOptions
+from isocompute_jax.fit.read.run_curve import UNITS
+from isocompute_jax.fit.read.table_files import Block
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"

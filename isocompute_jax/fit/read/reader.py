@@ -14,9 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import rich.console
 import rich.progress
 
-from isocompute_jax.fit.inputs.collect import Collector
-from isocompute_jax.fit.inputs.curves import UNITS, Readings, RunCurve, Source, make_curve
-from isocompute_jax.fit.inputs.layout import (
+from isocompute_jax.fit.read.checked_rows import Collector
+from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
+from isocompute_jax.fit.read.read_options import ReadOptions
+from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
+from isocompute_jax.fit.read.run_directory import NOT_SWEPT, read_directory
+from isocompute_jax.fit.read.sources import Sources, find_sources
+from isocompute_jax.fit.read.table_files import READ_ERRORS, Advance, Block, Table, TableError, open_table
+from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
     Layout,
     long_names,
@@ -26,11 +31,6 @@ from isocompute_jax.fit.inputs.layout import (
     plan,
     unnamed,
 )
-from isocompute_jax.fit.inputs.notices import MAX_REPEATED, Notices
-from isocompute_jax.fit.inputs.options import ReadOptions
-from isocompute_jax.fit.inputs.runs import NOT_SWEPT, read_directory
-from isocompute_jax.fit.inputs.sources import Sources, find_sources
-from isocompute_jax.fit.inputs.tables import READ_ERRORS, Advance, Block, Table, TableError, open_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import EVAL
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isocompute_jax.fit.inputs import SOLVE_SHARES, ReadOptions, parse_columns, read_curves, tables
-from isocompute_jax.fit.inputs.cells import blank, numbers, texts
+from isocompute_jax.fit.read import SOLVE_SHARES, ReadOptions, parse_columns, read_curves, table_files
+from isocompute_jax.fit.read.cells import blank, numbers, texts
 from isocompute_jax.records.errors import InputError
 from tests.fit import frameworks
 
@@ -59,7 +59,7 @@ def write_rows(path, rows):
     path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
 
 
-@pytest.mark.parametrize("suffix", tables.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_files.SUFFIXES)
 def test_every_format_in_long_form(tmp_path, suffix):
     path = tmp_path / f"curves{suffix}"
     write_rows(path, rows_of())
@@ -77,8 +77,8 @@ def test_every_format_in_long_form(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
     """The bad rows stand at known places; small blocks, so that they stand in several of them."""
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(tables, "BLOCK_LINES", 7)
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(table_files, "BLOCK_LINES", 7)
     rows = [rows_of(1)[0] | {"compute": float(i), "avg@4": 0.5} for i in range(100)]
     bad = {17: {"avg@4": 3.0}, 55: {"avg@4": -1.0}, 99: {"compute": -5.0}, 70: {"run": ""}}
     for i, change in bad.items():
@@ -93,7 +93,7 @@ def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
 
 
 def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 128)
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 128)
     rng = np.random.default_rng(0)
     lines, expected = ["", HEADER], {}
     for i in range(300):
@@ -110,7 +110,7 @@ def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
         else:
             lines.append(f"a,8,4,0,{i},0.5")
     path = write(tmp_path / "t.csv", *lines)
-    monkeypatch.setattr("isocompute_jax.fit.inputs.notices.MAX_REPEATED", 1000)
+    monkeypatch.setattr("isocompute_jax.fit.read.notices.MAX_REPEATED", 1000)
     _, warnings = read(path)
     assert len(warnings) == len(expected)
     told = {int(w.removeprefix(f"{path}:").partition(":")[0]): w for w in warnings}
@@ -270,7 +270,7 @@ def test_repeated_headers_and_too_many_runs(tmp_path, monkeypatch):
     np.testing.assert_array_equal(run.columns["avg@4"], [0.1, 0.2])
     told = [f"{path}: its header has {name} 2 times; the first is used" for name in ("avg@4", "x")]
     assert warnings == told
-    monkeypatch.setattr("isocompute_jax.fit.inputs.collect.MAX_RUNS", 3)
+    monkeypatch.setattr("isocompute_jax.fit.read.checked_rows.MAX_RUNS", 3)
     write_rows(path, rows_of())
     with pytest.raises(InputError, match="left out: it has more than 3 runs"):
         read(path)
@@ -279,7 +279,7 @@ def test_repeated_headers_and_too_many_runs(tmp_path, monkeypatch):
 def test_large_tables_keep_what_is_asked_for(tmp_path, monkeypatch):
     rows = [row | {"best@4": 0.5, "tokens": 7} for row in rows_of()]
     write_rows(tmp_path / "t.csv", rows)
-    monkeypatch.setattr("isocompute_jax.fit.inputs.read.EXTRAS_BYTES", 10)
+    monkeypatch.setattr("isocompute_jax.fit.read.reader.EXTRAS_BYTES", 10)
     runs, warnings = read(tmp_path / "t.csv")
     assert set(runs[0].columns) == {"avg@4", "best@4", "compute", "tokens"}
     assert len(warnings) == 1 and "only best@4 are kept" in warnings[0]

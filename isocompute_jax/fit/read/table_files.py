@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from isocompute_jax.fit.inputs.cells import Values, take
-from isocompute_jax.fit.inputs.notices import Notices, shown
+from isocompute_jax.fit.read.cells import Values, take
+from isocompute_jax.fit.read.notices import Notices, shown
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 READ_ERRORS = (OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, pa.ArrowException)

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from isocompute_jax.fit.inputs.options import FACTS, is_whole
+from isocompute_jax.fit.read.read_options import FACTS, is_whole
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
 

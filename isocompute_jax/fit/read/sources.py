@@ -8,8 +8,8 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from isocompute_jax.fit.inputs.notices import Notices
-from isocompute_jax.fit.inputs.tables import SUFFIXES, is_table
+from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.table_files import SUFFIXES, is_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, EVAL, find_runs
 

@@ -12,7 +12,6 @@ import re
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.inputs import RunCurve
 from isocompute_jax.fit.laws.analysis import analyse_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.findings import law_headline

@@ -5,8 +5,8 @@ tokens, gpu_hours, seed, eval_set, problem_set_size, model_params`; `layout` has
 are log lines of something else. A bad row is reported with its file and line and left out; the rest goes on.
 """
 
-from isocompute_jax.fit.inputs.curves import MAX_POINTS, SOLVE_SHARES, RunCurve
-from isocompute_jax.fit.inputs.options import ReadOptions, parse_columns
-from isocompute_jax.fit.inputs.read import read_curves
+from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
+from isocompute_jax.fit.read.reader import read_curves
+from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
 
 __all__ = ["MAX_POINTS", "SOLVE_SHARES", "ReadOptions", "RunCurve", "parse_columns", "read_curves"]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.fit.inputs import ReadOptions, read_curves
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.records.errors import InputError
 
 FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True)

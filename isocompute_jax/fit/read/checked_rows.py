@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from isocompute_jax.fit.inputs import cells
-from isocompute_jax.fit.inputs.curves import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
-from isocompute_jax.fit.inputs.layout import OURS
-from isocompute_jax.fit.inputs.notices import Notices, shown
-from isocompute_jax.fit.inputs.options import FACTS, ReadOptions, facts_of_name
-from isocompute_jax.fit.inputs.tables import Block, TableError
+from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.notices import Notices, shown
+from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
+from isocompute_jax.fit.read.run_curve import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
+from isocompute_jax.fit.read.table_files import Block, TableError
+from isocompute_jax.fit.read.table_layout import OURS
 
 ROUNDING = 1e-9
 """A reward so far outside of the range is taken as its end."""

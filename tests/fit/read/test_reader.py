@@ -10,8 +10,8 @@ import os
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.inputs import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns, read_curves
-from isocompute_jax.fit.inputs import read as reading
+from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns, read_curves
+from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
 from isocompute_jax.service.client.service_config import ServiceConfig

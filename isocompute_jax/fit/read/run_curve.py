@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.fit.inputs.notices import Notices
+from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.records.run_files import RunFacts
 
 SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
