@@ -1,7 +1,7 @@
 """What the pages show: Python blocks are run as they stand there, and shell lines name targets and flags that exist.
 
-A block that begins with ```python is run and must succeed; ```python excerpt marks one that is only read. Where a
-```text block follows it directly, that is what it prints, up to white space; `...` stands for anything.
+A block that begins with ```python is run and must succeed; ```python excerpt marks one that is only read. What it prints
+stands in a ```text block right after it, up to white space, where `...` stands for anything.
 """
 
 import doctest
@@ -28,8 +28,8 @@ class Block(NamedTuple):
     line: int
     kind: str
     text: str
-    output: str | None
-    """What the page says that it prints; None if it says nothing."""
+    output: str
+    """What the page says that it prints."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -43,7 +43,7 @@ def blocks() -> list[Block]:
         for fence, after in itertools.pairwise([*fences, None]):
             adjacent = after and after[2].strip() == "text" and not text[fence.end() : after.start()].strip()
             line, name = text.count("\n", 0, fence.start()) + 1, page.relative_to(ROOT).as_posix()
-            found.append(Block(name, line, fence[2].strip(), fence[3], after[3] if adjacent and after else None))
+            found.append(Block(name, line, fence[2].strip(), fence[3], after[3] if adjacent and after else ""))
     return found
 
 
@@ -85,9 +85,8 @@ def test_script_runs(block, tmp_path):
     done = python(["-W", "error", "-c", block.text], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
-    if block.output is not None:
-        options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        assert doctest.OutputChecker().check_output(block.output, done.stdout, options), done.stdout
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.OutputChecker().check_output(block.output, done.stdout, options), done.stdout
 
 
 def test_python_blocks_say_whether_they_run():
