@@ -1,7 +1,7 @@
 """What the pages show: Python blocks are run as they stand there, and shell lines name targets and flags that exist.
 
-A block that begins with ```python is run and must succeed; ```python excerpt marks one that is only read. What it prints
-stands in a ```text block right after it, up to white space, where `...` stands for anything.
+A block that begins with ```python is run and must succeed; ```python excerpt marks one that is only read. What a block
+prints stands in a ```text block right after it, up to white space, where `...` stands for anything.
 """
 
 import doctest
