@@ -51,9 +51,7 @@ def check_versions(groups: Iterable[RolloutGroup], *, oldest: int, newest: int) 
                 )
 
 
-def graded(
-    groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], tokenizer: Tokenizer
-) -> list[RolloutGroup]:
+def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], tokenizer: Tokenizer) -> list[RolloutGroup]:
     """Every group with its rewards; `problems` are those that were asked for, and perhaps others, by id."""
     return [grade(group, problems[group.problem_id], tokenizer.decode) for group in groups]
 
