@@ -23,10 +23,11 @@ from typing import Any, Literal, TypeVar
 from absl import flags
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY, REPLICATE
 
 flags.disclaim_key_flags()  # flags belong to the module that asks for them, whose --help lists them
 
-_IDENTITY, _HELP, _LOW, _HIGH, _FLAG, _PARSE = "identity", "help", "low", "high", "flag", "parse"
+_HELP, _LOW, _HIGH, _FLAG, _PARSE = "help", "low", "high", "flag", "parse"
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ def option(
     low: float | None = None,
     high: float | None = None,
     identity: bool = True,
+    replicate: bool = False,
     flag: str | None = "",
     parse: Callable[[str, Any], Any] | None = None,
 ) -> Any:
@@ -50,13 +52,15 @@ def option(
       default_factory: makes the default, where that is mutable.
       low: least value, included.
       high: largest value, included.
-      identity: whether two runs that differ in it are different configurations; False for what only says where or how
-        a run is executed.
+      identity: whether two runs that differ in it are different runs; False for what only says where or how a run is
+        executed (see `records.identity`).
+      replicate: whether two runs that differ in it alone repeat one configuration, as with another seed.
       flag: name of its flag where that is not its own; None for no flag.
       parse: (`--NAME`, text) -> value, for what absl has no flag of; of a collection it gets the list of texts. It
         raises InputError, naming the flag.
     """
-    metadata = {_HELP: help, _LOW: low, _HIGH: high, _IDENTITY: identity, _FLAG: flag, _PARSE: parse}
+    metadata = {_HELP: help, _LOW: low, _HIGH: high, _FLAG: flag, _PARSE: parse}
+    metadata |= {IDENTITY: identity, REPLICATE: replicate}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -65,11 +69,6 @@ def option(
 def help_of(field: dataclasses.Field[Any]) -> str:
     """The help that `option` gave a field; empty for a plain one."""
     return field.metadata.get(_HELP, "")
-
-
-def identifies(field: dataclasses.Field[Any]) -> bool:
-    """Whether two runs that differ in this field are different configurations; plain fields do."""
-    return field.metadata.get(_IDENTITY, True)
 
 
 def check(instance: Any, prefix: str | None = None) -> None:

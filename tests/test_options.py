@@ -21,11 +21,11 @@ from isocompute_jax.options import (
     flag_name,
     from_flags,
     help_of,
-    identifies,
     option,
     unknown_word,
 )
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY
 
 
 def pairs(flag: str, texts: list[str]) -> dict[str, float]:
@@ -143,7 +143,7 @@ def test_fields_say_their_flag_help_and_identity():
     fields = {field.name: field for field in dataclasses.fields(Options)}
     assert flag_name(fields["budgets"]) == "budget" and flag_name(fields["hidden"]) is None
     assert help_of(fields["port"]) == "Port; 0 picks a free one."
-    assert not identifies(fields["port"]) and identifies(fields["rate"])
+    assert not fields["port"].metadata[IDENTITY] and fields["rate"].metadata[IDENTITY]
 
 
 def test_choices_of_types():

@@ -11,7 +11,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.inputs import RunCurve, read_curves
+from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
 from isocompute_jax.records.errors import InputError

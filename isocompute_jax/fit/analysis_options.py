@@ -11,7 +11,7 @@ from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
-from isocompute_jax.fit.inputs import ReadOptions
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.records.errors import InputError
 
 

@@ -18,9 +18,9 @@ from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
-from isocompute_jax.fit.inputs import ReadOptions, parse_columns
-from isocompute_jax.fit.inputs.options import Unit
 from isocompute_jax.fit.laws.options import LawOptions
+from isocompute_jax.fit.read import ReadOptions, parse_columns
+from isocompute_jax.fit.read.read_options import Unit
 from isocompute_jax.records.errors import InputError
 
 VALUES = flags.FlagValues()

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.inputs import ReadOptions, read_curves
 from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.html_page import render_law_report, render_report

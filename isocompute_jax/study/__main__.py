@@ -41,7 +41,7 @@ def main() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
 
     from isocompute_jax.fit.report.terminal import headline_table
-    from isocompute_jax.service.config import ServiceConfig
+    from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
     from isocompute_jax.study.report import summary_of
     from isocompute_jax.study.stages import prepare, run_study

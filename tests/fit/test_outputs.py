@@ -14,8 +14,8 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.inputs import ReadOptions
 from isocompute_jax.fit.outputs import analyse
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier
 from isocompute_jax.fit.report.findings import headline

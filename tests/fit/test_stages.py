@@ -13,7 +13,7 @@ from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.inputs import ReadOptions
+from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.summary_json import summarise
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.inputs import RunCurve
+from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import Configuration
 
 SAME_COMPUTE = 0.02

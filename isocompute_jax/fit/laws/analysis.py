@@ -26,7 +26,7 @@ from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plai
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.inputs import RunCurve
+    from isocompute_jax.fit.read import RunCurve
 
 SLOPE_POINTS = 80
 BUDGETS = 9

@@ -13,7 +13,7 @@ import numpy as np
 from isocompute_jax import __version__
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.inputs import RunCurve
+    from isocompute_jax.fit.read import RunCurve
 
 SCHEMA_VERSION = 2
 

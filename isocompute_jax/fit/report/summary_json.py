@@ -16,7 +16,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout
 from isocompute_jax.fit.curves.seeds import average_seeds
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, leaders_at, parameter_intervals, switch_interval
 from isocompute_jax.fit.frontier.switch_evidence import cell, per_seed, support, switches_of, ties
-from isocompute_jax.fit.inputs import SOLVE_SHARES
+from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, uncontested

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from isocompute_jax.fit.inputs import SOLVE_SHARES
+from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.report.figures import by_configuration
 from isocompute_jax.fit.report.figures.style import PALETTE, hover, legend, log_axis, multiples, panels, picked
 from isocompute_jax.fit.report.wording import shortened

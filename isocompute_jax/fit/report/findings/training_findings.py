@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isocompute_jax.fit.inputs import SOLVE_SHARES
+from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.report.wording import Summary, listed
 
 
