@@ -4,8 +4,8 @@ From it come the checks on construction, the flags and the `--help`. A field is 
 
     policy_loss: PolicyLoss = option("clipped", "Policy-gradient term.")
 
-and a class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether it
-came from a flag, a file or a caller of the library.
+and a class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether
+it came from a flag, a file or a caller of the library.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY, REPLICATE
 
-_IDENTITY = "identity"
 _HELP = "help"
 _LOW = "low"
 _HIGH = "high"
@@ -32,6 +32,7 @@ def option(
     low: float | None = None,
     high: float | None = None,
     identity: bool = True,
+    replicate: bool = False,
 ) -> Any:
     """A dataclass field that carries its own help.
 
@@ -41,10 +42,11 @@ def option(
       default_factory: makes the default, where that is mutable.
       low: least value, included.
       high: largest value, included.
-      identity: whether two runs that differ in it are different configurations; False for what only says where or how
-        a run is executed.
+      identity: whether two runs that differ in it are different runs; False for what only says where or how a run is
+        executed (see `records.identity`).
+      replicate: whether two runs that differ in it alone repeat one configuration, as with another seed.
     """
-    metadata = {_HELP: help, _LOW: low, _HIGH: high, _IDENTITY: identity}
+    metadata = {_HELP: help, _LOW: low, _HIGH: high, IDENTITY: identity, REPLICATE: replicate}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -53,11 +55,6 @@ def option(
 def help_of(field: dataclasses.Field[Any]) -> str:
     """The help that `option` gave a field; empty for a plain one."""
     return field.metadata.get(_HELP, "")
-
-
-def identifies(field: dataclasses.Field[Any]) -> bool:
-    """Whether two runs that differ in this field are different configurations; plain fields do."""
-    return field.metadata.get(_IDENTITY, True)
 
 
 def check(instance: Any, prefix: str | None = None) -> None:

@@ -36,13 +36,14 @@ from typing import Any
 from rich.console import Console
 
 from isocompute_jax.experiment import sweep_status, workers
-from isocompute_jax.experiment.config import RunConfig, differences, override
+from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.sweep_status import Show, SweepState
-from isocompute_jax.experiment.workdir import comparable, locked
+from isocompute_jax.experiment.workdir import check_same_run, locked
 from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import identity
 
 LOG = logging.getLogger(__name__)
 TIED = "+"
@@ -204,7 +205,7 @@ def start_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     seen: dict[str, int] = {}
     keys = []
     for run in runs:
-        shape = repr(dataclasses.replace(run.config, seed=0))
+        shape = repr(identity(run.config))
         seen[shape] = seen.get(shape, -1) + 1
         keys.append((seen[shape], -run.config.num_steps))
     return [run for _, run in sorted(zip(keys, runs, strict=True), key=lambda pair: pair[0])]
@@ -220,20 +221,8 @@ def check_directories(runs: Sequence[PlannedRun], root: str | os.PathLike[str]) 
     if len(set(names)) < len(names):
         raise InputError(f"two runs are named {max(names, key=names.count)!r}: names are directories")
     for run in runs:
-        path = root / run.name / run_files.CONFIG
-        if not path.exists():
-            continue
-        try:
-            theirs = json.loads(path.read_text(encoding="utf-8"))["config"]
-        except (ValueError, KeyError) as error:
-            raise InputError(f"{path}: not a run's config ({error!r}); remove {path.parent} to run it anew") from error
-        ours = json.loads(json.dumps(dataclasses.asdict(run.config.resolved())))
-        changed = differences(comparable(ours), comparable(theirs))
-        if changed:
-            raise InputError(
-                f"{path.parent} holds a run of another config ({'; '.join(changed[:5])}). Choose another directory for "
-                "this sweep, or remove that run to run it anew"
-            )
+        if (root / run.name / run_files.CONFIG).exists():
+            check_same_run(root / run.name, run.config.resolved())
 
 
 class _Sweep:

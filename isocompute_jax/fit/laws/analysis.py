@@ -22,7 +22,7 @@ from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
 from isocompute_jax.fit.laws.results import ChinchillaFit, ModelSizeFit
 from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
-from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
+from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse
 from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 FACTS = {
     "group_size": 8,
