@@ -55,12 +55,12 @@ def texts(values: Values) -> tuple[np.ndarray, list[str]]:
         found = [None if value is None or value == "" else _text(value) for value in values]
         codes = [-1 if text is None else places.setdefault(text, len(places)) for text in found]
         return np.array(codes, dtype=np.int64), list(places)
-    if pa.types.is_dictionary(values.type):
-        return texts(values.dictionary_decode())  # pyright: ignore[reportAttributeAccessIssue]
-    if not _is_text(values.type):
+    encoded: Any = values
+    if not pa.types.is_dictionary(values.type):
+        encoded = _decode(values).dictionary_encode() if _is_text(values.type) else None
+    if encoded is None or not _is_text(encoded.dictionary.type):
         return texts(values.to_pylist())
-    encoded = _decode(values).dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
+    distinct = _decode(encoded.dictionary).to_pylist()
     codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     filled = np.array([text != "" for text in distinct] + [False], dtype=bool)
     return np.where(filled[codes], codes, -1), distinct
@@ -70,6 +70,13 @@ def cell(values: Values, i: int) -> object:
     """One cell, as it stands."""
     value = values[i] if isinstance(values, list) else values[i].as_py()
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
+
+
+def join(parts: Sequence[Values]) -> Values:
+    """Columns of one type, one below the other."""
+    if isinstance(parts[0], list):
+        return [value for part in parts for value in part]
+    return pa.concat_arrays(parts)
 
 
 def take(values: Values, rows: np.ndarray) -> Values:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.blocks import Block, TableError
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
 from isocompute_jax.fit.read.run_curve import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
-from isocompute_jax.fit.read.table_files import Block, TableError
 from isocompute_jax.fit.read.table_layout import OURS
 
 ROUNDING = 1e-9
@@ -85,7 +85,7 @@ class Collector:
         return np.array([name == self._options.eval_set for name in names] + [True], dtype=bool)[codes]
 
     def _without_run(self, block: Block) -> np.ndarray:
-        if block.run is not None or self._given is not None or "run" not in block.columns:
+        if self._given is not None or "run" not in block.columns:
             return np.zeros(len(block.lines), dtype=bool)
         bad = cells.texts(block.columns["run"])[0] < 0
         self._report(block, "row left out without a run", bad, lambda i: "it has no `run`")
@@ -169,8 +169,6 @@ class Collector:
     def _codes(self, block: Block) -> np.ndarray:
         """[n] number of each row's run."""
         count = len(block.lines)
-        if block.run is not None:
-            return np.full(count, self._code(block.run))
         if self._given is None and "run" in block.columns:
             codes, names = cells.texts(block.columns["run"])
             return np.array([self._code(name) for name in names])[codes]

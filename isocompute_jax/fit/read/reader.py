@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import rich.console
 import rich.progress
 
+from isocompute_jax.fit.read.blocks import READ_ERRORS, Advance, Block, TableError, TableFile
 from isocompute_jax.fit.read.checked_rows import Collector
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
 from isocompute_jax.fit.read.run_directory import NOT_SWEPT, read_directory
 from isocompute_jax.fit.read.sources import Sources, find_sources
-from isocompute_jax.fit.read.table_files import READ_ERRORS, Advance, Block, Table, TableError, open_table
+from isocompute_jax.fit.read.table_files import open_table
 from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
     Layout,
-    long_names,
     missing_axis,
     missing_metric,
     numeric,
@@ -147,7 +147,7 @@ class _Reader:
             return
         yield from ((source, readings) for readings in collector.runs())
 
-    def _fill(self, collector: Collector, table: Table, advance: Advance, *, extras: bool) -> None:
+    def _fill(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
         if table.headers is None:
             self._fill_from_objects(collector, table, advance, extras=extras)
             return
@@ -158,34 +158,33 @@ class _Reader:
         others = self._others(table, unnamed(table.headers, layout), extras=extras)
         wanted = [*layout.shared, *(name for run in layout.runs.values() for name in run), *others]
         self._report_repeated(table, wanted)
-        own = Layout({**layout.shared, **{name: name for name in others}}, layout.runs)
+        own = dataclasses.replace(layout, shared={**layout.shared, **{name: name for name in others}})
         for block in _until_damage(table, [table.headers.index(name) for name in wanted], self._notices, advance):
             for long in own.long(block):
                 collector.add(long)
         if not collector.rows_with_metric:
             self._report_empty(table)
 
-    def _fill_from_objects(self, collector: Collector, table: Table, advance: Advance, *, extras: bool) -> None:
-        """JSONL: the columns of each block are those of its rows."""
+    def _fill_from_objects(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
+        """JSONL: each block has the columns of its rows, and is laid out on its own."""
         sample: Block | None = None
         for block in _until_damage(table, [], self._notices, advance):
-            names = long_names(tuple(block.columns), self._options)
-            self._headers |= set(block.columns)
-            others = self._others(table, unnamed(tuple(block.columns), Layout(names, {})), extras=extras)
-            own = Layout({**names, **{name: name for name in others}}, {})
+            headers = tuple(block.columns)
+            self._headers |= set(headers)
+            layout = plan(headers, self._options)
+            others = {name: name for name in self._others(table, unnamed(headers, layout), extras=extras)}
             sample = sample or block
-            for long in own.long(block):
+            for long in dataclasses.replace(layout, shared={**layout.shared, **others}).long(block):
                 collector.add(long)
         if collector.rows_with_metric:
             return
-        names = long_names(tuple(sample.columns), self._options) if sample else {}
-        if sample is not None and self._options.metric not in names.values():
+        if sample is not None and self._options.metric not in plan(tuple(sample.columns), self._options).ours():
             text = missing_metric(numeric(sample), self._options)
             self._notices.finding(table.path, "table", f"{table.path}: {text}")
         else:
             self._report_empty(table)
 
-    def _others(self, table: Table, names: Sequence[str], *, extras: bool) -> list[str]:
+    def _others(self, table: TableFile, names: Sequence[str], *, extras: bool) -> list[str]:
         """The further columns to keep: all, or those that are analysed beside the metric where a table is large."""
         kept = [name for name in names if extras or name in _siblings(self._options.metric)]
         if len(kept) < len(names) and table.path not in self._said_large:
@@ -194,9 +193,9 @@ class _Reader:
             self._notices.note(table.path, "large table", text)
         return kept
 
-    def _usable(self, table: Table, headers: Sequence[str], layout: Layout) -> bool:
+    def _usable(self, table: TableFile, headers: Sequence[str], layout: Layout) -> bool:
         """Whether a table has the metric and a measure of compute; says what it has when it does not."""
-        ours = {*layout.shared.values(), *(name for run in layout.runs.values() for name in run.values())}
+        ours = layout.ours()
         unit = UNITS[self._options.compute]
         measured = unit in ours or (unit == "compute" and "step" in ours)
         if self._options.metric in ours and measured:
@@ -211,14 +210,14 @@ class _Reader:
         self._notices.finding(table.path, "table", f"{table.path}: {text}")
         return False
 
-    def _report_repeated(self, table: Table, wanted: Sequence[str]) -> None:
+    def _report_repeated(self, table: TableFile, wanted: Sequence[str]) -> None:
         headers = list(table.headers or ())
         for name in dict.fromkeys(wanted):
             if headers.count(name) > 1:
                 text = f"{table.path}: its header has {name} {headers.count(name)} times; the first is used"
                 self._notices.finding(table.path, "repeated header", text)
 
-    def _report_empty(self, table: Table) -> None:
+    def _report_empty(self, table: TableFile) -> None:
         text = f"{table.path}: no row has {self._options.metric} on {self._options.eval_set}"
         self._notices.finding(table.path, "table", text)
 
@@ -232,7 +231,7 @@ class _Reader:
                 self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
 
 
-def _until_damage(table: Table, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
+def _until_damage(table: TableFile, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
     """The blocks of a table up to a place where it cannot be read, which is reported."""
     blocks = table.blocks(columns, notices, advance)
     while True:

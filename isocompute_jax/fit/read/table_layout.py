@@ -15,11 +15,12 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.blocks import Block
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS
-from isocompute_jax.fit.read.table_files import Block
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"
@@ -40,18 +41,32 @@ class Layout:
     Attributes:
       shared: header -> our name, of the columns in long form.
       runs: run -> {header: our name}, of the columns of each run of a wide table; empty in long form.
+      metric: what a row of a wide table must have.
     """
 
     shared: Mapping[str, str]
     runs: Mapping[str, Mapping[str, str]]
+    metric: str
+
+    def ours(self) -> set[str]:
+        """Our names of all columns that are read."""
+        return {*self.shared.values(), *(name for run in self.runs.values() for name in run.values())}
 
     def long(self, block: Block) -> Iterator[Block]:
-        """A block of the table as blocks in long form under our names."""
+        """A block of the table in long form under our names; of a wide table, one for each kind of runs.
+
+        Runs of a kind have the same columns in the same types: cells of several types do not go below each other.
+        """
         shared = _renamed(block, self.shared)
         if not self.runs:
             yield Block(block.lines, shared)
-        for run, columns in self.runs.items():
-            yield Block(block.lines, shared | _renamed(block, columns), run)
+        kinds: dict[object, dict[str, dict[str, cells.Values]]] = {}
+        for run, names in self.runs.items():
+            columns = _renamed(block, names)
+            kind = frozenset((name, getattr(values, "type", None)) for name, values in columns.items())
+            kinds.setdefault(kind, {})[run] = columns
+        for runs in kinds.values():
+            yield _unpivot(Block(block.lines, shared), runs, self.metric)
 
 
 def plan(headers: Sequence[str], options: ReadOptions) -> Layout:
@@ -59,10 +74,10 @@ def plan(headers: Sequence[str], options: ReadOptions) -> Layout:
     shared = long_names(headers, options)
     others = [name for name in dict.fromkeys(headers) if name and name not in shared]
     if options.metric in shared.values():
-        return Layout(shared, {})
+        return Layout(shared, {}, options.metric)
     if EVERY_OTHER in options.columns:
         ours = options.columns[EVERY_OTHER]
-        return Layout(shared, {name: {name: ours} for name in others})
+        return Layout(shared, {name: {name: ours} for name in others}, options.metric)
     runs: dict[str, dict[str, str]] = {}
     names = {options.metric: options.metric, **{name: name for name in OURS}, **options.columns}
     for header in others:
@@ -71,7 +86,7 @@ def plan(headers: Sequence[str], options: ReadOptions) -> Layout:
             run = header.removesuffix(f"{SEPARATOR}{theirs}")
             runs.setdefault(run, {})[header] = names[theirs]
     with_metric = {run: columns for run, columns in runs.items() if options.metric in columns.values()}
-    return Layout(shared, with_metric)
+    return Layout(shared, with_metric, options.metric)
 
 
 def long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
@@ -131,6 +146,17 @@ def nearness(theirs: str, ours: str) -> float:
     """How alike two names are, 0..1: the better of the whole name and any part of it between slashes."""
     parts = [theirs, *theirs.split("/")]
     return max(difflib.SequenceMatcher(None, part.lower(), ours.lower()).ratio() for part in parts)
+
+
+def _unpivot(shared: Block, runs: Mapping[str, Mapping[str, cells.Values]], metric: str) -> Block:
+    """The rows of all runs that have the metric, one run below the other, with the run's name in each."""
+    columns = {name: cells.join([own[name] for own in runs.values()]) for name in next(iter(runs.values()))}
+    given = np.flatnonzero(~cells.blank(columns[metric])) if metric in columns else np.empty(0, np.int64)
+    run, row = np.divmod(given, max(len(shared.lines), 1))
+    rows = shared.take(row)
+    own = {name: cells.take(values, given) for name, values in columns.items()}
+    names = pa.DictionaryArray.from_arrays(pa.array(run, pa.int32()), pa.array(list(runs), pa.string()))
+    return Block(rows.lines, rows.columns | own | {"run": names})
 
 
 def _renamed(block: Block, names: Mapping[str, str]) -> dict[str, cells.Values]:

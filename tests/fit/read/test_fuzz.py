@@ -6,6 +6,8 @@ import json
 import pathlib
 import string
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.records.errors import InputError
 
-FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True)
+FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=tuple(HealthCheck), derandomize=True)  # pyright: ignore[reportArgumentType]
 
 NAMES = ["run", "group_size", "problems_per_batch", "seed", "step", "compute", "tokens", "avg@4", "eval_set"]
 HEADERS = st.one_of(
@@ -76,7 +78,7 @@ def tables(draw, cells):
     return header, rows
 
 
-def csv_bytes(table, cell=str) -> bytes:
+def csv_bytes(table, cell: Callable[[Any], str] = str) -> bytes:
     return "\n".join(",".join(map(cell, row)) for row in [table[0], *table[1]]).encode("utf-8", errors="surrogatepass")
 
 

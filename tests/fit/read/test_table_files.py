@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isocompute_jax.fit.read import SOLVE_SHARES, ReadOptions, parse_columns, read_curves, table_files
+from isocompute_jax.fit.read import (
+    SOLVE_SHARES,
+    ReadOptions,
+    csv_files,
+    jsonl_files,
+    parse_columns,
+    read_curves,
+    table_files,
+)
 from isocompute_jax.fit.read.cells import blank, numbers, texts
 from isocompute_jax.records.errors import InputError
 from tests.fit import frameworks
@@ -77,8 +85,8 @@ def test_every_format_in_long_form(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
     """The bad rows stand at known places; small blocks, so that they stand in several of them."""
-    monkeypatch.setattr(table_files, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(table_files, "BLOCK_LINES", 7)
+    for module in (csv_files, jsonl_files):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 256)
     rows = [rows_of(1)[0] | {"compute": float(i), "avg@4": 0.5} for i in range(100)]
     bad = {17: {"avg@4": 3.0}, 55: {"avg@4": -1.0}, 99: {"compute": -5.0}, 70: {"run": ""}}
     for i, change in bad.items():
@@ -93,7 +101,7 @@ def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
 
 
 def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "BLOCK_BYTES", 128)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 128)
     rng = np.random.default_rng(0)
     lines, expected = ["", HEADER], {}
     for i in range(300):
@@ -153,7 +161,7 @@ def test_csv_as_programs_write_it(tmp_path, text):
         ("t.csv.gz", gzip.compress(HEADER.encode() + b"\na,8,4,0,1,0.1\n" * 50, mtime=0)[:-30], "cannot be read"),
         ("t.jsonl", b"", "the file is empty"),
         ("t.jsonl", b"[" * 100_000, "not JSON"),
-        ("t.jsonl", b'{"avg@4": 0.5, "compute": 1' + b"0" * 5000 + b"}", "not JSON"),
+        ("t.jsonl", b'{"avg@4": 0.5, "compute": 1' + b"0" * 5000 + b"}", ":1: row left out"),
         ("t.parquet", b"", "the file is empty"),
         ("t.parquet", b"PAR1 and nothing of it PAR1", "cannot be read"),
     ],
@@ -196,7 +204,7 @@ def test_an_open_quotation_mark_is_reported(tmp_path):
         tmp_path / "t.csv", HEADER + ",note", *(f"a,8,4,0,{i},0.5," for i in range(5)), 'a,8,4,0,5,0.5,"x', "a,"
     )
     _, warnings = read(path)
-    assert warnings == [f"{path}: a quotation mark is not closed, so rows may be missing; mend the file"]
+    assert warnings == [f"{path}: a quotation mark is not closed, so rows may be missing; fix the file"]
 
 
 def test_cells_that_are_no_numbers():
@@ -296,6 +304,63 @@ def test_a_plain_wide_table(tmp_path):
         "n16": ([32, 48], [0.4, 0.5]),
     }
     assert warnings == [f"{path}:2: row left out: avg@4 is 'x', not a number in [0, 1]"]
+
+
+def test_a_wide_table_of_several_types(tmp_path):
+    """Runs whose cells have other types stand in blocks of their own, and in the order of the table."""
+    columns = {
+        "step": [1, 2, 3],
+        "a - avg@4": [0.1, 0.2, 0.3],
+        "b - avg@4": [0, None, 1],
+        "c - avg@4": ["0.5", "x", None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with open(tmp_path / "t.jsonl", "w") as file:
+        for row in zip(*columns.values(), strict=True):
+            file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+    constants = {"group_size": 2, "problems_per_batch": 1}
+    for name, place in (("t.parquet", "row 2"), ("t.jsonl", "2")):
+        runs, warnings = read(tmp_path / name, constants=constants)
+        assert {run.run: (run.compute.tolist(), run.columns["avg@4"].tolist()) for run in runs} == {
+            "a": ([2, 4, 6], [0.1, 0.2, 0.3]),
+            "b": ([2, 6], [0, 1]),
+            "c": ([2], [0.5]),
+        }
+        left_out, single, *seeds = warnings
+        assert left_out == f"{tmp_path / name}:{place}: row left out: avg@4 is 'x', not a number in [0, 1]"
+        assert "run c has one evaluation only" in single and "3 runs have one configuration" in seeds[0]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_json_lines_are_the_same_by_arrow_and_by_python(tmp_path, monkeypatch, end):
+    rows = [row | {"run": "2024-05-01", "note": {"a": [i, None]}, "h": [i]} for i, row in enumerate(rows_of(9))]
+    path = write(tmp_path / "t.jsonl", *map(json.dumps, rows), end=end)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    monkeypatch.setattr(jsonl_files, "BLOCK_BYTES", 500)
+    quick, warnings = read(path)
+    monkeypatch.setattr(jsonl_files, "_arrow_block", lambda text, first: None)
+    slow, told = read(path)
+    assert warnings == told and [run.run for run in quick] == ["2024-05-01"]
+    for name, values in slow[0].columns.items():
+        np.testing.assert_array_equal(quick[0].columns[name], values)
+
+
+def test_json_that_only_python_can_judge_is_reported_by_line(tmp_path):
+    good = json.dumps({"compute": 1, "avg@4": 0.5})
+    deep = '{"compute": 7, "avg@4": 0.5, "x": ' + "[" * 20_000 + "]" * 20_000 + "}"
+    lines = [
+        good,
+        good + good,
+        good.replace("1", "2"),
+        deep,
+        '{"compute": 3, "avg@4": 1e999}',
+        "{",
+        good[:-1] + ', "compute": 4}',
+    ]
+    path = write(tmp_path / "t.jsonl", *lines)
+    (run,), warnings = read(path)
+    assert run.compute.tolist() == [1, 2, 4]
+    assert [int(w.removeprefix(f"{path}:").partition(":")[0]) for w in warnings] == [2, 4, 6, 5]
 
 
 def check_framework(runs, warnings, *, extra=()):
