@@ -43,7 +43,7 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.model import EMBEDDED
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.sweeps import workers
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -43,8 +43,8 @@ from isocompute_jax.model import EMBEDDED, ModelConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.service.config import ServiceConfig
-from isocompute_jax.service.fleet import RemoteSampler
+from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 PARTS = ("scaling", "latency", "saturation", "vllm")
 

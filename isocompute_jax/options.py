@@ -4,8 +4,8 @@ From it come the checks on construction, the flags and the `--help`. A field is 
 
     policy_loss: PolicyLoss = option("clipped", "Policy-gradient term.")
 
-and a class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether it
-came from a flag, a file or a caller of the library.
+and a class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether
+it came from a flag, a file or a caller of the library.
 """
 
 from __future__ import annotations

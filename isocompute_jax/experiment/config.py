@@ -19,7 +19,7 @@ from isocompute_jax.learner.batch import ZeroVariance
 from isocompute_jax.learner.losses import Aggregation
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""

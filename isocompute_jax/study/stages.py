@@ -20,11 +20,11 @@ from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curate import curate
 from isocompute_jax.fit import outputs
-from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import differences
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.sweeps.executor import run_sweep
@@ -170,7 +170,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report.sections(preset, part, root)
-    outputs.analyse([runs], out, Options(title=part.question), before=before, after=after)
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=after)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 

@@ -23,7 +23,7 @@ from isocompute_jax.experiment.config import (
 )
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 BASE = RunConfig(model="m", train_set="t.jsonl")
 

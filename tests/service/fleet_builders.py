@@ -15,10 +15,10 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.model import ModelConfig, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.service.config import ServiceConfig
-from isocompute_jax.service.fleet import RemoteSampler
-from isocompute_jax.service.server import Server, ServerConfig
-from isocompute_jax.service.weights import TensorSpec
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.server.server import Server, ServerConfig
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)
