@@ -28,10 +28,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": _ARRAYS | {"options", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
-    "study": _TRAINING | {"app", "fit"},
+    "sweeps": _TRAINING,
+    "study": _TRAINING | {"sweeps", "app", "fit"},
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app"},
-    "sweep": _TRAINING | {"app"},
+    "sweep": _TRAINING | {"sweeps", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
 }
@@ -121,7 +122,7 @@ def test_the_order_names_exactly_the_rooms_that_exist():
 
 
 def test_the_order_itself():
-    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "study"]
+    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "sweeps", "study"]
     for place, room in enumerate(order):
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]

@@ -19,7 +19,6 @@ from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curate import curate
-from isocompute_jax.experiment.sweep import PlannedRun, grid, run_sweep
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
@@ -28,6 +27,8 @@ from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.sweeps.executor import run_sweep
+from isocompute_jax.sweeps.grid import PlannedRun, grid
 from isocompute_jax.tasks import (
     load_tokenizer,
     make_problems,

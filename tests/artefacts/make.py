@@ -3,8 +3,8 @@
     git worktree add ../old d6f90a3 && cd ../old && PYTHONPATH=$PWD python THIS_FILE d6f90a3
 
 It writes d6f90a3.tar.gz, with `inputs` (a tiny model and its problem sets), `sweep` (six runs, the last of them
-interrupted half-way, with its checkpoint), `fit` (what the fitter made of the five finished ones) and `study` (a finished
-study, without its weights). Paths in them are relative: a test unpacks the archive and works in its folder.
+interrupted half-way, with its checkpoint), `fit` (what the fitter made of them) and `study` (a finished study, without
+its weights). Paths in them are relative: a test unpacks the archive and works in its folder.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs, each in a worker process of its own (see `workers`), resumable as a whole.
+"""Runs of a sweep, each in a worker process of its own on this machine (see `workers`), resumable as a whole.
 
 A sweep's directory holds
 
@@ -21,43 +21,29 @@ names another. Workers may write to it at the same time: JAX checks what it read
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import itertools
 import json
 import logging
 import os
 import pathlib
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from isocompute_jax.experiment import sweep_status, workers
-from isocompute_jax.experiment.config import RunConfig, override
+from isocompute_jax.experiment.config import override
 from isocompute_jax.experiment.interrupt import Interrupt
-from isocompute_jax.experiment.sweep_status import Show, SweepState
 from isocompute_jax.experiment.workdir import check_same_run, locked
-from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
+from isocompute_jax.sweeps import status, workers
+from isocompute_jax.sweeps.grid import PlannedRun
+from isocompute_jax.sweeps.status import Show, SweepState
+from isocompute_jax.sweeps.workers import Worker
 
 LOG = logging.getLogger(__name__)
-TIED = "+"
-"""Joins the fields of an axis that change together: `group_size+problems_per_batch`."""
-MAX_NAME = 150
 POLL_S = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedRun:
-    """A run and its name, which is also its directory's."""
-
-    name: str
-    config: RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,70 +53,15 @@ class SweepResult:
     Attributes:
       done: names of the finished runs, those included that had finished before.
       failed: name -> the reason, with the last lines of the log.
-      interrupted: names of the runs that the user's Ctrl-C stopped or kept from starting; the same sweep goes on.
-      state: what `sweep_status.print_result` prints.
+      interrupted: names of the runs that the user's Ctrl-C stopped or kept from starting; the same sweep resumes
+        them.
+      state: what `status.print_result` prints.
     """
 
     done: tuple[str, ...]
     failed: Mapping[str, str]
     interrupted: tuple[str, ...]
     state: SweepState = dataclasses.field(repr=False)
-
-
-def grid(
-    base: RunConfig, axes: Mapping[str, Sequence[Any]], *, max_rollouts_per_step: int | None = None
-) -> list[PlannedRun]:
-    """Every combination of the axes' values, the last axis fastest.
-
-    Args:
-      base: what all runs have in common.
-      axes: config field (dotted) -> its values. Several fields joined with `+` change together, and their values are
-        tuples: `{"group_size+problems_per_batch": [(2, 32), (4, 16)]}`.
-      max_rollouts_per_step: B_max. Combinations above it, and those whose C_max (`max_compute`) is less than one step,
-        are left out, with a line in the log.
-
-    Raises:
-      InputError: an unknown field, a value of the wrong type, the same value twice, a config that cannot work, or
-        nothing left.
-    """
-    planned = []
-    for overrides in _combinations(axes):
-        config = base
-        for field, value in overrides.items():
-            config = override(config, field, value)
-        name = run_name(overrides)
-        reason = _left_out(config, max_rollouts_per_step)
-        if reason:
-            LOG.info("left out: %s (%s)", name, reason)
-            continue
-        try:
-            config.resolved()
-        except InputError as error:
-            raise InputError(f"run {name}: {error}") from error
-        planned.append(PlannedRun(name, config))
-    if not planned:
-        raise InputError("the grid is empty: every combination is above B_max or C_max, or an axis has no value")
-    return planned
-
-
-def fixed_rollouts_per_step(rollouts_per_step: int, group_sizes: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
-    """The axis of fixed B = n x B_problem, for `grid`."""
-    broken = [n for n in group_sizes if rollouts_per_step % n]
-    if broken:
-        raise InputError(f"{rollouts_per_step} rollouts per step cannot be cut into groups of {broken[0]}")
-    return {f"group_size{TIED}problems_per_batch": [(n, rollouts_per_step // n) for n in group_sizes]}
-
-
-def run_name(overrides: Mapping[str, Any]) -> str:
-    """`group_size=8,problems_per_batch=8,seed=0`: fields in RunConfig's order, so that axes may come in any order.
-
-    Characters that file systems or shells mind become `_`; a digest is added where that, or the length, cost something.
-    """
-    order = [field.name for field in dataclasses.fields(RunConfig)]
-    fields = sorted(overrides, key=lambda field: (order.index(field.partition(".")[0]), field))
-    exact = ",".join(f"{field}={overrides[field]}" for field in fields) or "run"
-    name = re.sub(r"[^A-Za-z0-9._=,+-]", "_", exact)[:MAX_NAME]
-    return name if name == exact else f"{name}~{hashlib.blake2b(exact.encode(), digest_size=4).hexdigest()}"
 
 
 def run_sweep(
@@ -143,7 +74,7 @@ def run_sweep(
 ) -> SweepResult:
     """Runs what is not finished yet; a run that fails never stops the others.
 
-    Finished runs start no process, broken ones go on from their last checkpoint. Ctrl-C (or SIGTERM) lets every
+    Finished runs start no process, broken ones resume from their last checkpoint. Ctrl-C (or SIGTERM) lets every
     worker end between two steps with a checkpoint; a second one kills them, which loses the steps since their last
     checkpoint and nothing else.
 
@@ -177,7 +108,7 @@ def run_sweep(
             )
         state = open_state(runs, root, num_workers=num_workers)
         sweep = _Sweep(runs, state, cores=cores, endpoints=endpoints)
-        with Interrupt() as interrupt, sweep_status.display(state, console) as show:
+        with Interrupt() as interrupt, status.display(state, console) as show:
             sweep.work(interrupt, show)
     return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state)
 
@@ -321,33 +252,3 @@ def worker_environment(root: pathlib.Path) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",  # 0 would leave the choice to the file system
     }
     return {**cache, **os.environ}
-
-
-def _combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """The overrides of each combination."""
-    columns = []
-    seen: set[str] = set()
-    for axis, values in axes.items():
-        fields = axis.split(TIED)
-        repeated = seen.intersection(fields) or len(set(fields)) < len(fields)
-        if repeated:
-            raise InputError(f"grid: a field of {axis!r} stands in another axis too")
-        seen.update(fields)
-        rows = [tuple(value) if len(fields) > 1 else (value,) for value in values]
-        for row in rows:
-            if len(row) != len(fields):
-                raise InputError(f"grid: {axis!r} names {len(fields)} fields, but {row!r} has {len(row)} values")
-            if rows.count(row) > 1:
-                raise InputError(f"grid: {axis!r} has the value {TIED.join(map(str, row))} twice")
-        columns.append([dict(zip(fields, row, strict=True)) for row in rows])
-    for parts in itertools.product(*columns):
-        yield {field: value for part in parts for field, value in part.items()}
-
-
-def _left_out(config: RunConfig, max_rollouts_per_step: int | None) -> str:
-    """Why a combination is not run; empty if it is."""
-    if max_rollouts_per_step and config.rollouts_per_step > max_rollouts_per_step:
-        return f"B = {config.rollouts_per_step} rollouts per step is above B_max = {max_rollouts_per_step}"
-    if config.max_compute < config.rollouts_per_step:
-        return f"C_max = {config.max_compute} is less than one step of {config.rollouts_per_step} rollouts"
-    return ""

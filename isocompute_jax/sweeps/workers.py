@@ -1,6 +1,6 @@
 """Worker processes: one command each, on a core of its own, gone when the process that started it is gone.
 
-    python -m isocompute_jax.experiment.workers PARENT_PID CORE COMMAND...
+    python -m isocompute_jax.sweeps.workers PARENT_PID CORE COMMAND...
 
 sets a process up and turns it into COMMAND. It is a program and not a `preexec_fn`, because that may deadlock where
 the parent has threads; and it imports nothing heavy, so that the core is set long before JAX counts cores.
