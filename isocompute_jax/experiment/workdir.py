@@ -7,7 +7,6 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
-import os
 import pathlib
 import shutil
 import subprocess
