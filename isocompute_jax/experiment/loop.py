@@ -100,6 +100,7 @@ class Run:
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self.model_config = model.load_config(config.model, dtype=config.dtype)
+        model.check_length(self.model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
         self.problems = load_problems(config.train_set, config.problem_set_size)
         limit = config.evaluation.max_problems
         self.evaluation_sets = {name: load_problems(p)[: limit or None] for name, p in config.evaluation.sets.items()}
