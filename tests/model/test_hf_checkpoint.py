@@ -199,7 +199,7 @@ def test_a_tied_head_that_differs_is_refused(checkpoint):
 def test_an_index_beside_a_single_file_is_refused(checkpoint, sharded_checkpoint):
     """Which of the two is stale cannot be known, and transformers reads the other one."""
     (sharded_checkpoint / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes())
-    assert_refused(sharded_checkpoint, r"model\.safetensors stands beside model\.safetensors\.index\.json")
+    assert_refused(sharded_checkpoint, r"both model\.safetensors and model\.safetensors\.index\.json")
 
 
 def test_an_index_of_the_single_file_is_read(checkpoint):
