@@ -152,7 +152,7 @@ def _file_names(directory: pathlib.Path) -> list[str]:
         raise InputError(f"{index}: not a safetensors index ({error!r}); download the checkpoint again") from error
     if SINGLE_FILE not in names and (directory / SINGLE_FILE).exists():
         raise InputError(
-            f"{directory} holds both {SINGLE_FILE} and {INDEX}, which does not name it, and readers differ in which one "
+            f"{directory} holds both {SINGLE_FILE} and {INDEX}, which does not name it, and readers differ in which "
             "they take; remove the one that is stale"
         )
     return names
