@@ -30,12 +30,12 @@ import xxhash
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service.client import Endpoint
-from isocompute_jax.service.config import ServiceConfig
-from isocompute_jax.service.outbox import HostBox, Outbox, Parcel
-from isocompute_jax.service.push import Push
-from isocompute_jax.service.weights import TensorSpec
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.weights.outbox import HostBox, Outbox, Parcel
+from isocompute_jax.service.weights.push import Push
 
 TENSOR_MIB = 64
 BLOCK = 1 << 20

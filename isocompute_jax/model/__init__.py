@@ -1,14 +1,8 @@
 """The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import EMBEDDED, ModelConfig
-from isocompute_jax.model.huggingface import (
-    hf_tensor_shapes,
-    hf_tensors,
-    load_config,
-    load_params,
-    params_from_tensors,
-    save_checkpoint,
-)
+from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
+from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -44,6 +38,7 @@ __all__ = [
     "decode",
     "extend",
     "extend_slots",
+    "hf_boxes",
     "hf_tensor_shapes",
     "hf_tensors",
     "init_cache",
@@ -56,5 +51,6 @@ __all__ = [
     "params_from_tensors",
     "prefill",
     "save_checkpoint",
+    "to_hf_layout",
     "token_logprobs",
 ]

@@ -12,17 +12,17 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.params import Params, ParamSpec, map_specs, param_specs
+from isocompute_jax.model.hf_layout import hf_tensor_shapes, hf_tensors, params_from_tensors
+from isocompute_jax.model.params import Params, map_specs
 from isocompute_jax.records.errors import InputError
 
 SINGLE_FILE = "model.safetensors"
@@ -122,27 +122,6 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
     return params_from_tensors(config, read, shardings=shardings or map_specs(lambda _: here, config))
 
 
-def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], *, shardings: Params) -> Params:
-    """The parameters made of tensors in Hugging Face layout, in `config.dtype`, one stacked parameter at a time.
-
-    Args:
-      config: model shape.
-      read: the tensor of a name of `hf_tensor_shapes`, in its shape there. It may be a view of memory that goes away:
-        it is copied.
-      shardings: where each parameter goes.
-    """
-
-    def build(spec: ParamSpec, sharding: Any) -> jax.Array:
-        shape = spec.shape[1:] if spec.stacked else spec.shape
-        parts = [read(name) for name in _names(spec, config)]
-        ours = [(part.T if spec.hf_linear else part).reshape(shape) for part in parts]
-        # `np.stack` and `np.array` copy; `device_put` alone may keep a view of the host's memory.
-        stacked = np.stack(ours) if spec.stacked else np.array(ours[0])
-        return jax.device_put(stacked.astype(jnp.dtype(config.dtype), copy=False), sharding)
-
-    return jax.tree.map(build, param_specs(config), shardings, is_leaf=lambda node: isinstance(node, ParamSpec))
-
-
 def save_checkpoint(
     directory: str | os.PathLike[str],
     config: ModelConfig,
@@ -191,48 +170,6 @@ def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:
         aside.rename(directory)
         raise
     shutil.rmtree(aside)
-
-
-def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor under its Hugging Face name, in Hugging Face layout, as host arrays."""
-    leaves = zip(
-        jax.tree.leaves(param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec)),
-        jax.tree.leaves(params),
-        strict=True,
-    )
-    for spec, value in leaves:
-        host = np.asarray(value)
-        shape = spec.shape[1:] if spec.stacked else spec.shape
-        for name, part in zip(_names(spec, config), host if spec.stacked else [host], strict=True):
-            if spec.hf_linear:
-                outputs, inputs = _hf_shape(spec, shape)
-                part = part.reshape(inputs, outputs).T
-            yield name, np.ascontiguousarray(part.reshape(_hf_shape(spec, shape)))
-
-
-def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
-    specs = jax.tree.leaves(param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec))
-    return [
-        (name, _hf_shape(spec, spec.shape[1:] if spec.stacked else spec.shape))
-        for spec in specs
-        for name in _names(spec, config)
-    ]
-
-
-def _names(spec: ParamSpec, config: ModelConfig) -> list[str]:
-    if not spec.stacked:
-        return [spec.hf_name]
-    return [spec.hf_name.format(layer=layer) for layer in range(config.num_layers)]
-
-
-def _hf_shape(spec: ParamSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of one layer's tensor on disk: biases are flat, linear weights [out, in]."""
-    if not spec.hf_linear:
-        return shape if spec.hf_name.startswith("model.embed") else (int(np.prod(shape)),)
-    # wo joins its leading (heads, head size) into the input; every other weight joins its trailing dimensions.
-    inputs = int(np.prod(shape[:-1])) if "o_proj" in spec.hf_name else shape[0]
-    return int(np.prod(shape)) // inputs, inputs
 
 
 def _tensor_files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
