@@ -1,4 +1,7 @@
-"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it (REFERENCE section 1)."""
+"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it.
+
+As in the IsoCompute Playbook (arXiv 2603.12151).
+"""
 
 from __future__ import annotations
 
