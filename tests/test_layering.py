@@ -12,16 +12,15 @@ import pytest
 PACKAGE = "isocompute_jax"
 ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
-_BASE = {"records"}
+_BASE = {"records", "options"}
 _ARRAYS = _BASE | {"sharding", "model", "tasks"}
-_TRAINING = _ARRAYS | {"sampling", "learner", "distributed", "service", "experiment"}
+_TRAINING = _ARRAYS | {"sampling", "learner", "service", "experiment"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "options": _BASE,
     "app": _BASE,  # how every main starts and ends
     "sharding": set(),
-    "distributed": _BASE,
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
@@ -29,10 +28,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": _ARRAYS | {"options", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
-    "study": _TRAINING | {"app", "fit"},
+    "sweeps": _TRAINING,
+    "study": _TRAINING | {"sweeps", "app", "fit"},
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app"},
-    "sweep": _TRAINING | {"app"},
+    "sweep": _TRAINING | {"sweeps", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
 }
@@ -114,12 +114,19 @@ def test_rooms_import_only_earlier_rooms():
     assert violations(ROOT) == []
 
 
+def test_the_order_names_exactly_the_rooms_that_exist():
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
+    assert set(MAY_IMPORT) == packages | modules
+    assert set().union(*MAY_IMPORT.values()) <= set(MAY_IMPORT)
+
+
 def test_the_order_itself():
-    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "study"]
+    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "sweeps", "study"]
     for place, room in enumerate(order):
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
-    assert MAY_IMPORT["fit"] == {"records", "app"}
+    assert MAY_IMPORT["fit"] == {"records", "options", "app"}
     assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"study"}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.progress import progress
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.learner import rewards_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
@@ -138,7 +138,6 @@ def measure(
     sampler = InProcessSampler(
         model_config,
         model.load_params(model_directory, model_config),
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
@@ -146,8 +145,9 @@ def measure(
     measured = []
     with progress("curation", len(problems)) as report:
         for start in range(0, len(problems), ROUND):
+            asked = by_id(problems[start : start + ROUND])
             requests = make_requests(
-                problems[start : start + ROUND],
+                list(asked.values()),
                 tokenizer,
                 sampling,
                 group_size=config.samples,
@@ -155,10 +155,11 @@ def measure(
                 step=0,
             )
             sampler.submit(requests)
-            for group in graded(sampler.completed(), tokenizer):
+            for group in graded(sampler.completed(), asked, tokenizer):
+                problem = asked[group.problem_id]
                 rate = float(np.mean(rewards_of(group)))
-                known = {**group.problem.measured, f"avg@{config.samples}": rate}
-                measured.append(dataclasses.replace(group.problem, measured=known))
+                known = {**problem.measured, f"avg@{config.samples}": rate}
+                measured.append(dataclasses.replace(problem, measured=known))
             report(len(measured))
     return measured
 

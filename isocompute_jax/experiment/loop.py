@@ -34,7 +34,7 @@ from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.ledger import Ledger
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.progress import Report, progress
-from isocompute_jax.experiment.rollouts import graded, make_requests, sample
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
 from isocompute_jax.learner import TrainBatch
@@ -101,6 +101,7 @@ class Run:
         self.tokenizer = load_tokenizer(config.model)
         self.model_config = model.load_config(config.model, dtype=config.dtype)
         self.problems = load_problems(config.train_set, config.problem_set_size)
+        self.problems_by_id = by_id(self.problems)
         limit = config.evaluation.max_problems
         self.evaluation_sets = {name: load_problems(p)[: limit or None] for name, p in config.evaluation.sets.items()}
         check_prompts([self.problems, *self.evaluation_sets.values()], self.tokenizer, config)
@@ -223,7 +224,7 @@ class Run:
         self.pipeline.submit(step)
         completed = self.pipeline.receive(step)
         phases.end("sampling")
-        batches = [graded(groups, self.tokenizer) for groups in completed]
+        batches = [graded(groups, self.problems_by_id, self.tokenizer) for groups in completed]
         phases.end("grading")
         for groups in batches:
             batch = learner.pack(
@@ -251,13 +252,10 @@ class Run:
         return self.score_batch(self.state.params, learner.place_batch(batch, self.mesh), temperature)
 
     def update_sampler(self) -> None:
-        """Gives the sampler the current weights, in the dtype it computes in, unless it has them."""
+        """Gives the sampler the current weights unless it has them."""
         step = self.ledger.step
         if self.sampler_version != step:
-            params = self.state.params
-            if not self.config.service.endpoints:  # else they are cast on their way out, one at a time
-                params = model.cast_params(params, self.model_config.dtype)
-            self.sampler.update_weights(params, version=step)
+            self.sampler.update_weights(self.state.params, version=step)
             self.sampler_version = step
 
     def measure(self) -> None:

@@ -47,7 +47,6 @@ def make_sampler(
         return RemoteSampler(
             config.service,
             model_config,
-            stop_tokens=tokenizer.eos_ids,
             session=str(pathlib.Path(workdir).resolve()),
             in_flight=in_flight(config),
             interrupted=interrupted,
@@ -55,7 +54,6 @@ def make_sampler(
     return InProcessSampler(
         model_config,
         params,
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=config.sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,

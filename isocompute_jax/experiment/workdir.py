@@ -11,14 +11,14 @@ import os
 import pathlib
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 
 import isocompute_jax
-from isocompute_jax.experiment.config import RunConfig, differences
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY, differences, identity
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
@@ -34,31 +34,40 @@ def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"--workdir={path}: there is a file in its place; choose another --workdir") from None
-    config_path = path / run_files.CONFIG
-    if config_path.exists():
-        try:
-            theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
-        ours = json.loads(json.dumps(dataclasses.asdict(config)))
-        changed = differences(comparable(ours), comparable(theirs))
-        if changed:
-            raise InputError(
-                f"--workdir={path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "
-                "or remove it to start anew"
-            )
+    if (path / run_files.CONFIG).exists():
+        check_same_run(path, config)
         return path
     if any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
     content = {
         **dataclasses.asdict(facts),
         "config": dataclasses.asdict(config),
+        IDENTITY: identity(config),
         "versions": versions(),
         "commit": commit(),
         "devices": [str(device) for device in jax.devices()],
     }
-    run_files.write_atomic(config_path, json.dumps(content, indent=2) + "\n")
+    run_files.write_atomic(path / run_files.CONFIG, json.dumps(content, indent=2) + "\n")
     return path
+
+
+def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
+    """Holds a run directory to the run that is to be resumed in it.
+
+    Raises:
+      InputError: it holds a run of another config, or its config.json cannot be read.
+    """
+    config_path = path / run_files.CONFIG
+    try:
+        theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
+        changed = differences(config, theirs)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
+    if changed:
+        raise InputError(
+            f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "
+            "or remove it to start anew"
+        )
 
 
 @contextlib.contextmanager
@@ -74,14 +83,6 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(f"another {what} is at work in {path}: wait for it, or choose another directory") from None
         yield
-
-
-def comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """What must agree for a run to go on: all but the checkpoint interval and where the samplers are."""
-    kept = {name: value for name, value in config.items() if name != "checkpoint_every_s"}
-    if "service" in kept:
-        kept["service"] = {"recompute_cache": kept["service"]["recompute_cache"]}
-    return kept
 
 
 def cut_logs_back(path: pathlib.Path, last: Mapping[str, int]) -> None:

@@ -166,7 +166,7 @@ def pack(
 def rewards_of(group: RolloutGroup) -> np.ndarray:
     """[G] rewards of a graded group."""
     if group.rewards is None:
-        raise ValueError(f"problem {group.problem.id!r}: its group has not been graded")
+        raise ValueError(f"problem {group.problem_id!r}: its group has not been graded")
     return group.rewards
 
 

@@ -40,7 +40,7 @@ def main() -> None:
     # One process per core does the heavy work; a compile cache serves them all, and the next start.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
 
-    from isocompute_jax.fit.terminal import headline_table
+    from isocompute_jax.fit.report.terminal import headline_table
     from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
     from isocompute_jax.study.report import summary_of

@@ -53,11 +53,11 @@ def get_task(name: str) -> Task:
     raise InputError(f"unknown task {name!r}: known are {', '.join(tasks)}{hint}")
 
 
-def grade(group: RolloutGroup, decode: Decode) -> RolloutGroup:
+def grade(group: RolloutGroup, problem: Problem, decode: Decode) -> RolloutGroup:
     """The group with the rewards [G] (float32) that its problem's task gives; equal completions are verified once."""
-    task = get_task(group.problem.task)
+    task = get_task(problem.task)
     keys = [completion.tokens.tobytes() for completion in group.completions]
     distinct = {key: completion.tokens for key, completion in zip(keys, group.completions, strict=True)}
     texts = decode([tokens.tolist() for tokens in distinct.values()])
-    rewards = {key: task.reward(group.problem, text) for key, text in zip(distinct, texts, strict=True)}
+    rewards = {key: task.reward(problem, text) for key, text in zip(distinct, texts, strict=True)}
     return dataclasses.replace(group, rewards=np.array([rewards[key] for key in keys], dtype=np.float32))

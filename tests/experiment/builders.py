@@ -80,7 +80,7 @@ def pinned(command: list[str]) -> list[str]:
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         core = str(cores[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(cores)])
-    return [sys.executable, "-m", "isocompute_jax.experiment.workers", str(os.getpid()), core, *command]
+    return [sys.executable, "-m", "isocompute_jax.sweeps.workers", str(os.getpid()), core, *command]
 
 
 def compile_cache(path: pathlib.Path) -> dict[str, str]:

@@ -50,7 +50,6 @@ def use_sampler(monkeypatch):
                 cls(
                     model_config,
                     params,
-                    stop_tokens=tokenizer.eos_ids,
                     pad_token=tokenizer.pad_id,
                     max_prompt_tokens=config.sampling.max_prompt_tokens,
                     max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,

@@ -41,7 +41,8 @@ class ScriptedSampler:
             completion = Completion(
                 np.zeros(3, np.int32), np.zeros(3, np.float32), np.ones(3, bool), versions, finish_reason="stop"
             )
-            yield RolloutGroup(request.problem, request.step, request.prompt_tokens, (completion,) * request.group_size)
+            completions = (completion,) * request.group_size
+            yield RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
 
     def update_weights(self, params, *, version: int) -> None:
         self.version = version

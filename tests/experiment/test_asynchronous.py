@@ -14,7 +14,7 @@ from isocompute_jax import app, learner, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.data import ProblemStream
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.experiment.samplers import in_flight, make_sampler
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
@@ -196,7 +196,7 @@ def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, 
     class Recording(LaggingSampler):
         def submit(self, requests, *, lane="train"):
             if lane == "train":
-                submitted.append((requests[0].step, [request.problem.id for request in requests]))
+                submitted.append((requests[0].step, [request.problem_id for request in requests]))
             super().submit(requests, lane=lane)
 
     use_sampler(Recording)
@@ -238,7 +238,11 @@ def phased(base_run):
 
 
 def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_path):
-    """Beside the same walk written out: phases of 3 and of 2 updates, with old log-probabilities of their start."""
+    """Beside the same walk written out: phases of 3 and of 2 updates, with old log-probabilities of their start.
+
+    The two score in other programs, so they differ by rounding, which Adam amplifies where gradients cancel (those of
+    k_proj.bias). Compared is what it cannot amplify: losses and gradient norms of every update, and the trained policy.
+    """
     loop.train(phased, tmp_path)
     config, tokenizer = model.load_config(phased.model), load_tokenizer(phased.model)
     problems = read_problems(phased.train_set)
@@ -254,7 +258,6 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     sampler = InProcessSampler(
         config,
         params,
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=6,
         max_rollouts_per_dispatch=512,
@@ -262,7 +265,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     score = jax.jit(
         functools.partial(learner.completion_logprobs, config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
     )
-    ratios = []
+    updates = []
     for phase in (range(3), range(3, 5)):
         start = state.params
         sampler.update_weights(start, version=phase[0])
@@ -270,7 +273,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
             asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
             sampler.submit(asked)
             batch = learner.pack(
-                graded(sampler.completed(), tokenizer),
+                graded(sampler.completed(), by_id(problems), tokenizer),
                 shape=shape,
                 advantage_scale="group_std",
                 aggregation="token_mean",
@@ -282,14 +285,24 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
             ]
             batch = dataclasses.replace(batch, old_logprobs=jnp.stack(old))
             state, metrics = train_step(state, batch, jnp.float32(schedule(step)), jnp.float32(1.0))
-            ratios.append(float(metrics["ratio_max"]))
+            updates.append({name: float(value) for name, value in metrics.items()})
     trained = model.load_params(tmp_path / "model", config)
-    for ours, theirs in zip(jax.tree.leaves(trained), jax.tree.leaves(state.params), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    for rows in zip(batch.prompt_tokens, batch.prompt_mask, batch.tokens, strict=True):
+        before, after, ours = (score(weights, *rows)[0] for weights in (start, state.params, trained))
+        np.testing.assert_allclose(ours, after, rtol=0, atol=1e-5)
+        assert np.abs(after - before).max() > 1e-3
     lines = metrics_of(tmp_path)
     assert [line["staleness"] for line in lines] == [0, 1, 2, 0, 1]
-    assert [line["ratio_max"] for line in lines] == pytest.approx(ratios, abs=1e-5)
-    assert [ratio > 1.002 for ratio in ratios] == [False, True, True, False, True]  # later updates are clipped
+    for line, update in zip(lines, updates, strict=True):
+        for name in ("loss", "policy_loss", "gradient_norm", "entropy", "ratio", "ratio_max", "correction"):
+            assert line[name] == pytest.approx(update[name], rel=1e-5, abs=1e-6), name
+    assert [update["ratio_max"] > 1.002 for update in updates] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]  # later updates are clipped
     assert [line["compute"] for line in lines] == [64, 128, 192, 256, 320]
 
 

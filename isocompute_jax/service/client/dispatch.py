@@ -85,7 +85,7 @@ class PendingGroup:
     tokens: int = 0
 
     def __str__(self) -> str:
-        return f"of problem {self.request.problem.id!r}, step {self.request.step}, {self.lane}"
+        return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
 
 
 class Dispatcher:
@@ -95,7 +95,6 @@ class Dispatcher:
       service: the fleet's settings.
       sender: the learner.
       in_flight: what becomes of groups that are being sampled when weights change.
-      stop_tokens: ids that end a completion.
       vocab_size: V.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
@@ -112,7 +111,6 @@ class Dispatcher:
         sender: Sender,
         *,
         in_flight: InFlight,
-        stop_tokens: Sequence[int],
         vocab_size: int,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
@@ -123,7 +121,6 @@ class Dispatcher:
         self._service = service
         self._session = sender.session
         self._in_flight = in_flight
-        self._stop_tokens = tuple(stop_tokens)
         self._vocab_size = vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
@@ -248,7 +245,6 @@ class Dispatcher:
         message = convert.request_to_message(
             group.request,
             group_id=self._name(group),
-            stop_tokens=self._stop_tokens,
             session=self._session,
             policy_version=version,
         )
@@ -296,7 +292,9 @@ class Dispatcher:
         if error is None:
             completions = tuple(group.finished[i] for i in range(group.request.group_size))
             request = group.request
-            self._deliver(group.lane, RolloutGroup(request.problem, request.step, request.prompt_tokens, completions))
+            self._deliver(
+                group.lane, RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
+            )
         else:
             self._on_lost(member, group, error)
         self._dispatch()

@@ -40,7 +40,6 @@ class RemoteSampler:
     Args:
       service: where the servers are, and how they are used.
       config: model shape; `config.dtype` is what weights travel in.
-      stop_tokens: ids that end a completion.
       session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
       in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
         new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
@@ -61,7 +60,6 @@ class RemoteSampler:
         service: ServiceConfig,
         config: ModelConfig,
         *,
-        stop_tokens: Sequence[int],
         session: str,
         in_flight: InFlight,
         interrupted: Callable[[], bool] = lambda: False,
@@ -98,7 +96,6 @@ class RemoteSampler:
             service,
             sender,
             in_flight=in_flight,
-            stop_tokens=stop_tokens,
             vocab_size=config.vocab_size,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Literal
 
+from isocompute_jax.options import option
 from isocompute_jax.records.errors import InputError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
@@ -32,17 +33,17 @@ class ServiceConfig:
       wait_s: with every endpoint gone, the run waits so many seconds; then it checkpoints and stops.
     """
 
-    endpoints: str = ""
-    token_file: str = ""
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    push: Literal["auto", "shared", "stream"] = "auto"
-    shared_dir: str = "/dev/shm"
-    streams: int = 2
+    endpoints: str = option("", identity=False)
+    token_file: str = option("", identity=False)
+    ca_file: str = option("", identity=False)
+    cert_file: str = option("", identity=False)
+    key_file: str = option("", identity=False)
+    push: Literal["auto", "shared", "stream"] = option("auto", identity=False)
+    shared_dir: str = option("/dev/shm", identity=False)
+    streams: int = option(2, identity=False)
     recompute_cache: bool = False
-    stall_s: float = 60.0
-    wait_s: float = 1800.0
+    stall_s: float = option(60.0, identity=False)
+    wait_s: float = option(1800.0, identity=False)
 
     @property
     def targets(self) -> tuple[str, ...]:

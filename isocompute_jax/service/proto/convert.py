@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -24,14 +24,13 @@ def request_to_message(
     request: SampleRequest,
     *,
     group_id: str,
-    stop_tokens: Sequence[int],
     session: str | None = None,
     policy_version: int | None = None,
 ) -> pb.SampleRequest:
     """The message that asks for a group; `session` and `policy_version` as the .proto says."""
     return pb.SampleRequest(
         group_id=group_id,
-        problem_id=request.problem.id,
+        problem_id=request.problem_id,
         seed=request.seed,
         step=request.step,
         prompt_tokens=request.prompt_tokens.tolist(),
@@ -39,7 +38,7 @@ def request_to_message(
         temperature=request.params.temperature,
         top_p=request.params.top_p,
         max_tokens=request.params.max_tokens,
-        stop_token_ids=stop_tokens,
+        stop_token_ids=request.stop_tokens,
         session=session,
         policy_version=policy_version,
     )

@@ -80,7 +80,7 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
 def test_cancelled_groups_end_with_aborted():
     async def run(server: Live):
         endpoint = Endpoint(server.address, ServiceConfig())
-        call = endpoint.sample(convert.request_to_message(requests(1)[0], group_id="g", stop_tokens=(1,)))
+        call = endpoint.sample(convert.request_to_message(requests(1)[0], group_id="g"))
         while not await endpoint.cancel(["g", "not there"], timeout=10.0):
             pass
         with pytest.raises(grpc.aio.AioRpcError) as caught:

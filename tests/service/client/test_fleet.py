@@ -28,7 +28,7 @@ def slow_engine(**changes) -> SimulatedEngine:
 
 
 def ids(groups) -> list[str]:
-    return sorted(group.problem.id for group in groups)
+    return sorted(group.problem_id for group in groups)
 
 
 def wanted(count: int, first: int = 0) -> list[str]:
@@ -36,7 +36,7 @@ def wanted(count: int, first: int = 0) -> list[str]:
 
 
 def tokens(groups) -> dict[str, list[list[int]]]:
-    return {group.problem.id: [c.tokens.tolist() for c in group.completions] for group in groups}
+    return {group.problem_id: [c.tokens.tolist() for c in group.completions] for group in groups}
 
 
 def test_every_group_comes_back_once_from_both_servers(tmp_path):
@@ -367,7 +367,7 @@ def test_weights_that_arrive_while_groups_are_drawn(tmp_path, in_flight):
         groups = list(sampler.completed())
     assert ids(groups) == wanted(12)
     spans = [tuple(dict.fromkeys(c.policy_versions.tolist())) for group in groups for c in group.completions]
-    late = [s for g in groups if int(g.problem.id[1:]) >= 6 for s in (c.policy_versions for c in g.completions)]
+    late = [s for g in groups if int(g.problem_id[1:]) >= 6 for s in (c.policy_versions for c in g.completions)]
     assert all(np.all(versions == 2) for versions in late)
     if in_flight == "abort":
         assert set(spans) == {(2,)} and sampler.redrawn_rollouts == 24

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.records.rollout import Completion, Problem
+from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.proto import chunks, convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.checked_request import checked_request
@@ -68,9 +68,9 @@ def test_completions_round_trip(completion, index):
 def test_requests_round_trip(prompt, stop, group_size, seed, step, temperature, top_p, max_tokens):
     params = SamplingParams(temperature, top_p, max_tokens)
     asked = SampleRequest(
-        Problem("id", "", "", "t"), np.array(prompt, np.int32), group_size, seed=seed, step=step, params=params
+        "id", np.array(prompt, np.int32), group_size, seed=seed, step=step, stop_tokens=tuple(stop), params=params
     )
-    message = convert.request_to_message(asked, group_id="g", stop_tokens=stop, session="", policy_version=0)
+    message = convert.request_to_message(asked, group_id="g", session="", policy_version=0)
     message = pb.SampleRequest.FromString(message.SerializeToString())
     got = checked_request(message, FACTS)
     assert (got.group_id, got.problem_id, got.seed, got.step) == ("g", "id", seed, step)

@@ -24,7 +24,7 @@ from isocompute_jax import model as models
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import Completion, Problem
+from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
 from isocompute_jax.sampling.slots_sampler import SlotSampler
@@ -115,14 +115,15 @@ class JaxEngine:
         ticket = next(self._tickets)
         arrived = self._groups[ticket] = asyncio.Queue()
         asked = SampleRequest(
-            problem=Problem(id=request.problem_id, prompt="", answer="", task=""),
+            problem_id=request.problem_id,
             prompt_tokens=request.prompt_tokens,
             group_size=request.group_size,
             seed=request.seed,
             step=request.step,
+            stop_tokens=request.stop_tokens,
             params=request.params,
         )
-        self._inbox.put(partial(self._sampler.submit, ticket, asked, request.stop_tokens))
+        self._inbox.put(partial(self._sampler.submit, ticket, asked))
         left = request.group_size
         try:
             while left:
