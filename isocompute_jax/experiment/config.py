@@ -13,10 +13,7 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
-from isocompute_jax.learner import LossConfig, OptimizerConfig
-from isocompute_jax.learner.advantages import AdvantageScale
-from isocompute_jax.learner.batch import ZeroVariance
-from isocompute_jax.learner.losses import Aggregation
+from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.config import ServiceConfig
 
@@ -44,22 +41,16 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecipeConfig:
-    """How rewards become a batch of weighted tokens.
+class RecipeConfig(CreditConfig):
+    """How rewards become a batch of weighted tokens; `CreditConfig` says what they are worth.
 
     Attributes:
       healthy: regularisation preset of the IsoCompute Playbook: `easy` turns KL and entropy terms on, `hard` and
         `mixture` require both off, `none` leaves them to `loss` (ablations).
-      advantage_scale: what centred rewards are divided by.
-      aggregation: how per-token terms become one number.
-      zero_variance_groups: what groups with equal rewards take part in.
       microbatch_tokens: completion tokens computed at once, forward and backward.
     """
 
     healthy: Literal["none", "easy", "hard", "mixture"] = "none"
-    advantage_scale: AdvantageScale = "group_std"
-    aggregation: Aggregation = "token_mean"
-    zero_variance_groups: ZeroVariance = "drop"
     microbatch_tokens: int = 2048
 
 

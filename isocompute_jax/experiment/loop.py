@@ -37,7 +37,7 @@ from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.rollouts import graded, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
-from isocompute_jax.learner import TrainBatch
+from isocompute_jax.learner import Credit, TokenBatch
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
@@ -119,7 +119,7 @@ class Run:
         self.path = workdirs.open_workdir(workdir, config, facts)
         self._build_sampler(workdir)
         self.ledger = Ledger()
-        self.ready: collections.deque[tuple[list[RolloutGroup], TrainBatch]] = collections.deque()
+        self.ready: collections.deque[tuple[list[RolloutGroup], TokenBatch, Credit]] = collections.deque()
         self.sampler_version = -1
         self.evaluated = self.checked = -1  # the last step after which that was done and logged
         self.redrawn = 0
@@ -128,23 +128,23 @@ class Run:
         self.evaluation_steps = evaluation_steps(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
         )
-        self.checkpointer = Checkpointer(
-            self.path / run_files.CHECKPOINTS, self.model_config, self.optimizer, self.mesh
-        )
+        self.checkpointer = Checkpointer(self.path / run_files.CHECKPOINTS, self.state)
 
     def _build_learner(self) -> None:
         """State, step, scores and schedule, from the base model."""
         config = self.config
-        shardings = None if self.mesh is None else model.param_shardings(self.model_config, self.mesh)
-        params = model.load_params(config.model, self.model_config, shardings=shardings)
+        optimizer = learner.make_optimizer(config.optimizer)
+        shardings = None if self.mesh is None else learner.state_shardings(self.model_config, self.mesh, optimizer)
+        placed = None if shardings is None else shardings.params
+        params = model.load_params(config.model, self.model_config, shardings=placed)
         self.reference_params = params if config.loss.kl_coef else None
-        self.optimizer = learner.make_optimizer(config.optimizer)
         self.schedule = jax.jit(learner.make_schedule(config.optimizer, rollouts_per_step=config.rollouts_per_step))
-        self.state = learner.init_state(params, self.model_config, self.optimizer, self.mesh)
-        # The old state's memory is reused: the sampler gets the new weights before it samples again.
-        self.train_step = learner.make_train_step(
-            self.model_config, config.loss, self.optimizer, mesh=self.mesh, donate=True
+        self.state = learner.init_state(params, optimizer, shardings)
+        score = learner.make_score(
+            self.model_config, temperature=config.sampling.temperature, chunk_tokens=config.loss.chunk_tokens
         )
+        # The old state's memory is reused: the sampler gets the new weights before it samples again.
+        self.train_step = learner.make_train_step(score, config.loss, optimizer, shardings=shardings, donate=True)
         self.batch_shape = learner.batch_shape(
             problems_per_batch=config.problems_per_batch,
             group_size=config.group_size,
@@ -153,7 +153,7 @@ class Run:
             microbatch_tokens=config.recipe.microbatch_tokens,
             batch_shards=1 if self.mesh is None else sharding.batch_shards(self.mesh),
         )
-        self.score_batch = learner.make_scorer(self.model_config, chunk_tokens=config.loss.chunk_tokens, mesh=self.mesh)
+        self.score_batch = learner.make_scorer(score, mesh=self.mesh)
 
     def _build_sampler(self, workdir: str | os.PathLike[str]) -> None:
         """The sampler, and the pipeline that leads through it."""
@@ -197,13 +197,13 @@ class Run:
         config, step, phases = self.config, self.ledger.step, Phases()
         if not self.ready:
             self.sample(phases)
-        groups, batch = self.ready.popleft()
+        groups, tokens, credited = self.ready.popleft()
         learning_rate = float(np.asarray(self.schedule(step)))
         self.state, metrics = self.train_step(
             self.state,
-            learner.place_batch(batch, self.mesh),
+            learner.place_batch(tokens, self.mesh),
+            credited,
             jnp.float32(learning_rate),
-            jnp.float32(config.sampling.temperature),
             self.reference_params,
         )
         metrics = {name: value.item() for name, value in metrics.items()}
@@ -217,7 +217,7 @@ class Run:
 
     def sample(self, phases: Phases) -> None:
         """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
-        step, recipe = self.ledger.step, self.config.recipe
+        step, config = self.ledger.step, self.config
         self.update_sampler()
         phases.end("weights")
         self.pipeline.submit(step)
@@ -226,16 +226,12 @@ class Run:
         batches = [graded(groups, self.tokenizer) for groups in completed]
         phases.end("grading")
         for groups in batches:
-            batch = learner.pack(
-                groups,
-                shape=self.batch_shape,
-                advantage_scale=recipe.advantage_scale,
-                aggregation=recipe.aggregation,
-                zero_variance_groups=recipe.zero_variance_groups,
-            )
-            if self.config.updates_per_phase > 1 and self.config.loss.ratio_from == "old":
-                batch = dataclasses.replace(batch, old_logprobs=self.score(batch))
-            self.ready.append((groups, batch))
+            rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
+            credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
+            tokens = learner.layout(groups, self.batch_shape, kept=credited.kept)
+            if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
+                tokens = dataclasses.replace(tokens, old_logprobs=self.score(tokens))
+            self.ready.append((groups, tokens, credited))
         phases.end("packing")
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[SampleRequest]:
@@ -245,10 +241,9 @@ class Run:
             problems, self.tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
         )
 
-    def score(self, batch: TrainBatch) -> jax.Array:
+    def score(self, batch: TokenBatch) -> jax.Array:
         """Log-probabilities [M, N, R, T] of a batch under the current weights."""
-        temperature = jnp.float32(self.config.sampling.temperature)
-        return self.score_batch(self.state.params, learner.place_batch(batch, self.mesh), temperature)
+        return self.score_batch(self.state.params, learner.place_batch(batch, self.mesh))
 
     def update_sampler(self) -> None:
         """Gives the sampler the current weights, in the dtype it computes in, unless it has them."""

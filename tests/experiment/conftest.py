@@ -10,15 +10,25 @@ from isocompute_jax.experiment.config import RunConfig
 from tests.experiment import builders
 
 MAKE_OPTIMIZER = functools.cache(learner.make_optimizer)
-MAKE_TRAIN_STEP = functools.cache(learner.make_train_step)
+MAKE_SCORE = functools.cache(learner.make_score)
 MAKE_SCORER = functools.cache(learner.make_scorer)
+MAKE_TRAIN_STEP = learner.make_train_step
+ON_ONE_DEVICE = functools.cache(MAKE_TRAIN_STEP)
+
+
+def make_train_step(score, loss_config, optimizer, *, shardings=None, donate=False):
+    """Shardings are no key of a cache: a step on a mesh is made anew."""
+    if shardings is None:
+        return ON_ONE_DEVICE(score, loss_config, optimizer, donate=donate)
+    return MAKE_TRAIN_STEP(score, loss_config, optimizer, shardings=shardings, donate=donate)
 
 
 @pytest.fixture(autouse=True)
 def compile_once(monkeypatch):
     """Runs in this process that differ in neither model, loss nor optimizer share a program (they are pure)."""
     monkeypatch.setattr(learner, "make_optimizer", MAKE_OPTIMIZER)
-    monkeypatch.setattr(learner, "make_train_step", MAKE_TRAIN_STEP)
+    monkeypatch.setattr(learner, "make_score", MAKE_SCORE)
+    monkeypatch.setattr(learner, "make_train_step", make_train_step)
     monkeypatch.setattr(learner, "make_scorer", MAKE_SCORER)
 
 
