@@ -32,7 +32,6 @@ from absl import flags
 
 from benchmarks.servers import serving
 from isocompute_jax import app, model, tasks
-from isocompute_jax.experiment import workers
 from isocompute_jax.experiment.config import (
     AgreementConfig,
     EvaluationConfig,
@@ -44,7 +43,8 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.model import EMBEDDED
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.sweeps import workers
 
 CORES = sorted(os.sched_getaffinity(0))
 SERVERS = 2

@@ -19,7 +19,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.fit import CurveFit, fit_curves
-from isocompute_jax.fit.forms import hill
+from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.records.errors import InputError
 
 REPLICATES = flags.DEFINE_integer("replicates", 400, "Simulated curves per line of the table.", lower_bound=1)

@@ -20,7 +20,6 @@ from absl import flags
 
 from isocompute_jax import app, model
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling.decode import sample_unit
 from isocompute_jax.sampling.in_process import InProcessSampler, UnitShape
 from isocompute_jax.sampling.slots_sampler import SlotSampler
@@ -43,8 +42,7 @@ def requests() -> list[SampleRequest]:
     for number, length in enumerate(lengths):
         params = SamplingParams(1.0, 1.0, min(int(length), LENGTH.value - PROMPT))
         prompt = random.integers(0, model.EMBEDDED.vocab_size, PROMPT).astype(np.int32)
-        problem = Problem(id=str(number), prompt="", answer="", task="")
-        made.append(SampleRequest(problem, prompt, GROUP_SIZE.value, 0, 0, params))
+        made.append(SampleRequest(str(number), prompt, GROUP_SIZE.value, 0, 0, (), params))
     return made
 
 
@@ -55,7 +53,7 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
     """
     shape = UnitShape(problems=SLOTS.value // GROUP_SIZE.value, rollouts=GROUP_SIZE.value)
     maker = InProcessSampler(
-        config, params, stop_tokens=(), pad_token=0, max_prompt_tokens=PROMPT, max_rollouts_per_dispatch=SLOTS.value
+        config, params, pad_token=0, max_prompt_tokens=PROMPT, max_rollouts_per_dispatch=SLOTS.value
     )
     started = time.perf_counter()
     for first in range(0, len(asked), shape.problems):
@@ -63,7 +61,7 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
         longest = -(-max(request.params.max_tokens for request in part) // 16) * 16
         unit = maker.make_unit([(request, 0) for request in part], shape)
         samples = sample_unit(
-            params, unit, np.float32(1.0), config=config, top_p=1.0, max_tokens=longest, stop_tokens=()
+            params, unit, np.float32(1.0), np.float32(1.0), config=config, max_tokens=longest, stop_tokens=()
         )
         jax.device_get(samples)
     return time.perf_counter() - started
@@ -73,7 +71,7 @@ def time_slots(sampler: SlotSampler, asked: Sequence[SampleRequest]) -> float:
     """Seconds for all groups in slots."""
     started = time.perf_counter()
     for ticket, request in enumerate(asked):
-        sampler.submit(ticket, request, ())
+        sampler.submit(ticket, request)
     while sampler.busy:
         sampler.step()
     return time.perf_counter() - started

@@ -17,10 +17,10 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.requests import SamplingParams
-from isocompute_jax.service import server_flags
-from isocompute_jax.service.engines.base import Engine, GroupRequest
-from isocompute_jax.service.engines.vllm import VllmEngine
-from isocompute_jax.service.server import ServerConfig, serve
+from isocompute_jax.service.server import server_flags
+from isocompute_jax.service.server.engines.base import Engine, GroupRequest
+from isocompute_jax.service.server.engines.vllm import VllmEngine
+from isocompute_jax.service.server.server import ServerConfig, serve
 
 KV_CACHE_BYTES = 256 << 20
 LINE_BYTES = 1 << 24

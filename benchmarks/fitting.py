@@ -29,9 +29,9 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.fit import FitOptions, fit_curves
-from isocompute_jax.fit.forms import HILL, hill
-from isocompute_jax.fit.problem import prepare
-from isocompute_jax.fit.solver import DECREASE_TOLERANCE, MAX_STEPS, STEP_TOLERANCE, grid_starts
+from isocompute_jax.fit.curves.forms import HILL, hill
+from isocompute_jax.fit.curves.padding import prepare
+from isocompute_jax.fit.curves.solver import DECREASE_TOLERANCE, MAX_STEPS, STEP_TOLERANCE, grid_starts
 
 SIZES = flags.DEFINE_list("sizes", ["1000", "10000", "100000"], "Numbers of curves to fit; the first is compared.")
 POINTS = flags.DEFINE_integer("points", 20, "Evaluations per curve.", lower_bound=5)

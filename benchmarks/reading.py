@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.fit.inputs import ReadOptions, read_curves
+from isocompute_jax.fit.read import ReadOptions, read_curves
 
 ROWS = flags.DEFINE_integer("rows", 10_000_000, "Rows of each table.", lower_bound=1000)
 

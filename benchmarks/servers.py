@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records.errors import RunError
+from isocompute_jax.sweeps.workers import Worker
 
 START_S = 180.0
 STOP_S = 30.0

@@ -42,9 +42,8 @@ from isocompute_jax import app, model
 from isocompute_jax.model import EMBEDDED, ModelConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.records.rollout import Problem
-from isocompute_jax.service.config import ServiceConfig
-from isocompute_jax.service.fleet import RemoteSampler
+from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.service_config import ServiceConfig
 
 PARTS = ("scaling", "latency", "saturation", "vllm")
 
@@ -112,7 +111,7 @@ def make_requests(*, max_tokens: int, step: int = 0) -> Iterator[SampleRequest]:
     """Groups of one short prompt without end, each with random numbers of its own."""
     prompt, params = np.arange(3, 12, dtype=np.int32), SamplingParams(1.0, 1.0, max_tokens)
     for number in itertools.count():
-        yield SampleRequest(Problem(f"p{number}", "", "", "none"), prompt, _GROUP_SIZE.value, 0, step, params)
+        yield SampleRequest(f"p{number}", prompt, _GROUP_SIZE.value, 0, step, (), params)  # only their length ends them
 
 
 @contextlib.contextmanager
@@ -121,7 +120,6 @@ def sampling(servers: Sequence[Server], config: ModelConfig) -> Iterator[RemoteS
     sampler = RemoteSampler(
         ServiceConfig(endpoints=",".join(server.address for server in servers)),
         config,
-        stop_tokens=(),  # completions end by their length alone
         session=f"load-{os.getpid()}",
         in_flight="abort",
     )
@@ -145,7 +143,7 @@ def drive(
 
     def submit(count: int) -> None:
         batch = list(itertools.islice(source, count))
-        submitted.update(dict.fromkeys([request.problem.id for request in batch], time.monotonic()))
+        submitted.update(dict.fromkeys([request.problem_id for request in batch], time.monotonic()))
         sampler.submit(batch)
 
     overhead, memory = array.array("d"), []
@@ -156,13 +154,13 @@ def drive(
     for number, group in enumerate(sampler.completed()):
         now = time.monotonic()
         engine_s = max(len(completion.tokens) for completion in group.completions) / tokens_per_s
-        taken_s = now - submitted.pop(group.problem.id)
+        taken_s = now - submitted.pop(group.problem_id)
         submit(1)
         if number < _GROUPS.value:
             continue
         if not before:
             began, before = now, usages(servers)
-        if group.problem.id not in burst:
+        if group.problem_id not in burst:
             overhead.append(taken_s - engine_s)
         rollouts, tokens = rollouts + len(group.completions), tokens + group.num_tokens
         if rollouts >= SAMPLED_EVERY * len(memory):
@@ -314,7 +312,7 @@ def ask_directly(path: pathlib.Path, groups: Sequence[SampleRequest]) -> float:
     """Seconds that the engine of `benchmarks.direct` took for the groups."""
     asked = [
         {
-            "problem_id": group.problem.id,
+            "problem_id": group.problem_id,
             "step": group.step,
             "prompt_tokens": group.prompt_tokens.tolist(),
             "group_size": group.group_size,

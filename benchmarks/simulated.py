@@ -11,10 +11,10 @@ from absl import flags
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import app
-from isocompute_jax.service import server_flags
-from isocompute_jax.service.engines.vllm import checkpoint
-from isocompute_jax.service.server import serve
-from isocompute_jax.service.weights import TensorSpec
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.server import server_flags
+from isocompute_jax.service.server.engines.vllm import checkpoint
+from isocompute_jax.service.server.server import serve
 
 flags.adopt_module_key_flags(server_flags)
 _TOKENS_PER_S = flags.DEFINE_float("tokens_per_s", 1000.0, "Tokens per second of each slot.")

@@ -14,15 +14,16 @@ from collections.abc import AsyncGenerator
 import numpy as np
 
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.engines.base import EngineError, EngineFacts, GroupRequest
-from isocompute_jax.service.weights import TensorSpec, WeightFile
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.weights.weight_file import WeightFile
 
 THAW_POLL_S = 0.005
 KEPT_BYTES = 1 << 20
 
 
 class SimulatedEngine:
-    """Implements `service.engines.base.Engine`: `slots` rollouts at once, each at `tokens_per_s`.
+    """Implements `service.server.engines.base.Engine`: `slots` rollouts at once, each at `tokens_per_s`.
 
     A rollout sleeps once, for as long as its tokens take; which of them were drawn by a moment follows from the clock.
 

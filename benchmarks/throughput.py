@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from isocompute_jax import model
-from isocompute_jax.experiment import workers
 from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
+from isocompute_jax.sweeps import workers
 from isocompute_jax.tasks import load_tokenizer, make_problems, make_teacher, save_arithmetic_tokenizer, write_problems
 
 PHASES = ("sampling", "grading", "packing", "update")
@@ -116,7 +116,7 @@ def run_config(directory: pathlib.Path, root: pathlib.Path, *, group_size: int, 
         problems_per_batch=max(1, rollouts // group_size),
         max_compute=steps * max(1, rollouts // group_size) * group_size,
         checkpoint_every_s=1e9,
-        dtype=model_config.dtype,
+        dtype="float32" if model_config.dtype == "float32" else "bfloat16",
         recipe=RecipeConfig(zero_variance_groups="keep"),
         optimizer=OptimizerConfig(base_lr=1e-5),
         evaluation=EvaluationConfig(points=1),

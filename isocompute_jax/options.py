@@ -4,24 +4,32 @@ From it come the checks on construction, the flags and the `--help`. A field is 
 
     policy_loss: PolicyLoss = option("clipped", "Policy-gradient term.")
 
-and a class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether it
-came from a flag, a file or a caller of the library.
+A class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether it
+came from a flag, a file or a caller of the library. A main makes its flags from the class and the class from its flags:
+
+    define_flags(ServerConfig)
+    config = from_flags(ServerConfig)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import types
 import typing
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from absl import flags
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY, REPLICATE
 
-_IDENTITY = "identity"
-_HELP = "help"
-_LOW = "low"
-_HIGH = "high"
+flags.disclaim_key_flags()  # flags belong to the module that asks for them, whose --help lists them
+
+_HELP, _LOW, _HIGH, _FLAG, _PARSE = "help", "low", "high", "flag", "parse"
+
+T = TypeVar("T")
 
 
 def option(
@@ -32,6 +40,9 @@ def option(
     low: float | None = None,
     high: float | None = None,
     identity: bool = True,
+    replicate: bool = False,
+    flag: str | None = "",
+    parse: Callable[[str, Any], Any] | None = None,
 ) -> Any:
     """A dataclass field that carries its own help.
 
@@ -41,10 +52,15 @@ def option(
       default_factory: makes the default, where that is mutable.
       low: least value, included.
       high: largest value, included.
-      identity: whether two runs that differ in it are different configurations; False for what only says where or how
-        a run is executed.
+      identity: whether two runs that differ in it are different runs; False for what only says where or how a run is
+        executed (see `records.identity`).
+      replicate: whether two runs that differ in it alone repeat one configuration, as with another seed.
+      flag: name of its flag where that is not its own; None for no flag.
+      parse: (`--NAME`, text) -> value, for what absl has no flag of; of a collection it gets the list of texts. It
+        raises InputError, naming the flag.
     """
-    metadata = {_HELP: help, _LOW: low, _HIGH: high, _IDENTITY: identity}
+    metadata = {_HELP: help, _LOW: low, _HIGH: high, _FLAG: flag, _PARSE: parse}
+    metadata |= {IDENTITY: identity, REPLICATE: replicate}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -53,11 +69,6 @@ def option(
 def help_of(field: dataclasses.Field[Any]) -> str:
     """The help that `option` gave a field; empty for a plain one."""
     return field.metadata.get(_HELP, "")
-
-
-def identifies(field: dataclasses.Field[Any]) -> bool:
-    """Whether two runs that differ in this field are different configurations; plain fields do."""
-    return field.metadata.get(_IDENTITY, True)
 
 
 def check(instance: Any, prefix: str | None = None) -> None:
@@ -80,7 +91,8 @@ def check(instance: Any, prefix: str | None = None) -> None:
         low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
         if value is None or (low is None and high is None):
             continue
-        if not (low is None or value >= low) or not (high is None or value <= high):
+        each = value if isinstance(value, tuple | list) else (value,)
+        if not all((low is None or v >= low) and (high is None or v <= high) for v in each):
             raise InputError(f"{prefix}{field.name} = {value!r} must be {_range(low, high)}")
 
 
@@ -100,6 +112,159 @@ def unknown_word(where: str, value: Any, known: Iterable[Any]) -> str:
     nearest = difflib.get_close_matches(str(value), [str(word) for word in known], n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     return f"{where} = {value!r}: {hint}known: {', '.join(map(repr, known))}"
+
+
+def flag_name(field: dataclasses.Field[Any]) -> str | None:
+    """The name of a field's flag, without dashes; None where it has none."""
+    name = field.metadata.get(_FLAG, "")
+    return None if name is None else name or field.name
+
+
+def define_flags(
+    cls: type, flag_values: flags.FlagValues = flags.FLAGS, *, leave_out: Collection[str] = ()
+) -> dict[str, flags.FlagHolder[Any]]:
+    """Defines a flag for each field of a dataclass: its name, default, help, choices and bounds.
+
+    Supported are bool, int, float, str, Literal, tuples and sequences of these (comma-separated), each of them
+    optional too, and every type whose field has a `parse`.
+
+    Args:
+      cls: the dataclass.
+      flag_values: where the flags are defined; the program's own by default.
+      leave_out: fields without a flag here: it is defined by another class, or by hand.
+
+    Returns:
+      Field name -> its flag.
+
+    Raises:
+      TypeError: a field's type cannot be a flag.
+    """
+    hints = typing.get_type_hints(cls)
+    return {
+        field.name: _define(field, hints[field.name], name, flag_values)
+        for field in dataclasses.fields(cls)
+        if field.init and field.name not in leave_out and (name := flag_name(field)) is not None
+    }
+
+
+def from_flags(cls: type[T], flag_values: flags.FlagValues = flags.FLAGS, **given: Any) -> T:
+    """The dataclass that the flags spell; fields without a flag, and flags left alone, keep their defaults.
+
+    Args:
+      cls: a dataclass whose flags are defined, by itself or by another class that shares them.
+      flag_values: where they are defined.
+      **given: values of fields that do not come from their flags.
+
+    Raises:
+      InputError: a flag is missing or malformed, or the class refuses a value.
+    """
+    hints = typing.get_type_hints(cls)
+    values = dict(given)
+    for field in dataclasses.fields(typing.cast(Any, cls)):
+        name = flag_name(field)
+        if field.name in given or not field.init or name is None or name not in flag_values:
+            continue
+        flag = flag_values[name]
+        if flag.using_default_value and flag.value == flag.default and _has_default(field):
+            continue
+        if flag.value is None and not _has_default(field):
+            raise InputError(f"--{name} is missing; see --help")
+        value = _value(field, hints[field.name], name, flag.value)
+        if value is not dataclasses.MISSING:
+            values[field.name] = value
+    return cls(**values)
+
+
+def _define(
+    field: dataclasses.Field[Any], hint: Any, name: str, flag_values: flags.FlagValues
+) -> flags.FlagHolder[Any]:
+    """One flag; the default of what `parse` reads is shown as text and never parsed."""
+    default, plain = _default(field), _without_none(hint)
+    low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
+    rest: dict[str, Any] = {"flag_values": flag_values}
+    if _is_collection(plain):
+        if field.metadata.get(_PARSE) is None:
+            _element(plain)  # raises for what cannot be read
+        return flags.DEFINE_list(name, _texts(default), help_of(field), **rest)
+    if field.metadata.get(_PARSE) is not None:
+        return flags.DEFINE_string(name, None if default is None else str(default), help_of(field), **rest)
+    if choices := [str(choice) for choice in choices_of(plain)]:
+        return flags.DEFINE_enum(name, None if default is None else str(default), choices, help_of(field), **rest)
+    if plain is bool:
+        return flags.DEFINE_bool(name, default, help_of(field), **rest)
+    if plain is int:
+        return flags.DEFINE_integer(name, default, help_of(field), _whole(low), _whole(high), **rest)
+    if plain is float:
+        return flags.DEFINE_float(name, default, help_of(field), low, high, **rest)
+    if plain is str:
+        return flags.DEFINE_string(name, default, help_of(field), **rest)
+    raise TypeError(f"{field.name}: {hint} cannot be a flag; give the field a parse, or flag=None")
+
+
+def _value(field: dataclasses.Field[Any], hint: Any, name: str, given: Any) -> Any:
+    """A field's value from what its flag holds; MISSING for what was left empty, which keeps the default."""
+    parse, plain = field.metadata.get(_PARSE), _without_none(hint)
+    if parse is not None:
+        if given in (None, "", []) and _has_default(field) and not _default(field):
+            return dataclasses.MISSING
+        return parse(f"--{name}", given)
+    if _is_collection(plain):
+        kind = _element(plain)
+        made = [_converted(kind, name, text) for text in given or ()]
+        return tuple(made) if typing.get_origin(plain) is tuple else made
+    words = {str(choice): choice for choice in choices_of(plain)}
+    return words.get(given, given)
+
+
+def _converted(kind: type, name: str, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(f"--{name}: {text!r} is not {what}") from None
+
+
+def _without_none(hint: Any) -> Any:
+    """The type of an optional value."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType) or type(None) not in parts:
+        return hint
+    left = tuple(part for part in parts if part is not type(None))
+    return left[0] if len(left) == 1 else typing.Union[left]  # noqa: UP007 (of a tuple)
+
+
+def _is_collection(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)
+
+
+def _element(hint: Any) -> type:
+    """The type of a sequence's elements, where it is one for all of them."""
+    kinds = {kind for kind in typing.get_args(hint) if kind is not Ellipsis}
+    if len(kinds) != 1 or not kinds <= {int, float, str}:
+        raise TypeError(f"{hint} cannot be a flag without a parse")
+    return kinds.pop()
+
+
+def _texts(default: Any) -> list[str] | None:
+    """A collection's default as the texts that would spell it."""
+    if isinstance(default, Mapping):
+        return [f"{name}={value}" for name, value in default.items()]
+    return None if default is None else [f"{v:g}" if isinstance(v, float) else str(v) for v in default]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
 
 
 def _range(low: float | None, high: float | None) -> str:

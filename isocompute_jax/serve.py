@@ -15,9 +15,9 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service import server_flags
-from isocompute_jax.service.engines.base import Engine
-from isocompute_jax.service.server import serve
+from isocompute_jax.service.server import server_flags
+from isocompute_jax.service.server.engines.base import Engine
+from isocompute_jax.service.server.server import serve
 
 flags.adopt_module_key_flags(server_flags)
 ENGINE = flags.DEFINE_enum("engine", None, ["vllm", "jax"], "What draws the completions.")
@@ -69,7 +69,7 @@ def main() -> None:
 
 def _vllm(model: str) -> Engine:
     try:
-        from isocompute_jax.service.engines.vllm.engine import VllmEngine
+        from isocompute_jax.service.server.engines.vllm.engine import VllmEngine
     except ImportError as error:
         raise InputError(f"--engine=vllm: {error}; run it in the environment of `make vllm-env`") from error
 
@@ -89,7 +89,7 @@ def _vllm(model: str) -> Engine:
 def _jax(model: str) -> Engine:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
     try:
-        from isocompute_jax.service.engines.jax_engine import JaxEngine
+        from isocompute_jax.service.server.engines.jax_engine import JaxEngine
         from isocompute_jax.sharding import make_mesh
     except ImportError as error:
         raise InputError(f"--engine=jax: {error}; run it in the environment of `make setup`") from error

@@ -7,17 +7,13 @@ r"""`python -m isocompute_jax.sweep`: a grid of training runs, side by side.
 
 `--grid` lists config fields and their values, `;` between fields; fields joined with `+` change together. Every run
 gets a directory in --workdir, named after its values, and a log in --workdir/logs. The same command skips finished
-runs and goes on with broken ones. A run that fails stops no other; the exit code is then 1.
+runs and resumes broken ones. A run that fails stops no other; the exit code is then 1.
 
 Each run has one CPU core, as many at a time as there are cores (`taskset` limits them); with accelerators runs come
 one after the other unless --workers says otherwise.
 """
 
 from __future__ import annotations
-
-import typing
-from collections.abc import Sequence
-from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -44,8 +40,9 @@ DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan and run nothing.")
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.config import from_dict
-    from isocompute_jax.experiment.sweep import check_directories, grid, open_state, run_sweep
-    from isocompute_jax.experiment.sweep_status import print_plan, print_result
+    from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
+    from isocompute_jax.sweeps.grid import grid, parse_grid
+    from isocompute_jax.sweeps.status import print_plan, print_result
 
     if not CONFIG.value:
         raise InputError("--config is missing: give configs/NAME.py, which all runs start from")
@@ -65,70 +62,6 @@ def main() -> None:
         raise KeyboardInterrupt
     if result.failed:
         raise RunError(f"{len(result.failed)} of {len(runs)} runs failed; the same command tries them again")
-
-
-def parse_grid(text: str, config: type) -> dict[str, Sequence[Any]]:
-    """`group_size=2,4;seed=0,1` -> axes for `sweep.grid`, each value of its field's type.
-
-    Raises:
-      InputError: names the field or value at fault.
-    """
-    axes: dict[str, Sequence[Any]] = {}
-    for part in text.split(";"):
-        axis, equals, values = part.partition("=")
-        axis = axis.strip()
-        if not (axis and equals and values):
-            raise InputError(f"--grid: {part!r} is not FIELD=VALUE,VALUE,...")
-        if axis in axes:
-            raise InputError(f"--grid: {axis} stands there twice")
-        fields = axis.split("+")
-        kinds = [field_type(config, field) for field in fields]
-        rows = []
-        for value in values.split(","):
-            cells = value.split("+") if len(fields) > 1 else [value]
-            if len(cells) != len(fields):
-                raise InputError(
-                    f"--grid: {axis}={value}: {len(fields)} fields need {len(fields)} values joined with +"
-                )
-            row = tuple(parse_value(*cell) for cell in zip(cells, kinds, fields, strict=True))
-            rows.append(row if len(fields) > 1 else row[0])
-        axes[axis] = rows
-    return axes
-
-
-def field_type(config: type, dotted: str) -> Any:
-    """The declared type of a config field such as `optimizer.base_lr`."""
-    import dataclasses
-
-    from isocompute_jax.experiment.config import unknown_field
-
-    kind: Any = config
-    for name in dotted.split("."):
-        if typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
-            continue
-        hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
-        if name not in hints:
-            raise InputError(f"--grid: {unknown_field(dotted, name, list(hints))}")
-        kind = hints[name]
-    if dataclasses.is_dataclass(kind) or typing.get_origin(kind) is dict:
-        raise InputError(f"--grid: {dotted} is a group of fields; name one of them, {dotted}.FIELD")
-    return kind
-
-
-def parse_value(text: str, kind: Any, field: str) -> Any:
-    """One value of type `kind`; one of a few words (a Literal) stays text and is checked by `grid`."""
-    text = text.strip()
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"--grid: {field}={text}: must be true or false")
-        return text.lower() == "true"
-    if kind not in (int, float):
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        raise InputError(f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number") from None
 
 
 if __name__ == "__main__":

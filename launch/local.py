@@ -30,9 +30,9 @@ from absl import app as absl_app
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.experiment import workers
-from isocompute_jax.experiment.workers import Worker
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.sweeps import workers
+from isocompute_jax.sweeps.workers import Worker
 
 SERVERS = flags.DEFINE_integer("servers", 2, "How many servers to keep running.", lower_bound=1)
 ENGINE = flags.DEFINE_enum("engine", "jax", ["jax", "vllm"], "Their engine.")

@@ -12,31 +12,46 @@ import pytest
 PACKAGE = "isocompute_jax"
 ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
-_BASE = {"records"}
+_BASE = {"records", "options"}
 _ARRAYS = _BASE | {"sharding", "model", "tasks"}
-_TRAINING = _ARRAYS | {"sampling", "learner", "distributed", "service", "experiment"}
+_TRAINING = _ARRAYS | {"sampling", "learner", "service", "experiment"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
+    "options": _BASE,
     "app": _BASE,  # how every main starts and ends
     "sharding": set(),
-    "distributed": _BASE,
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
-    "service": _ARRAYS | {"sampling", "learner"},
+    "service": _ARRAYS | {"options", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
-    "study": _TRAINING | {"app", "fit"},
+    "sweeps": _TRAINING,
+    "study": _TRAINING | {"sweeps", "app", "fit"},
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app"},
-    "sweep": _TRAINING | {"app"},
+    "sweep": _TRAINING | {"sweeps", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
 }
 MAINS = {"train", "sweep", "curate", "serve"}
-ENGINE_OF_VLLM = "service/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
+ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
+
+# Within the service: the protocol knows neither side, and the sides do not know each other.
+SERVICE_MAY_IMPORT = {
+    "proto": set(),
+    "weights": {"proto"},
+    "client": {"proto", "weights"},
+    "server": {"proto", "weights"},
+}
+# A server runs where JAX is not installed; one engine needs it.
+WITHOUT_JAX = ("service/proto", "service/weights", "service/server")
+ENGINE_OF_JAX = "service/server/engines/jax_engine.py"
+OF_JAX = {"jax", "jaxlib", "flax", "optax"} | {
+    f"{PACKAGE}.{room}" for room in ("model", "sharding", "sampling", "learner")
+}
 
 
 def imported_modules(path: pathlib.Path, root: pathlib.Path):
@@ -77,19 +92,41 @@ def violations(root: pathlib.Path) -> list[str]:
                 found.append(f"{inside}:{line}: only {ENGINE_OF_VLLM} imports vllm")
             elif top == root.name and target in MAY_IMPORT.keys() - MAY_IMPORT.get(room, set()) - {room}:
                 found.append(f"{inside}:{line}: {room} must not import {target}")
+            elif message := _within_service(inside, module):
+                found.append(f"{inside}:{line}: {message}")
     return found
+
+
+def _within_service(inside: pathlib.Path, module: str) -> str:
+    """What is wrong with an import of a file of the service; empty for nothing."""
+    if inside.parts[0] != "service" or len(inside.parts) < 3:
+        return ""
+    room, parts = inside.parts[1], module.split(".")
+    without_jax = str(inside).startswith(WITHOUT_JAX) and str(inside) != ENGINE_OF_JAX
+    if without_jax and (parts[0] in OF_JAX or ".".join(parts[:2]) in OF_JAX):
+        return f"service/{room} runs without JAX"
+    if parts[:2] == [PACKAGE, "service"] and parts[2] in SERVICE_MAY_IMPORT.keys() - SERVICE_MAY_IMPORT[room] - {room}:
+        return f"service/{room} must not import service/{parts[2]}"
+    return ""
 
 
 def test_rooms_import_only_earlier_rooms():
     assert violations(ROOT) == []
 
 
+def test_the_order_names_exactly_the_rooms_that_exist():
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
+    assert set(MAY_IMPORT) == packages | modules
+    assert set().union(*MAY_IMPORT.values()) <= set(MAY_IMPORT)
+
+
 def test_the_order_itself():
-    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "study"]
+    order = ["records", "sharding", "model", "tasks", "sampling", "learner", "service", "experiment", "sweeps", "study"]
     for place, room in enumerate(order):
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
-    assert MAY_IMPORT["fit"] == {"records", "app"}
+    assert MAY_IMPORT["fit"] == {"records", "options", "app"}
     assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"study"}
 
 
@@ -104,7 +141,19 @@ def test_the_order_itself():
         ("experiment/loop.py", "from isocompute_jax import study", "experiment must not import study"),
         ("model/layers.py", "import importlib\nimportlib.import_module('isocompute_jax.fit')", "must not import fit"),
         ("tasks/math.py", "try:\n    import torch.nn\nexcept ImportError: ...", "never imports torch"),
-        ("service/client.py", "from vllm import LLM", "only service/engines/vllm imports vllm"),
+        ("service/client/fleet.py", "from vllm import LLM", "only service/server/engines/vllm imports vllm"),
+        ("service/server/servicer.py", "import jax.numpy", "runs without JAX"),
+        ("service/weights/outbox.py", "from isocompute_jax.model import Params", "runs without JAX"),
+        (
+            "service/client/fleet.py",
+            "from isocompute_jax.service.server import servicer",
+            "must not import service/server",
+        ),
+        (
+            "service/proto/convert.py",
+            "from isocompute_jax.service.client import fleet",
+            "must not import service/client",
+        ),
         ("__init__.py", "from isocompute_jax.records import metrics", "__init__ must not import records"),
         ("utils.py", "", "room 'utils' has no place"),
     ],
@@ -122,8 +171,13 @@ def test_a_bad_import_is_found(tmp_path, file, source, message):
     [
         ("learner/step.py", "from isocompute_jax import __version__, sharding\nfrom . import losses"),
         ("experiment/loop.py", "from isocompute_jax.learner import step\nfrom ..sampling import protocol"),
-        ("service/engines/vllm.py", "import vllm"),
-        ("service/engines/vllm/worker.py", "import torch, vllm\nfrom isocompute_jax.service import wire"),
+        ("service/server/engines/vllm.py", "import vllm"),
+        (
+            "service/server/engines/vllm/launch.py",
+            "import vllm\nfrom isocompute_jax.service.proto import convert",
+        ),
+        ("service/server/engines/jax_engine.py", "import jax\nfrom isocompute_jax import model"),
+        ("service/client/fleet.py", "from isocompute_jax.model import Params"),
         ("study/__init__.py", "from isocompute_jax import experiment, fit"),
     ],
 )

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.sweep import grid
-from isocompute_jax.sweep import parse_grid
+from isocompute_jax.sweeps.grid import grid, parse_grid
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {

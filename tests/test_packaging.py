@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 
@@ -43,6 +44,44 @@ def test_wheel_holds_every_file_of_the_package(tmp_path):
     }
     files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert packed == {path.relative_to(ROOT).as_posix() for path in files}
+
+
+def test_sdist_holds_what_its_tests_use(tmp_path):
+    """What they import of this project, and every file that they name by its path from the root."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [archive] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    names = {path.name for path in ROOT.iterdir()} - ignored - {".git", ".venv"}
+    missing = set()
+    for path in unpacked.rglob("tests/**/*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inside = path.relative_to(unpacked)
+        used = imported_files(tree) | named_files(tree, names)
+        missing |= {f"{inside}: {file}" for file in used if (ROOT / file).exists() and not (unpacked / file).exists()}
+    assert missing == set()
+    assert {path.name for path in (unpacked / "tests").iterdir()} >= {"conftest.py", "learner", "fit"}
+
+
+def imported_files(tree: ast.AST) -> set[str]:
+    """Where each imported module can lie: `tests.model.tiny` is tests/model/tiny or tests/model/tiny.py."""
+    modules = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                modules |= {alias.name for alias in node.names}
+            case ast.ImportFrom(module=str(module), level=0):
+                modules |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return {name.replace(".", "/") + end for name in modules for end in ("", ".py")}
+
+
+def named_files(tree: ast.AST, names: set[str]) -> set[str]:
+    """String constants that begin with the name of something at the root."""
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {text for text in constants if isinstance(text, str) and len(text) < 200 and text.split("/")[0] in names}
 
 
 def test_every_room_is_a_package():

@@ -1,4 +1,7 @@
-"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it (REFERENCE section 1)."""
+"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it.
+
+As in the IsoCompute Playbook (arXiv 2603.12151).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import numpy as np
 from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.progress import progress
-from isocompute_jax.experiment.rollouts import graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.learner import rewards_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
@@ -134,11 +137,11 @@ def measure(
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
     tokenizer = load_tokenizer(model_directory)
     sampler = InProcessSampler(
         model_config,
         model.load_params(model_directory, model_config),
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
@@ -146,8 +149,9 @@ def measure(
     measured = []
     with progress("curation", len(problems)) as report:
         for start in range(0, len(problems), ROUND):
+            asked = by_id(problems[start : start + ROUND])
             requests = make_requests(
-                problems[start : start + ROUND],
+                list(asked.values()),
                 tokenizer,
                 sampling,
                 group_size=config.samples,
@@ -155,10 +159,11 @@ def measure(
                 step=0,
             )
             sampler.submit(requests)
-            for group in graded(sampler.completed(), tokenizer):
+            for group in graded(sampler.completed(), asked, tokenizer):
+                problem = asked[group.problem_id]
                 rate = float(np.mean(rewards_of(group)))
-                known = {**group.problem.measured, f"avg@{config.samples}": rate}
-                measured.append(dataclasses.replace(group.problem, measured=known))
+                known = {**problem.measured, f"avg@{config.samples}": rate}
+                measured.append(dataclasses.replace(problem, measured=known))
             report(len(measured))
     return measured
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.rollouts import graded, make_requests, sample
+from isocompute_jax.experiment.rollouts import by_id, graded, make_requests, sample
 from isocompute_jax.records import metrics
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
@@ -31,7 +31,7 @@ def evaluate_set(
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
-    Training rollouts that are out meanwhile go on in their own lane; no update is made while this one is read.
+    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read.
 
     Returns:
       The columns of eval.jsonl, and how many tokens were sampled.
@@ -39,7 +39,7 @@ def evaluate_set(
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
     requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
-    groups = graded(sample(sampler, requests, lane=LANE, version=step), tokenizer)
+    groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), tokenizer)
     correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
     tokens = sum(group.num_tokens for group in groups)
     logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)

@@ -68,7 +68,7 @@ class Pipeline:
         return self._positions.get(step) or self._stream.get_state()
 
     def restart(self, step: int, position: dict[str, Any]) -> None:
-        """Goes on from a `position`; nothing may have been submitted yet."""
+        """Continues from a `position`; nothing may have been submitted yet."""
         self._stream.set_state(position)
         self._next = step
 
@@ -77,7 +77,7 @@ class Pipeline:
         for batch in range(self._next, min(step + self._window, self._num_steps)):
             self._positions[batch] = self._stream.get_state()
             requests = self._make_requests(next(self._stream), batch)
-            self._orders[batch] = [(batch, request.problem.id) for request in requests]
+            self._orders[batch] = [(batch, request.problem_id) for request in requests]
             self._out.update(self._orders[batch])
             self._sampler.submit(requests)
             self._next = batch + 1
@@ -99,7 +99,7 @@ class Pipeline:
         missing = {key for key in keys if key not in self._arrived}
         while missing:
             group = self._next_group()
-            key = (group.step, group.problem.id)
+            key = (group.step, group.problem_id)
             if key not in self._out:
                 raise RunError(f"the sampler returned problem {key[1]!r} of step {key[0]} twice, or unasked")
             self._out.remove(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.records.errors import RunError
@@ -18,7 +18,7 @@ def make_requests(
     params = SamplingParams(config.temperature, config.top_p, config.max_tokens)
     prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
     return [
-        SampleRequest(problem, prompt, group_size, seed, step, params)
+        SampleRequest(problem.id, prompt, group_size, seed, step, tokenizer.eos_ids, params)
         for problem, prompt in zip(problems, prompts, strict=True)
     ]
 
@@ -30,11 +30,11 @@ def sample(sampler: Sampler, requests: Sequence[SampleRequest], *, lane: str, ve
       RunError: the sampler has failed, or used other weights than `version`.
     """
     sampler.submit(requests, lane=lane)
-    groups = {group.problem.id: group for group in sampler.completed(lane=lane)}
-    lost = [request.problem.id for request in requests if request.problem.id not in groups]
+    groups = {group.problem_id: group for group in sampler.completed(lane=lane)}
+    lost = [request.problem_id for request in requests if request.problem_id not in groups]
     if lost:
         raise RunError(f"the sampler lost {len(lost)} groups, that of problem {lost[0]!r} first")
-    ordered = [groups[request.problem.id] for request in requests]
+    ordered = [groups[request.problem_id] for request in requests]
     check_versions(ordered, oldest=version, newest=version)
     return ordered
 
@@ -46,11 +46,16 @@ def check_versions(groups: Iterable[RolloutGroup], *, oldest: int, newest: int) 
             first, last = int(completion.policy_versions.min()), int(completion.policy_versions.max())
             if first < oldest or last > newest:
                 raise RunError(
-                    f"problem {group.problem.id!r} was sampled under weights {first} to {last}, where {oldest} to "
+                    f"problem {group.problem_id!r} was sampled under weights {first} to {last}, where {oldest} to "
                     f"{newest} were asked for: does another run push its weights to the same servers?"
                 )
 
 
-def graded(groups: Iterable[RolloutGroup], tokenizer: Tokenizer) -> list[RolloutGroup]:
-    """Every group with its rewards."""
-    return [grade(group, tokenizer.decode) for group in groups]
+def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], tokenizer: Tokenizer) -> list[RolloutGroup]:
+    """Every group with its rewards; `problems` are those that were asked for, and perhaps others, by id."""
+    return [grade(group, problems[group.problem_id], tokenizer.decode) for group in groups]
+
+
+def by_id(problems: Iterable[Problem]) -> dict[str, Problem]:
+    """Problems as `graded` takes them."""
+    return {problem.id: problem for problem in problems}

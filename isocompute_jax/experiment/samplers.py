@@ -42,12 +42,11 @@ def make_sampler(
     """
     if config.service.endpoints:
         # Here, because gRPC is needed by nobody else.
-        from isocompute_jax.service.fleet import RemoteSampler
+        from isocompute_jax.service.client.fleet import RemoteSampler
 
         return RemoteSampler(
             config.service,
             model_config,
-            stop_tokens=tokenizer.eos_ids,
             session=str(pathlib.Path(workdir).resolve()),
             in_flight=in_flight(config),
             interrupted=interrupted,
@@ -55,7 +54,6 @@ def make_sampler(
     return InProcessSampler(
         model_config,
         params,
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=config.sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,

@@ -7,58 +7,108 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
-import os
 import pathlib
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 
 import isocompute_jax
-from isocompute_jax.experiment.config import RunConfig, differences
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import IDENTITY, differences, identity
 
+LOCK = ".lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
-def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_files.RunFacts) -> pathlib.Path:
-    """Makes the directory and its config.json, or checks that it belongs to this very config.
+def is_done(path: pathlib.Path, config: RunConfig) -> bool:
+    """Whether the directory holds this run, finished; nothing is written.
 
     Raises:
       InputError: the directory holds a run of another config, or something that is no run.
     """
-    path = pathlib.Path(workdir)
+    if (path / run_files.CONFIG).exists():
+        check_same_run(path, config)
+        return (path / run_files.DONE).exists()
+    if path.exists() and not path.is_dir():
+        raise _in_its_place(path)
+    if path.exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
+        raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
+    return False
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> Iterator[None]:
+    """Makes the directory, locks it, and writes its config.json unless it is there.
+
+    A new directory in which bad input was found before anything was done is removed again, so that the corrected command
+    does not meet the config of the first one.
+
+    Raises:
+      InputError: another process is at work in it, or it holds a run of another config.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--workdir={path}: there is a file in its place; choose another --workdir") from None
-    config_path = path / run_files.CONFIG
-    if config_path.exists():
+        raise _in_its_place(path) from None
+    with locked(path, "run"):
+        new = not (path / run_files.CONFIG).exists()
+        if new:
+            write_config(path, config, facts)
+        else:
+            check_same_run(path, config)
         try:
-            theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
-        ours = json.loads(json.dumps(dataclasses.asdict(config)))
-        changed = differences(comparable(ours), comparable(theirs))
-        if changed:
-            raise InputError(
-                f"--workdir={path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "
-                "or remove it to start anew"
-            )
-        return path
-    if any(not entry.name.startswith(".") for entry in path.iterdir()):
-        raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
+            yield
+        except InputError:
+            if new:
+                _remove_unused(path)
+            raise
+
+
+def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> None:
+    """Writes config.json: what repeats the run, and what it is compared by."""
     content = {
         **dataclasses.asdict(facts),
         "config": dataclasses.asdict(config),
+        IDENTITY: identity(config),
         "versions": versions(),
         "commit": commit(),
         "devices": [str(device) for device in jax.devices()],
     }
-    run_files.write_atomic(config_path, json.dumps(content, indent=2) + "\n")
-    return path
+    run_files.write_atomic(path / run_files.CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def _in_its_place(path: pathlib.Path) -> InputError:
+    return InputError(f"--workdir={path}: there is a file in its place; choose another --workdir")
+
+
+def _remove_unused(path: pathlib.Path) -> None:
+    """Removes a run directory in which nothing was logged and no checkpoint written."""
+    used = [file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK, run_files.CONFIG)]
+    if not used:
+        shutil.rmtree(path)
+
+
+def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
+    """Holds a run directory to the run that is to be resumed in it.
+
+    Raises:
+      InputError: it holds a run of another config, or its config.json cannot be read.
+    """
+    config_path = path / run_files.CONFIG
+    try:
+        theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
+        changed = differences(config, theirs)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
+    if changed:
+        raise InputError(
+            f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "
+            "or remove it to start anew"
+        )
 
 
 @contextlib.contextmanager
@@ -68,26 +118,12 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
     Raises:
       InputError: another process holds it.
     """
-    with open(path / ".lock", "w", encoding="utf-8") as file:
+    with open(path / LOCK, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another {what} is at work in {path}: wait for it, or choose another directory") from None
         yield
-
-
-def comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """What must agree for a run to go on: all but the checkpoint interval and where the samplers are."""
-    kept = {name: value for name, value in config.items() if name != "checkpoint_every_s"}
-    if "service" in kept:
-        kept["service"] = {"recompute_cache": kept["service"]["recompute_cache"]}
-    return kept
-
-
-def cut_logs_back(path: pathlib.Path, last: Mapping[str, int]) -> None:
-    """Drops, from each log of `last`, the lines after the step that the restored checkpoint knows of (-1: all)."""
-    for name, step in last.items():
-        run_files.cut_back(path / name, step=step)
 
 
 def versions() -> dict[str, str]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from isocompute_jax.fit.bootstrap import Bootstrap
-from isocompute_jax.fit.inputs import RunCurve, read_curves
-from isocompute_jax.fit.methods import Comparison, GridFit, compare_steepness, grid_fit
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.pooling import Group, group_runs
-from isocompute_jax.fit.prediction import Holdout, hold_out
-from isocompute_jax.fit.profiles import Profile, profile_asymptotes
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
+from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
+from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
-from isocompute_jax.fit.stages import MetricAnalysis, Slice, Stages
+from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
 from isocompute_jax.records.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-    """What `analyse` found; `isocompute_jax.fit.summary.summarise` turns it into summary.json.
+    """What `analyse` found; `isocompute_jax.fit.report.summary_json.summarise` turns it into summary.json.
 
     Attributes:
       options: as given.
@@ -41,18 +41,18 @@ class Analysis:
       warnings: everything that was left out or looks off.
     """
 
-    options: Options
+    options: AnalysisOptions
     runs: tuple[RunCurve, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ConfigurationRuns, ...]
     main: MetricAnalysis
     forms: Mapping[str, tuple[CurveFit, ...]]
     resampled: Bootstrap | None
     profiles: tuple[Profile | None, ...]
-    holdout: tuple[dict[str, Holdout], ...]
+    holdout: tuple[dict[str, CurveHoldout], ...]
     comparison: Comparison | None
     grid: tuple[GridFit, ...]
     allocation: AllocationFit
-    slices: tuple[Slice, ...]
+    slices: tuple[FrontierSlice, ...]
     recommendations: tuple[Recommendation, ...]
     targets: Mapping[str, MetricAnalysis]
     by_seed: Mapping[int, MetricAnalysis]
@@ -60,7 +60,7 @@ class Analysis:
     warnings: tuple[str, ...]
 
 
-def analyse_runs(roots: Sequence[str], options: Options, *, progress: bool = False) -> Analysis:
+def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bool = False) -> Analysis:
     """Runs every stage on the runs below `roots` and returns the findings; writes nothing.
 
     Raises:
@@ -103,7 +103,7 @@ def _require_a_curve(main: MetricAnalysis) -> None:
         raise InputError(f"--runs: no curve of {main.metric} could be fitted ({details})")
 
 
-def _selection(options: Options) -> list[str]:
+def _selection(options: AnalysisOptions) -> list[str]:
     """Intervals hold for points that were not picked by their value."""
     if options.records == "off":
         return []

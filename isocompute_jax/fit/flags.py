@@ -11,16 +11,16 @@ from typing import Any
 
 from absl import flags
 
-from isocompute_jax.fit.bootstrap import Resampling
-from isocompute_jax.fit.curves import Records
-from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.inputs import ReadOptions, parse_columns
-from isocompute_jax.fit.inputs.options import Unit
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.fit_options import FitOptions, Loss
+from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.points_to_fit import Records
+from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.frontier.bootstrap import Resampling
+from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.laws.options import LawOptions
-from isocompute_jax.fit.methods import Grid
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.problem import FitOptions, Loss
-from isocompute_jax.fit.recommend import LearningRate
+from isocompute_jax.fit.read import ReadOptions, parse_columns
+from isocompute_jax.fit.read.read_options import Unit
 from isocompute_jax.records.errors import InputError
 
 VALUES = flags.FlagValues()
@@ -35,7 +35,7 @@ _bool = functools.partial(flags.DEFINE_bool, flag_values=VALUES)
 
 EXPONENTS = {"k": "e3", "M": "e6", "B": "e9"}
 
-READ, FIT, OWN, LAW, RATE = ReadOptions(), FitOptions(), Options(), LawOptions(), LearningRate()
+READ, FIT, OWN, LAW, RATE = ReadOptions(), FitOptions(), AnalysisOptions(), LawOptions(), LearningRate()
 
 RUNS = _list(
     "runs", [], "Run directories, folders of them, .csv / .jsonl / .parquet tables, or globs; separated by commas."
@@ -168,14 +168,14 @@ def read_options() -> ReadOptions:
     )
 
 
-def options() -> Options:
+def options() -> AnalysisOptions:
     """The options of --analysis=frontier."""
     bounds = {name: _pair("bounds", text.split(":")) for name, text in _split("bounds", BOUNDS.value).items()}
     rate = None
     if BASE_LR.value is not None:
         rate = LearningRate(BASE_LR.value, BASE_BATCH.value, LR_EXPONENT.value, "that of --base_lr")
     own: dict[str, Any] = {"title": TITLE.value} if TITLE.value else {}
-    return Options(
+    return AnalysisOptions(
         read=read_options(),
         fit=FitOptions(
             form=FORM.value,

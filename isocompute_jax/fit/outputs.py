@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
-from isocompute_jax.fit.figures import draw_figures
-from isocompute_jax.fit.inputs import ReadOptions, read_curves
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.report import render_law_report, render_report
-from isocompute_jax.fit.sections import Section
-from isocompute_jax.fit.summary import summarise
-from isocompute_jax.fit.tables import tables
-from isocompute_jax.fit.terminal import headline_table
+from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.report.csv_tables import tables
+from isocompute_jax.fit.report.figures import draw_figures
+from isocompute_jax.fit.report.html_page import render_law_report, render_report
+from isocompute_jax.fit.report.sections import Section
+from isocompute_jax.fit.report.summary_json import summarise
+from isocompute_jax.fit.report.terminal import headline_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 def analyse(
     runs: Sequence[str | os.PathLike[str]],
     out_dir: str | os.PathLike[str],
-    options: Options | None = None,
+    options: AnalysisOptions | None = None,
     *,
     before: Sequence[Section] = (),
     after: Sequence[Section] = (),
@@ -61,7 +61,7 @@ def analyse(
     Raises:
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
-    analysis = analyse_runs([os.fspath(root) for root in runs], options or Options(), progress=progress)
+    analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
     summary = summarise(analysis)
 
     def render(figures: Figures) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.forms import FORMS
+from isocompute_jax.fit.curves.forms import FORMS
 
 Status = Literal["ok", "warning", "failed"]
 

@@ -9,24 +9,24 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.allocation import fit_allocation
-from isocompute_jax.fit.bootstrap import Bootstrap, bootstrap, leaders_at
-from isocompute_jax.fit.curves import Records, fit_curves, record_breaking
-from isocompute_jax.fit.forms import FORMS
-from isocompute_jax.fit.frontier import frontier
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.pooling import (
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.fitting import fit_curves
+from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.holdout import for_form
+from isocompute_jax.fit.curves.points_to_fit import Records, points_to_fit
+from isocompute_jax.fit.curves.seeds import (
     SAME_COMPUTE,
-    Budget,
+    ConfigurationRuns,
     Curve,
-    Group,
     average_seeds,
-    compare,
     rollouts_at,
     uncovered,
 )
-from isocompute_jax.fit.prediction import for_form
-from isocompute_jax.fit.recommend import LearningRate, allocate
+from isocompute_jax.fit.frontier.allocation import fit_allocation
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, bootstrap, leaders_at
+from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.frontier.ties import Budget, compare
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier, Recommendation
 from isocompute_jax.records.errors import InputError
 
@@ -62,7 +62,7 @@ class MetricAnalysis:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slice:
+class FrontierSlice:
     """The frontier of some of the configurations (REFERENCE section 4, stage 6).
 
     Attributes:
@@ -83,7 +83,7 @@ class Slice:
 class Stages:
     """The stages of the analysis of one sweep."""
 
-    def __init__(self, options: Options, groups: Sequence[Group]) -> None:
+    def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
         self.options, self.groups = options, groups
 
     def metric(
@@ -170,7 +170,7 @@ class Stages:
         window = self.options.smoothing
         return _allocation(compute, group_size, window=window, replicates=replicates, largest=largest)
 
-    def slices(self, main: MetricAnalysis) -> list[Slice]:
+    def slices(self, main: MetricAnalysis) -> list[FrontierSlice]:
         """Frontiers at each B_problem and at each B that several group sizes share."""
         configurations = [curve.configuration for curve in main.curves]
         batches = {c.problems_per_batch for c in configurations}
@@ -190,7 +190,7 @@ class Stages:
     def _slice(
         self, main: MetricAnalysis, kind: Literal["problems_per_batch", "rollouts_per_step"], value: int,
         members: tuple[int, ...],
-    ) -> Slice:  # fmt: skip
+    ) -> FrontierSlice:  # fmt: skip
         absent = dataclasses.replace(main.fits[members[0]], status="failed")
         fits = [fit if i in members else absent for i, fit in enumerate(main.fits)]
         envelope = frontier(fits, [curve.configuration for curve in main.curves], rollouts=main.rollouts)
@@ -202,7 +202,7 @@ class Stages:
         axis = "steps" if steps else "compute"
         largest = max(main.curves[i].configuration.group_size for i in members)
         law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis, largest=largest)
-        return Slice(kind, value, members, envelope, law)
+        return FrontierSlice(kind, value, members, envelope, law)
 
     def recommendation(
         self, budget: float, main: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
@@ -290,16 +290,6 @@ class Stages:
         ]
 
 
-def points_to_fit(compute: np.ndarray, reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
-    """[E] bool: record-breaking points, or every point when fewer than two evaluations after the base model's count.
-
-    The base model's evaluation is the first that later ones must exceed. A single record would make a flat curve at its
-    luckiest evaluation.
-    """
-    keep = record_breaking(reward, records=records, bin_width=bin_width)
-    return keep if np.count_nonzero(keep & (compute > 0)) >= 2 else np.ones_like(keep)
-
-
 def uncontested(analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()) -> list[tuple[Budget, int]]:
     """The budgets at which the envelope says who is best, with that configuration's number.
 
@@ -352,12 +342,12 @@ def _note_waiver(fit: CurveFit, curve: Curve, used: np.ndarray) -> CurveFit:
     return dataclasses.replace(fit, status="warning", message="; ".join(filter(None, [fit.message, reason])))
 
 
-def _learning_rate(groups: Sequence[Group]) -> LearningRate:
+def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate:
     """The rule in the runs' own config.json when they share one, else the paper's."""
     names = ("base_lr", "base_batch", "lr_scaling_exponent")
     rules = set()
     for run in (run for group in groups for run in group.runs):
-        found = {key.rsplit(".", 1)[-1]: value for key, value in run.swept.items() if ".optimizer." in f".{key}"}
+        found = {key.rsplit(".", 1)[-1]: value for key, value in run.identity.items() if ".optimizer." in f".{key}"}
         rules.add(tuple(found.get(name) for name in names))
     if len(rules) != 1:
         return LearningRate()

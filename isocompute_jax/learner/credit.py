@@ -110,7 +110,7 @@ def credit(
 def rewards_of(group: RolloutGroup) -> Float[np.ndarray, "G"]:
     """The rewards of a graded group."""
     if group.rewards is None:
-        raise ValueError(f"problem {group.problem.id!r}: its group has not been graded")
+        raise ValueError(f"problem {group.problem_id!r}: its group has not been graded")
     return group.rewards
 
 

@@ -1,14 +1,9 @@
 """The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
-from isocompute_jax.model.config import EMBEDDED, ModelConfig
-from isocompute_jax.model.huggingface import (
-    hf_tensor_shapes,
-    hf_tensors,
-    load_config,
-    load_params,
-    params_from_tensors,
-    save_checkpoint,
-)
+from isocompute_jax.model.config import EMBEDDED, Dtype, ModelConfig, check_length
+from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
+from isocompute_jax.model.hf_config import load_config
+from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -34,16 +29,19 @@ from isocompute_jax.model.transformer import (
 __all__ = [
     "EMBEDDED",
     "Cache",
+    "Dtype",
     "ModelConfig",
     "Params",
     "Prefix",
     "SlotCache",
     "abstract_params",
     "cast_params",
+    "check_length",
     "count_params",
     "decode",
     "extend",
     "extend_slots",
+    "hf_boxes",
     "hf_tensor_shapes",
     "hf_tensors",
     "init_cache",
@@ -56,5 +54,6 @@ __all__ = [
     "params_from_tensors",
     "prefill",
     "save_checkpoint",
+    "to_hf_layout",
     "token_logprobs",
 ]

@@ -1,11 +1,11 @@
-"""Every parameter, declared once: shape, logical axes, initialiser and Hugging Face name."""
+"""Every parameter, declared once: shape, logical axes, initialiser, Hugging Face name and layout."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,73 +14,116 @@ from jax.sharding import Mesh
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 
+Init = Literal["zeros", "ones", "normal"]
+
+Joined = tuple[tuple[int, ...], ...]
+
 Params = dict[str, Any]
 """Nested dict of arrays; `params["layers"][name]` is stacked over layers, [L, ...]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpec:
-    """One parameter.
+    """One parameter, which is one Hugging Face tensor, or one tensor a layer.
 
     Attributes:
       shape: shape, the leading L of layer parameters included.
       axes: logical axis of each dimension (see `sharding.RULES`).
       init: `zeros`, `ones`, or `normal` (standard deviation 0.02, as Qwen2).
       hf_name: Hugging Face tensor name; `{layer}` stands for the layer index of stacked parameters.
-      hf_linear: stored by Hugging Face as a `torch.nn.Linear` weight, [out, in] flattened.
+      hf_dims: for each dimension of the Hugging Face tensor, the dimensions of ours (L not counted) that it joins, in
+        row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
-    init: str
+    init: Init
     hf_name: str
-    hf_linear: bool = False
+    hf_dims: Joined
 
     @property
     def stacked(self) -> bool:
         """Whether the leading dimension is the layer."""
         return "{layer}" in self.hf_name
 
+    @property
+    def hf_names(self) -> list[str]:
+        """Names of its tensors, in the order of the layers."""
+        return [self.hf_name.format(layer=layer) for layer in range(self.shape[0] if self.stacked else 1)]
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Our shape of one tensor, that is without L."""
+        return self.shape[int(self.stacked) :]
+
+    @property
+    def hf_shape(self) -> tuple[int, ...]:
+        """Hugging Face's shape of one tensor."""
+        return tuple(math.prod(self.tensor_shape[dim] for dim in joined) for joined in self.hf_dims)
+
+    @property
+    def hf_axes(self) -> tuple[str | None, ...]:
+        """Logical axis of each dimension of `hf_shape`.
+
+        Dimensions that are joined keep the axis of the first, (heads, head size) that of the heads: each shard holds
+        the same numbers as before.
+        """
+        return tuple(self.axes[int(self.stacked) :][joined[0]] for joined in self.hf_dims)
+
 
 def param_specs(config: ModelConfig) -> dict[str, Any]:
     """The table: a tree of `ParamSpec` with the structure of the parameters."""
     v, d, f, layers = config.vocab_size, config.embed_dim, config.mlp_dim, config.num_layers
     n, k, h = config.num_heads, config.num_kv_heads, config.head_dim
+    # What Hugging Face makes of our dimensions: as they are; [in, out] as [out, in]; heads joined with their size.
+    same, vector, transposed = ((0,), (1,)), ((0,),), ((1,), (0,))
+    to_heads, head_bias, from_heads = ((1, 2), (0,)), ((0, 1),), ((2,), (0, 1))
 
-    def layer(shape: tuple[int, ...], axes: tuple[str | None, ...], init: str, name: str, linear: bool = False) -> Any:
-        return ParamSpec((layers, *shape), (None, *axes), init, "model.layers.{layer}." + name, linear)
+    def layer(
+        shape: tuple[int, ...],
+        axes: tuple[str | None, ...],
+        init: Init,
+        name: str,
+        hf_dims: tuple[tuple[int, ...], ...],
+    ) -> ParamSpec:
+        return ParamSpec((layers, *shape), (None, *axes), init, "model.layers.{layer}." + name, hf_dims)
 
     specs: dict[str, Any] = {
-        "embed": ParamSpec((v, d), ("vocab", "embed"), "normal", "model.embed_tokens.weight"),
+        "embed": ParamSpec((v, d), ("vocab", "embed"), "normal", "model.embed_tokens.weight", same),
         "layers": {
-            "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight"),
-            "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", True),
-            "bq": layer((n, h), ("heads", None), "zeros", "self_attn.q_proj.bias"),
-            "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", True),
-            "bk": layer((k, h), ("kv_heads", None), "zeros", "self_attn.k_proj.bias"),
-            "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", True),
-            "bv": layer((k, h), ("kv_heads", None), "zeros", "self_attn.v_proj.bias"),
-            "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", True),
-            "mlp_norm": layer((d,), (None,), "ones", "post_attention_layernorm.weight"),
-            "w_gate": layer((d, f), ("embed", "mlp"), "normal", "mlp.gate_proj.weight", True),
-            "w_up": layer((d, f), ("embed", "mlp"), "normal", "mlp.up_proj.weight", True),
-            "w_down": layer((f, d), ("mlp", "embed"), "normal", "mlp.down_proj.weight", True),
+            "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight", vector),
+            "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", to_heads),
+            "bq": layer((n, h), ("heads", None), "zeros", "self_attn.q_proj.bias", head_bias),
+            "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", to_heads),
+            "bk": layer((k, h), ("kv_heads", None), "zeros", "self_attn.k_proj.bias", head_bias),
+            "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", to_heads),
+            "bv": layer((k, h), ("kv_heads", None), "zeros", "self_attn.v_proj.bias", head_bias),
+            "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", from_heads),
+            "mlp_norm": layer((d,), (None,), "ones", "post_attention_layernorm.weight", vector),
+            "w_gate": layer((d, f), ("embed", "mlp"), "normal", "mlp.gate_proj.weight", transposed),
+            "w_up": layer((d, f), ("embed", "mlp"), "normal", "mlp.up_proj.weight", transposed),
+            "w_down": layer((f, d), ("mlp", "embed"), "normal", "mlp.down_proj.weight", transposed),
         },
-        "final_norm": ParamSpec((d,), (None,), "ones", "model.norm.weight"),
+        "final_norm": ParamSpec((d,), (None,), "ones", "model.norm.weight", vector),
     }
     if not config.tied_embeddings:
-        specs["head"] = ParamSpec((d, v), ("embed", "vocab"), "normal", "lm_head.weight", True)
+        specs["head"] = ParamSpec((d, v), ("embed", "vocab"), "normal", "lm_head.weight", transposed)
     return specs
 
 
-def map_specs(function: Callable[[ParamSpec], Any], config: ModelConfig) -> Any:
-    """Applies `function` to every spec of the table."""
-    return jax.tree.map(function, param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec))
+def spec_leaves(config: ModelConfig) -> list[ParamSpec]:
+    """Every spec of the table, in the order of the leaves of the parameters."""
+    return jax.tree.leaves(param_specs(config), is_leaf=_is_spec)
+
+
+def map_specs(function: Callable[..., Any], config: ModelConfig, *trees: Any) -> Any:
+    """Applies `function` to every spec of the table, and to the leaves of `trees` that belong to it."""
+    return jax.tree.map(function, param_specs(config), *trees, is_leaf=_is_spec)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Random parameters in `config.dtype`, as Qwen2 initialises them (normal 0.02, zero biases, unit norms)."""
-    specs, structure = jax.tree.flatten(param_specs(config), is_leaf=lambda node: isinstance(node, ParamSpec))
+    specs, structure = jax.tree.flatten(param_specs(config), is_leaf=_is_spec)
     dtype = jnp.dtype(config.dtype)
 
     def draw(spec: ParamSpec, key: jax.Array) -> jax.Array:
@@ -111,3 +154,7 @@ def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:
 def count_params(config: ModelConfig) -> int:
     """Number of parameters (tied embeddings counted once)."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(config)))
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, ParamSpec)

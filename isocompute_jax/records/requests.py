@@ -6,8 +6,6 @@ import dataclasses
 
 import numpy as np
 
-from isocompute_jax.records.rollout import Problem
-
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
@@ -38,13 +36,23 @@ class SamplingParams:
 class SampleRequest:
     """A group to sample: G rollouts of one problem.
 
-    The random numbers of rollout i are keyed by (seed, step, problem.id, i) alone: they do not depend on what else is
+    The random numbers of rollout i are keyed by (seed, step, problem_id, i) alone: they do not depend on what else is
     sampled, where, or in which order.
+
+    Attributes:
+      problem_id: names the problem, which the caller keeps.
+      prompt_tokens: [S] int32.
+      group_size: G.
+      seed: of the random numbers, 0 to 2^32 - 1.
+      step: the step that asks, which keys the random numbers too.
+      stop_tokens: ids that end a completion; the one that was drawn is its last token.
+      params: what distribution is drawn from.
     """
 
-    problem: Problem
+    problem_id: str
     prompt_tokens: np.ndarray
     group_size: int
     seed: int
     step: int
+    stop_tokens: tuple[int, ...]
     params: SamplingParams

@@ -53,14 +53,14 @@ class RolloutGroup:
     """The G completions of one problem in one step, with their rewards once graded.
 
     Attributes:
-      problem: the problem.
+      problem_id: names the problem, as in the request.
       step: the step whose random numbers drew it.
       prompt_tokens: [S] int32.
       completions: G completions, in rollout-index order.
       rewards: [G] float32, or None before grading.
     """
 
-    problem: Problem
+    problem_id: str
     step: int
     prompt_tokens: np.ndarray
     completions: tuple[Completion, ...]

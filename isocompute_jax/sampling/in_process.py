@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from isocompute_jax import sharding
+from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling.decode import Unit, sample_unit
 from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.sampling.randomness import problem_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,7 @@ class InProcessSampler:
 
     Args:
       config: model shape.
-      params: weights to start from, version 0.
-      stop_tokens: ids that end a completion.
+      params: weights to start from, version 0; cast to the dtype of `config`.
       pad_token: id that fills prompts up.
       max_prompt_tokens: S, the compiled prompt length; longer prompts are an error.
       max_rollouts_per_dispatch: memory budget of one unit, in completions.
@@ -73,16 +72,14 @@ class InProcessSampler:
         config: ModelConfig,
         params: Params,
         *,
-        stop_tokens: Sequence[int],
         pad_token: int,
         max_prompt_tokens: int,
         max_rollouts_per_dispatch: int,
         mesh: Mesh | None = None,
     ):
         self._config = config
-        self._params = params
+        self._params = model.cast_params(params, config.dtype)
         self._version = 0
-        self._stop_tokens = tuple(stop_tokens)
         self._pad_token = pad_token
         self._max_prompt_tokens = max_prompt_tokens
         self._max_rollouts = max_rollouts_per_dispatch
@@ -95,7 +92,7 @@ class InProcessSampler:
             length = len(request.prompt_tokens)
             if not 1 <= length <= self._max_prompt_tokens:
                 raise InputError(
-                    f"problem {request.problem.id!r}: its prompt has {length} tokens; between 1 and "
+                    f"problem {request.problem_id!r}: its prompt has {length} tokens; between 1 and "
                     f"max_prompt_tokens = {self._max_prompt_tokens} are possible"
                 )
         self._queues[lane].extend(requests)
@@ -104,15 +101,15 @@ class InProcessSampler:
         """Runs a lane's queue, unit by unit, and yields each group once all of its parts are there."""
         queue = self._queues[lane]
         while queue:
-            first = queue[0]
+            kind = _kind(queue[0])
             alike = []
-            while queue and (queue[0].params, queue[0].group_size) == (first.params, first.group_size):
+            while queue and _kind(queue[0]) == kind:
                 alike.append(queue.popleft())
             yield from self._run(alike)
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Takes `params` for all that is sampled from now on."""
-        self._params = params
+        """Takes `params`, cast to the dtype it computes in, for all that is sampled from now on."""
+        self._params = model.cast_params(params, self._config.dtype)
         self._version = version
 
     def close(self) -> None:
@@ -120,7 +117,7 @@ class InProcessSampler:
         self._queues.clear()
 
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
-        """Samples requests of one group size and one set of sampling parameters."""
+        """Samples requests of one kind."""
         group_size, params = requests[0].group_size, requests[0].params
         shards = 1 if self._mesh is None else sharding.batch_shards(self._mesh)
         shape = unit_shape(len(requests), group_size, self._max_rollouts, batch_shards=shards)
@@ -135,10 +132,10 @@ class InProcessSampler:
                     self._params,
                     unit,
                     jnp.float32(params.temperature),
+                    jnp.float32(params.top_p),
                     config=self._config,
-                    top_p=params.top_p,
                     max_tokens=params.max_tokens,
-                    stop_tokens=self._stop_tokens,
+                    stop_tokens=requests[0].stop_tokens,
                 )
             )
             for row, (request, first) in enumerate(chunk):
@@ -147,7 +144,7 @@ class InProcessSampler:
                 completions.extend(unpack(samples, row, wanted, self._version))
                 if len(completions) == group_size:
                     del unfinished[id(request)]
-                    yield RolloutGroup(request.problem, request.step, request.prompt_tokens, tuple(completions))
+                    yield RolloutGroup(request.problem_id, request.step, request.prompt_tokens, tuple(completions))
 
     def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
@@ -161,7 +158,7 @@ class InProcessSampler:
             length = len(request.prompt_tokens)
             tokens[row, -length:] = request.prompt_tokens
             mask[row, -length:] = True
-            words[row] = (request.seed, request.step, *problem_words(request.problem.id))
+            words[row] = (request.seed, request.step, *problem_words(request.problem_id))
             rollouts[row] = first + np.arange(shape.rollouts)
             active[row] = True
         arrays: Any = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
@@ -172,10 +169,9 @@ class InProcessSampler:
         return Unit(*(jax.device_put(x, sharding.named_sharding(self._mesh, x.shape, axes[: x.ndim])) for x in unit))
 
 
-def problem_words(problem_id: str) -> tuple[int, int]:
-    """Two 32-bit words that stand for a problem id in random keys."""
-    digest = hashlib.blake2b(problem_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+def _kind(request: SampleRequest) -> tuple[Any, ...]:
+    """What the requests of a unit have in common."""
+    return request.params, request.group_size, request.stop_tokens
 
 
 def unpack(samples: Any, row: int, rollouts: int, version: int) -> Iterator[Completion]:

@@ -37,7 +37,10 @@ class Sampler(Protocol):
         ...
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Uses `params` for everything sampled from now on, and marks its tokens with `version`."""
+        """Uses `params` for everything sampled from now on, and marks its tokens with `version`.
+
+        They are the learner's, of any float dtype: the sampler casts them to the one it computes in.
+        """
         ...
 
     def close(self) -> None:

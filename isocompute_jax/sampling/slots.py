@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params, SlotCache
-from isocompute_jax.sampling.decode import draw_uniforms, invert_cdf, nucleus
+from isocompute_jax.sampling.choice import pick
+from isocompute_jax.sampling.randomness import draw_uniforms
 
 ROW_MULTIPLE = 8
 """Numbers of slots per shard whose rows are all computed alike.
@@ -215,7 +216,7 @@ def advance(
         positions = jnp.where(running, slots.position, slots.cache.length)
         hidden, cache = model.extend_slots(config, params, slots.token[:, None], positions[:, None], None, slots.cache)
         scaled = model.logits(config, params, hidden[:, 0]) / slots.temperature[:, None]
-        token, logprob = _pick(scaled, slots.uniforms[every, slots.drawn], slots.top_p, running)
+        token, logprob = pick(scaled, slots.uniforms[every, slots.drawn], slots.top_p, running)
         ends = slots.stops[every, token]
         new = slots._replace(
             cache=cache,
@@ -253,24 +254,6 @@ def clear(slots: Slots, chosen: Bool[Array, "S"], *, mesh: Mesh | None = None) -
     """Zeroes the keys and values of the chosen slots: 0 x NaN, after weights that overflowed, would outlive them."""
     cache = SlotCache(*(jnp.where(chosen[:, None, None, None], 0, x) for x in slots.cache))
     return _constrain(slots._replace(cache=cache), mesh)
-
-
-def _pick(
-    scaled: Float[Array, "S V"], uniform: Float[Array, "S"], top_p: Float[Array, "S"], running: Bool[Array, "S"]
-) -> tuple[Int[Array, "S"], Float[Array, "S"]]:
-    """`decode.pick` with a top_p for each slot; nothing is sorted while every running slot has top_p = 1."""
-    logprobs = jax.nn.log_softmax(scaled, axis=-1)
-    probs = jnp.exp(logprobs)
-    cut = top_p < 1
-    # A condition of the one program, not a second program, whose logits might be rounded otherwise.
-    kept = jax.lax.cond(
-        jnp.any(running & cut),
-        lambda: ~cut[:, None] | nucleus(probs, top_p[:, None]),
-        lambda: jnp.ones(probs.shape, bool),
-    )
-    token, total = invert_cdf(jnp.where(kept, probs, 0.0), uniform)
-    picked = jnp.take_along_axis(logprobs, token[:, None], axis=-1)[:, 0]
-    return token, jnp.where(cut, picked - jnp.log(total[:, 0]), picked)
 
 
 def _idle(config: ModelConfig, slots: int, length: int, key_block: int) -> Slots:

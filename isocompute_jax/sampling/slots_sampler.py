@@ -16,10 +16,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from isocompute_jax import model
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.records.rollout import Completion, Problem
-from isocompute_jax.sampling.in_process import problem_words
+from isocompute_jax.records.rollout import Completion
+from isocompute_jax.sampling.randomness import problem_words
 from isocompute_jax.sampling.slots import (
     KEY_BLOCK,
     Admission,
@@ -46,7 +47,6 @@ class _Group:
 
     ticket: int
     request: SampleRequest
-    stop_tokens: tuple[int, ...]
     begun: int = 0
 
 
@@ -67,7 +67,7 @@ class _Rollout:
             logprobs=np.concatenate(self.logprobs),
             mask=np.ones(len(tokens), bool),
             policy_versions=np.concatenate(self.versions),
-            finish_reason="stop" if int(tokens[-1]) in self.group.stop_tokens else "length",
+            finish_reason="stop" if int(tokens[-1]) in self.group.request.stop_tokens else "length",
         )
 
 
@@ -79,7 +79,7 @@ class SlotSampler:
 
     Args:
       config: model shape.
-      params: weights to start from, version 0.
+      params: weights to start from, version 0; cast to the dtype of `config`.
       slots: sequences at once; a multiple of `slots.ROW_MULTIPLE` per shard, or the slot may show in the last digit.
       length: longest prompt and completion together, in tokens.
       chunk_steps: tokens drawn in each slot per call; cancelled and finished rollouts keep their slots until then.
@@ -99,7 +99,7 @@ class SlotSampler:
         mesh: Mesh | None = None,
     ):
         self._config = config
-        self._params = params
+        self._params = model.cast_params(params, config.dtype)
         self._version = 0
         self._chunk_steps = chunk_steps
         self._mesh = mesh
@@ -116,17 +116,15 @@ class SlotSampler:
 
     def compile(self) -> None:
         """Compiles everything, so that the first group does not wait for it. Nothing may run or wait."""
-        problem = Problem(id="", prompt="", answer="", task="")
-        request = SampleRequest(problem, np.zeros(2, np.int32), 1, 0, 0, SamplingParams(1.0, 1.0, 1))
-        self.submit(0, request, ())
+        self.submit(0, SampleRequest("", np.zeros(2, np.int32), 1, 0, 0, (), SamplingParams(1.0, 1.0, 1)))
         self.step()
         none = np.zeros(len(self._rollouts), bool)
         self._slots = clear(release(self._slots, none, mesh=self._mesh), none, mesh=self._mesh)
         self.tokens_generated = 0
 
-    def submit(self, ticket: int, request: SampleRequest, stop_tokens: Sequence[int]) -> None:
+    def submit(self, ticket: int, request: SampleRequest) -> None:
         """Queues a group, whose prompt and `max_tokens` fit `length`; `ticket` is what `step` calls it by."""
-        self._waiting.append(_Group(ticket, request, tuple(stop_tokens)))
+        self._waiting.append(_Group(ticket, request))
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forgets groups. Tickets that are not there are passed over."""
@@ -161,11 +159,11 @@ class SlotSampler:
         """Draws with `params` from now on, and marks what is drawn with `version`.
 
         Args:
-          params: like the old ones.
+          params: like the old ones, in any dtype; they are cast to the one it computes in.
           version: theirs.
           recompute: computes the keys and values of what is running anew, else those of the old weights stay.
         """
-        self._params = params
+        self._params = model.cast_params(params, self._config.dtype)
         self._version = version
         if recompute:
             self._prefill(
@@ -234,10 +232,10 @@ class SlotSampler:
             arrays.slot[i], arrays.source[i] = slot, source
             arrays.token[i], arrays.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
             arrays.left[i] = request.params.max_tokens
-            arrays.key_words[i] = (request.seed, request.step, *problem_words(request.problem.id))
+            arrays.key_words[i] = (request.seed, request.step, *problem_words(request.problem_id))
             arrays.rollout[i] = rollout.index
             arrays.temperature[i], arrays.top_p[i] = request.params.temperature, request.params.top_p
-            arrays.stops[i, list(rollout.group.stop_tokens)] = True
+            arrays.stops[i, list(request.stop_tokens)] = True
         return arrays
 
     def _harvest(self, drawn: Any) -> list[tuple[int, int, Completion]]:

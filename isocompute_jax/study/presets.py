@@ -14,8 +14,8 @@ from typing import Any
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
 from isocompute_jax.experiment.curate import CurationConfig
-from isocompute_jax.experiment.sweep import fixed_rollouts_per_step
 from isocompute_jax.learner import OptimizerConfig
+from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
 
 
 @dataclasses.dataclass(frozen=True)

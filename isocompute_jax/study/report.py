@@ -15,7 +15,7 @@ import numpy as np
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curate import RANGES
 from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.fit.sections import Section, Table
+from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
 
@@ -58,7 +58,7 @@ def problems_section(part: Slice, root: pathlib.Path) -> Section:
             f"answer token, and solves {curation['mean']:.1%} of {samples} samples on each of "
             f"{curation['problems']:,} problems. This report is about the {part.problem_set} set.",
         ),
-        table=Table(("set", f"avg@{samples}", "in range", "training", "validation"), rows),
+        table=ReportTable(("set", f"avg@{samples}", "in range", "training", "validation"), rows),
     )
 
 
@@ -89,7 +89,7 @@ def setup_section(preset: Preset, part: Slice, runs: Sequence[run_files.Run]) ->
     return Section(
         title="What was run",
         paragraphs=(part.question, "Everything that is not swept is the same in all runs."),
-        table=Table(("setting", "value"), rows),
+        table=ReportTable(("setting", "value"), rows),
     )
 
 
@@ -115,7 +115,7 @@ def cost_section(runs: Sequence[run_files.Run]) -> Section:
             f"{seconds / 60:.0f} core-minutes: {training / stepping:,.0f} rollouts per second of training on one core.",
             f"Sampler and learner agree on a token's log-probability to {difference:.1e} nats on average.",
         ),
-        table=Table(("phase", "seconds", "share"), rows),
+        table=ReportTable(("phase", "seconds", "share"), rows),
     )
 
 

@@ -16,17 +16,19 @@ import os
 import pathlib
 
 from isocompute_jax.experiment.base_model import train_base_model
-from isocompute_jax.experiment.config import RunConfig, differences, override
+from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curate import curate
-from isocompute_jax.experiment.sweep import PlannedRun, grid, run_sweep
 from isocompute_jax.fit import outputs
-from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.records.identity import differences
+from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.sweeps.executor import run_sweep
+from isocompute_jax.sweeps.grid import PlannedRun, grid
 from isocompute_jax.tasks import (
     load_tokenizer,
     make_problems,
@@ -64,7 +66,7 @@ def run_study(
     Raises:
       InputError: `workdir` holds another study.
       RunError: a training run failed (the others were finished first).
-      KeyboardInterrupt: interrupted; the same call goes on where it was.
+      KeyboardInterrupt: interrupted; the same call resumes it.
     """
     root = prepare(preset, workdir)
     make_problem_sets(preset, root)
@@ -78,12 +80,11 @@ def run_study(
 def open_study(preset: Preset, root: pathlib.Path) -> None:
     """Makes the directory, or checks that it holds this very study."""
     root.mkdir(parents=True, exist_ok=True)
-    ours = json.loads(json.dumps(dataclasses.asdict(preset)))
     path = root / STUDY
     if not path.exists():
-        run_files.write_atomic(path, json.dumps(ours, indent=1) + "\n")
+        run_files.write_atomic(path, json.dumps(dataclasses.asdict(preset), indent=1) + "\n")
         return
-    changed = differences(ours, json.loads(path.read_text(encoding="utf-8")), "study")
+    changed = differences(preset, json.loads(path.read_text(encoding="utf-8")), "study")
     if changed:
         raise InputError(
             f"--workdir={root} holds another study ({'; '.join(changed[:3])}): choose another --workdir, or remove it"
@@ -169,7 +170,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report.sections(preset, part, root)
-    outputs.analyse([runs], out, Options(title=part.question), before=before, after=after)
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=after)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 

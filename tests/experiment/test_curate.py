@@ -186,17 +186,18 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run):
     sampler = InProcessSampler(
         model_config,
         model.load_params(base_run.model, model_config),
-        stop_tokens=tokenizer.eos_ids,
         pad_token=tokenizer.pad_id,
         max_prompt_tokens=sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=64,
     )
     params = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=sampling.max_tokens)
-    sampler.submit([SampleRequest(p, tokenizer.encode(p.prompt), 24, 3, 0, params) for p in problems])
-    solved = {}
+    stop = tokenizer.eos_ids
+    sampler.submit([SampleRequest(p.id, tokenizer.encode(p.prompt), 24, 3, 0, stop, params) for p in problems])
+    solved, answers = {}, {p.id: p.answer for p in problems}
     for group in sampler.completed():
         texts = tokenizer.decode([completion.tokens for completion in group.completions])
-        solved[group.problem.id] = sum(re.findall(r"-?\d+", text)[-1:] == [group.problem.answer] for text in texts)
+        name = group.problem_id
+        solved[name] = sum(re.findall(r"-?\d+", text)[-1:] == [answers[name]] for text in texts)
     assert {p.id: round(p.measured["avg@24"] * 24) for p in measured} == solved
     assert [p.id for p in measured] == [p.id for p in problems]
     assert 0 < sum(solved.values()) < 24 * len(problems)

@@ -18,7 +18,7 @@ PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
 
 def make_requests(problems, step):
     params = SamplingParams(1.0, 1.0, 3)
-    return [SampleRequest(problem, np.array([1], np.int32), 2, 0, step, params) for problem in problems]
+    return [SampleRequest(problem.id, np.array([1], np.int32), 2, 0, step, (), params) for problem in problems]
 
 
 def make_stream(problems_per_batch=3):
@@ -31,7 +31,7 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
 
 
 def names(groups):
-    return [group.problem.id for group in groups]
+    return [group.problem_id for group in groups]
 
 
 def batches(num_steps, problems_per_batch=3):
@@ -69,9 +69,9 @@ def test_a_slow_group_is_waited_for_at_its_deadline_and_holds_back_no_one_before
     order = []
 
     def choose(out):
-        places = [i for i, (request, _) in enumerate(sampler.out) if (request.step, request.problem.id) != (1, slow)]
+        places = [i for i, (request, _) in enumerate(sampler.out) if (request.step, request.problem_id) != (1, slow)]
         place = places[-1] if places else 0  # the newest first, too
-        order.append((sampler.out[place][0].step, sampler.out[place][0].problem.id))
+        order.append((sampler.out[place][0].step, sampler.out[place][0].problem_id))
         return place
 
     sampler = ScriptedSampler(choose)

@@ -24,9 +24,9 @@ import pytest
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
-from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service import sampler_pb2_grpc
-from isocompute_jax.service.config import ServiceConfig
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto import sampler_pb2_grpc
 from tests.experiment import builders
 from tests.launch import processes
 from tests.model.tiny import random_params

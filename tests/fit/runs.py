@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isocompute_jax.fit.forms import hill
+from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, append_line
 
 BATCH = 8

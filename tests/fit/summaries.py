@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_runs
-from isocompute_jax.fit.figures import draw_figures
-from isocompute_jax.fit.forms import hill
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.summary import summarise
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.report.figures import draw_figures
+from isocompute_jax.fit.report.summary_json import summarise
 
 COLUMNS = (
     "run", "group_size", "problems_per_batch", "problem_set_size", "seed", "compute", "avg@4", "best@4", "worst@4",
@@ -48,7 +48,7 @@ def _summary() -> dict[str, Any]:
         path = pathlib.Path(root, "sweep.csv")
         with open(path, "w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        return summarise(analyse_runs([str(path)], Options(replicates=20, budgets=(3e5, 2e7))))
+        return summarise(analyse_runs([str(path)], AnalysisOptions(replicates=20, budgets=(3e5, 2e7))))
 
 
 def rich() -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from absl import flags as absl_flags
 
 from isocompute_jax.fit import flags
-from isocompute_jax.fit.methods import Grid
-from isocompute_jax.fit.recommend import LearningRate
+from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.records.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 from isocompute_jax import app
 from isocompute_jax.fit import flags
 from isocompute_jax.fit.__main__ import main
-from isocompute_jax.fit.forms import hill
+from isocompute_jax.fit.curves.forms import hill
 from tests.fit import frameworks
 
 PATTERN = r"--run_pattern=n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"

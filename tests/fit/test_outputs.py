@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
-from isocompute_jax.fit.findings import fits, frontier, headline
-from isocompute_jax.fit.inputs import ReadOptions
-from isocompute_jax.fit.options import Options
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.outputs import analyse
-from isocompute_jax.fit.sections import Section, Table
-from isocompute_jax.fit.summary import summarise
-from isocompute_jax.fit.terminal import headline_table
-from isocompute_jax.fit.wording import spent
+from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.report.findings import curve_findings as curves
+from isocompute_jax.fit.report.findings import frontier_findings as frontier
+from isocompute_jax.fit.report.findings import headline
+from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.summary_json import summarise
+from isocompute_jax.fit.report.terminal import headline_table
+from isocompute_jax.fit.report.wording import spent
 from isocompute_jax.records.errors import InputError
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
@@ -36,7 +38,7 @@ def written(tmp_path_factory):
     root = tmp_path_factory.mktemp("sweep")
     out = root / "out"
     write_sweep(root / "runs", noise=0.0)
-    extra = Section("How the runs were made", ("By hand & on purpose.",), table=Table(("a",), ((1.5,), (None,))))
+    extra = Section("How the runs were made", ("By hand & on purpose.",), table=ReportTable(("a",), ((1.5,), (None,))))
     found = analyse([root / "runs"], out, before=[extra])
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(found.summary))
@@ -122,11 +124,17 @@ def test_the_report_is_one_file_with_computed_findings(written):
 
 
 def summary_of(root, **options):
-    return summarise(analyse_runs([str(root)], Options(**options)))
+    return summarise(analyse_runs([str(root)], AnalysisOptions(**options)))
 
 
 def text_of(summary) -> str:
-    parts = (headline, fits.learning_curves, frontier.ties, frontier.optimal_group_size, frontier.targets)
+    parts = (
+        headline,
+        curves.learning_curves,
+        frontier.ties,
+        frontier.optimal_group_size,
+        frontier.targets,
+    )
     return " ".join(sentence for part in parts for sentence in part(summary))
 
 
@@ -169,14 +177,14 @@ def test_runs_that_never_learn_or_only_have_the_base_model(tmp_path):
     assert [curve["status"] for curve in summary["curves"]] == ["warning", "failed"]
     assert text_of(summary)
     with pytest.raises(InputError, match="no curve of"):
-        analyse_runs([str(tmp_path / "start")], Options())
+        analyse_runs([str(tmp_path / "start")], AnalysisOptions())
 
 
 def test_missing_targets_and_histograms_are_left_out(tmp_path):
     rows = ["run,group_size,problems_per_batch,compute,reward"]
     rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]
     (tmp_path / "curves.csv").write_text("\n".join(rows))
-    analyse([tmp_path / "curves.csv"], tmp_path / "out", Options(read=ReadOptions(metric="reward")))
+    analyse([tmp_path / "curves.csv"], tmp_path / "out", AnalysisOptions(read=ReadOptions(metric="reward")))
     assert {p.stem for p in (tmp_path / "out" / "figures").iterdir()} == {
         "learning_curves", "optimal_group_size", "profiles", "residuals", "forms", "holdout", "comparison"
     }  # fmt: skip
@@ -185,7 +193,7 @@ def test_missing_targets_and_histograms_are_left_out(tmp_path):
 @pytest.mark.parametrize("bad", [{"smoothing": 2}, {"bin_width": 1.5}, {"records": "bucketed"}])
 def test_bad_options_name_the_flag(bad):
     with pytest.raises(InputError, match=f"--{next(iter(bad))}"):
-        Options(**bad)
+        AnalysisOptions(**bad)
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
-from isocompute_jax.fit.forms import hill
-from isocompute_jax.fit.inputs import ReadOptions
-from isocompute_jax.fit.options import Options
-from isocompute_jax.fit.problem import FitOptions
-from isocompute_jax.fit.summary import summarise
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.report.summary_json import summarise
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG
 from tests.fit.runs import CROSSING, write_sweep
@@ -44,7 +44,7 @@ def table(path: pathlib.Path, *, noise: float = 0.0, **columns) -> pathlib.Path:
 
 @functools.cache
 def sliced(directory: pathlib.Path):
-    return analyse_runs([str(table(directory / "grid.csv"))], Options(read=READ, **QUICK))
+    return analyse_runs([str(table(directory / "grid.csv"))], AnalysisOptions(read=READ, **QUICK))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_free_frontier_gives_problems_per_batch_and_steps(found):
 def test_other_units_of_compute(tmp_path, found):
     """With 50 tokens per rollout everything happens at 50 times the compute, and epochs stay what they are."""
     path = table(tmp_path / "tokens.csv", tokens=lambda n, batch, c: 50 * c)
-    options = Options(read=ReadOptions(metric="reward", compute="tokens"), budgets=(5e6,), **QUICK)
+    options = AnalysisOptions(read=ReadOptions(metric="reward", compute="tokens"), budgets=(5e6,), **QUICK)
     other = analyse_runs([str(path)], options)
     pairs = list(zip(found.main.frontier.switches, other.main.frontier.switches, strict=True))
     assert len(pairs) == 2
@@ -109,7 +109,7 @@ def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
     for name, n in (("recipe a", 4), ("recipe b", 16)):
         lines += [f"{name},{c},{r}" for c, r in zip(COMPUTE, hill(COMPUTE, *truth(n, 16)), strict=True)]
     (tmp_path / "two.csv").write_text("\n".join(lines))
-    other = analyse_runs([str(tmp_path / "two.csv")], Options(read=READ, budgets=(1e5,), **QUICK))
+    other = analyse_runs([str(tmp_path / "two.csv")], AnalysisOptions(read=READ, budgets=(1e5,), **QUICK))
     assert [curve.configuration.name for curve in other.main.curves] == ["recipe a", "recipe b"]
     assert len(other.main.frontier.switches) == 1 and np.isnan(other.main.frontier.switches[0].epochs)
     assert other.allocation.status == "failed" and "unknown" in other.allocation.message
@@ -129,14 +129,14 @@ def test_weights_move_the_fit_towards_what_is_sure(tmp_path):
         text[i] = ",".join(cells)
     path.write_text("\n".join(text))
     plain, weighted = (
-        analyse_runs([str(path)], Options(read=READ, stderr_column=column, **QUICK)).main.fits[0].asymptote
+        analyse_runs([str(path)], AnalysisOptions(read=READ, stderr_column=column, **QUICK)).main.fits[0].asymptote
         for column in ("", "se")
     )
     assert weighted == pytest.approx(truth(4, 16)[1], abs=1e-4) and abs(plain - weighted) > 0.01
 
 
 def test_binomial_weights_by_hand(tmp_path):
-    options = Options(read=READ, evaluation_samples=96, **QUICK)
+    options = AnalysisOptions(read=READ, evaluation_samples=96, **QUICK)
     other = analyse_runs([str(table(tmp_path / "grid.csv"))], options)
     assert other.main.errors is not None
     share = (other.main.curves[0].reward * 96 + 2) / 100
@@ -145,7 +145,7 @@ def test_binomial_weights_by_hand(tmp_path):
 
 def test_a_missing_standard_error_names_the_flag(tmp_path):
     with pytest.raises(InputError, match="--stderr_column=nothing"):
-        analyse_runs([str(table(tmp_path / "grid.csv"))], Options(read=READ, stderr_column="nothing", **QUICK))
+        analyse_runs([str(table(tmp_path / "grid.csv"))], AnalysisOptions(read=READ, stderr_column="nothing", **QUICK))
 
 
 def test_the_learning_rate_comes_from_the_runs_or_else_from_the_paper(tmp_path, found):
@@ -154,7 +154,7 @@ def test_the_learning_rate_comes_from_the_runs_or_else_from_the_paper(tmp_path, 
         facts = json.loads(config.read_text())
         facts["config"]["optimizer"] = {"base_lr": 4e-4, "base_batch": 64, "lr_scaling_exponent": 0.5}
         config.write_text(json.dumps(facts))
-    (advice,) = analyse_runs([str(runs)], Options(budgets=(1e5,), **QUICK)).recommendations
+    (advice,) = analyse_runs([str(runs)], AnalysisOptions(budgets=(1e5,), **QUICK)).recommendations
     assert advice.group_size == 4
     assert advice.learning_rate == pytest.approx(4e-4 * np.sqrt(32 / 64))
     assert any("that of the runs" in reason for reason in advice.reasons)
@@ -163,7 +163,7 @@ def test_the_learning_rate_comes_from_the_runs_or_else_from_the_paper(tmp_path, 
 def test_a_budget_without_a_frontier_is_an_input_error(tmp_path):
     (tmp_path / "short.csv").write_text("run,group_size,problems_per_batch,compute,reward\na,4,8,1000,0.2\n")
     with pytest.raises(InputError, match="--budget"):
-        analyse_runs([str(tmp_path / "short.csv")], Options(read=READ, budgets=(1e4,), **QUICK))
+        analyse_runs([str(tmp_path / "short.csv")], AnalysisOptions(read=READ, budgets=(1e4,), **QUICK))
 
 
 def test_further_targets(tmp_path):
@@ -173,7 +173,7 @@ def test_further_targets(tmp_path):
         frugal=lambda n, batch, c: 0.9 - 0.02 * n + 1e-8 * c,
         length=lambda n, batch, c: 300.0 + n,
     )
-    other = analyse_runs([str(path)], Options(read=READ, targets=("frugal", "length", "absent"), **QUICK))
+    other = analyse_runs([str(path)], AnalysisOptions(read=READ, targets=("frugal", "length", "absent"), **QUICK))
     assert set(other.targets) == {"frugal"}
     assert {other.main.curves[s.index].configuration.group_size for s in other.targets["frugal"].frontier.segments} == {
         4
@@ -194,7 +194,7 @@ def ragged(path: pathlib.Path, ends: dict[int, float]) -> pathlib.Path:
 
 def test_who_stops_a_little_later_has_not_won(tmp_path):
     path = ragged(tmp_path / "ends.csv", {64: 1_196_032, 16: 1_198_080, 4: 1_200_000})
-    options = Options(read=READ, budgets=(1.2e6, 4e6), records="off", holdout=0.0, replicates=20)
+    options = AnalysisOptions(read=READ, budgets=(1.2e6, 4e6), records="off", holdout=0.0, replicates=20)
     other = analyse_runs([str(path)], options)
     sizes = [curve.configuration.group_size for curve in other.main.curves]
     assert [sizes[s.index] for s in other.main.frontier.segments] == [4, 16, 64]
@@ -208,7 +208,7 @@ def test_who_stops_a_little_later_has_not_won(tmp_path):
 def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
     """n = 64 stopped at 6e5, where it led: what n = 16 does alone after that is no lead."""
     path = ragged(tmp_path / "early.csv", {4: 1e6, 16: 1e6, 64: 6e5})
-    other = analyse_runs([str(path)], Options(read=READ, budgets=(8e5, 4e6), **QUICK))
+    other = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(8e5, 4e6), **QUICK))
     assert other.main.frontier.segments[-1].end == 1e6
     assert other.allocation.compute[-1] <= 6e5 * 1.02 and other.allocation.group_size[-1] == 64
     assert max(row["compute"] for row in summarise(other)["frontier"]["budgets"]) <= 6e5 * 1.02
@@ -218,7 +218,7 @@ def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
 
 
 def test_evaluations_outside_the_window_are_not_used(tmp_path):
-    options = Options(read=READ, fit=FitOptions(window=(5e3, 5e5)), **QUICK)
+    options = AnalysisOptions(read=READ, fit=FitOptions(window=(5e3, 5e5)), **QUICK)
     other = analyse_runs([str(table(tmp_path / "grid.csv"))], options)
     for curve, used, fit in zip(other.main.curves, other.main.used, other.main.fits, strict=True):
         np.testing.assert_array_equal(used, (curve.compute >= 5e3) & (curve.compute <= 5e5))
@@ -231,10 +231,10 @@ def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path):
         compute = np.geomspace(2e3, 1e6, points)
         lines += [f"s{seed},4,16,{seed},{c},{r}" for c, r in zip(compute, hill(compute, *truth(4, 16)), strict=True)]
     (tmp_path / "seeds.csv").write_text("\n".join(lines))
-    other = analyse_runs([str(tmp_path / "seeds.csv")], Options(read=READ, **QUICK))
+    other = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK))
     assert any("interpolates between evaluations" in text for text in other.warnings)
     assert not any("interpolates" in text for text in sliced_warnings(tmp_path))
 
 
 def sliced_warnings(tmp_path) -> tuple[str, ...]:
-    return analyse_runs([str(table(tmp_path / "grid.csv"))], Options(read=READ, **QUICK)).warnings
+    return analyse_runs([str(table(tmp_path / "grid.csv"))], AnalysisOptions(read=READ, **QUICK)).warnings

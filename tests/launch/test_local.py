@@ -24,7 +24,7 @@ exec {python} -m benchmarks.simulated "$@"
 """
 CALLS = """
 import json, pathlib, sys, grpc
-from isocompute_jax.service import sampler_pb2 as pb, sampler_pb2_grpc
+from isocompute_jax.service.proto import sampler_pb2 as pb, sampler_pb2_grpc
 out, endpoints, token_file = sys.argv[1:]
 statuses = []
 for endpoint in endpoints.split(","):

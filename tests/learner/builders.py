@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from isocompute_jax import learner, sharding
-from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 from tests.model.tiny import tiny_config
 
 PROMPT, LENGTH, GROUP, VOCAB = 6, 5, 4, 12
@@ -38,8 +38,7 @@ def make_group(rng, rewards, *, name="p", lengths=None) -> RolloutGroup:
             )
         )
     prompt = rng.integers(0, VOCAB, rng.integers(1, PROMPT + 1)).astype(np.int32)
-    problem = Problem(id=name, prompt="", answer="", task="test")
-    return RolloutGroup(problem, 0, prompt, tuple(completions), np.asarray(rewards, np.float32))
+    return RolloutGroup(name, 0, prompt, tuple(completions), np.asarray(rewards, np.float32))
 
 
 def make_groups(rewards=REWARDS, seed=0) -> list[RolloutGroup]:

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from isocompute_jax import learner
-from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
 from tests.model.tiny import random_params, tiny_config
 
@@ -20,20 +19,18 @@ def weights(seed=0):
     return random_params(CONFIG, seed)
 
 
-def make_request(name, *, seed=1, step=2, group_size=GROUP, params=PARAMS, prompt=None) -> SampleRequest:
+def make_request(name, *, seed=1, step=2, group_size=GROUP, params=PARAMS, prompt=None, stop=STOP) -> SampleRequest:
     """A request whose prompt (1 to PROMPT tokens) follows from its name."""
     if prompt is None:
         rng = np.random.default_rng(list(name.encode()))
         prompt = rng.integers(0, CONFIG.vocab_size, rng.integers(1, PROMPT + 1)).astype(np.int32)
-    problem = Problem(id=name, prompt="", answer="", task="test")
-    return SampleRequest(problem, np.asarray(prompt, np.int32), group_size, seed, step, params)
+    return SampleRequest(name, np.asarray(prompt, np.int32), group_size, seed, step, tuple(stop), params)
 
 
-def make_sampler(*, budget=8, stop=STOP, params=None, mesh=None) -> InProcessSampler:
+def make_sampler(*, config=CONFIG, budget=8, params=None, mesh=None) -> InProcessSampler:
     return InProcessSampler(
-        CONFIG,
+        config,
         weights() if params is None else params,
-        stop_tokens=stop,
         pad_token=0,
         max_prompt_tokens=PROMPT,
         max_rollouts_per_dispatch=budget,
@@ -45,7 +42,7 @@ def sample(requests, **options):
     """Groups by problem id."""
     sampler = make_sampler(**options)
     sampler.submit(requests)
-    return {group.problem.id: group for group in sampler.completed()}
+    return {group.problem_id: group for group in sampler.completed()}
 
 
 def token_lists(group):

@@ -18,7 +18,7 @@ def make_slots(*, config=CONFIG, params=None, slots=8, length=LENGTH, chunk_step
     )
 
 
-def make_requests(count, *, config=CONFIG, length=LENGTH, seed=0, max_group=5, top_p=(1.0, 0.8)):
+def make_requests(count, *, config=CONFIG, length=LENGTH, seed=0, max_group=5, top_p=(1.0, 0.8), stop=STOP):
     """Requests of all sizes, temperatures and lengths; some fill `length` to the last token."""
     rng = np.random.default_rng(seed)
     requests = []
@@ -31,18 +31,18 @@ def make_requests(count, *, config=CONFIG, length=LENGTH, seed=0, max_group=5, t
             max_tokens=int(rng.choice([1, room, rng.integers(1, room + 1)])),
         )
         size = int(rng.integers(1, max_group + 1))
-        requests.append(make_request(f"problem {number}", group_size=size, params=params, prompt=prompt))
+        requests.append(make_request(f"problem {number}", group_size=size, params=params, prompt=prompt, stop=stop))
     return requests
 
 
-def run(sampler, requests, *, stop=STOP, at_once=True):
+def run(sampler, requests, *, at_once=True):
     """Completions by [request number][rollout index], each there once; `at_once`, or a group more before every step."""
     done = collections.defaultdict(dict)
     waiting = collections.deque(enumerate(requests))
     while waiting or sampler.busy:
         while waiting:
             number, request = waiting.popleft()
-            sampler.submit(number, request, stop)
+            sampler.submit(number, request)
             if not at_once:
                 break
         collect(done, sampler.step())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.in_process import UnitShape, problem_words, unit_shape
+from isocompute_jax.sampling.in_process import UnitShape, unit_shape
 from tests.sampling.builders import (
     CONFIG,
     LENGTH,
@@ -94,36 +94,34 @@ def test_order_and_company_do_not_matter(groups):
 
 def test_groups_larger_than_the_budget_come_back_whole():
     """Ten rollouts in units of four: complete, in rollout order, each from a stream of its own."""
-    requests = [make_request(name, group_size=10) for name in NAMES[:2]]
-    pieces, whole = sample(requests, budget=4, stop=()), sample(requests, budget=64, stop=())
+    requests = [make_request(name, group_size=10, stop=()) for name in NAMES[:2]]
+    pieces, whole = sample(requests, budget=4), sample(requests, budget=64)
     assert list(pieces) == NAMES[:2]
     for name in NAMES[:2]:
         assert len(pieces[name].completions) == 10
         assert_same_group(pieces[name], whole[name], atol=1e-5)
         assert len({tuple(tokens) for tokens in token_lists(pieces[name])}) == 10
-    four = sample([make_request(NAMES[0])], budget=4, stop=())[NAMES[0]]
+    four = sample([make_request(NAMES[0], stop=())], budget=4)[NAMES[0]]
     assert token_lists(four) == token_lists(pieces[NAMES[0]])[:4]  # rollout i is rollout i in a group of any size
 
 
 def test_random_streams_are_keyed_by_seed_step_problem_and_rollout():
     """Changing any one of the four changes the draws; nothing else does."""
-    prompt = [3, 7, 1]
-    base = sample([make_request("same", prompt=prompt)], stop=())["same"]
-    again = sample([make_request("same", prompt=prompt)], stop=())["same"]
+    options = dict(prompt=[3, 7, 1], stop=())
+    base = sample([make_request("same", **options)])["same"]
+    again = sample([make_request("same", **options)])["same"]
     assert token_lists(base) == token_lists(again)
     changed = {
-        "seed": make_request("same", prompt=prompt, seed=2),
-        "step": make_request("same", prompt=prompt, step=3),
-        "swapped": make_request("same", prompt=prompt, seed=2, step=1),
-        "problem": make_request("same2", prompt=prompt),
+        "seed": make_request("same", **options, seed=2),
+        "step": make_request("same", **options, step=3),
+        "swapped": make_request("same", **options, seed=2, step=1),
+        "problem": make_request("same2", **options),
     }
     draws = {"base": token_lists(base)}
     for kind, request in changed.items():
-        draws[kind] = token_lists(sample([request], stop=())[request.problem.id])
+        draws[kind] = token_lists(sample([request])[request.problem_id])
     rollouts = [tuple(tokens) for lists in draws.values() for tokens in lists]
     assert len(set(rollouts)) == len(rollouts) == 5 * 4
-    assert problem_words("same") != problem_words("same2")
-    assert all(0 <= word < 2**32 for word in problem_words("same"))
 
 
 def test_update_weights_changes_the_distribution_and_the_marks():
@@ -144,6 +142,30 @@ def test_update_weights_changes_the_distribution_and_the_marks():
             assert np.abs(completion.logprobs - old_score).max() > 1e-3
             assert completion.policy_versions.tolist() == [3] * len(completion.tokens)
     assert list(sampler.completed()) == []
+
+
+def test_weights_are_cast_to_the_dtype_of_the_model():
+    """The learner's float32 masters, at the start and at an update; tokens are as if they had been cast before."""
+    config = dataclasses.replace(CONFIG, dtype="bfloat16")
+    drawn = []
+    for params in (weights(3), model.cast_params(weights(3), "bfloat16")):
+        sampler = make_sampler(config=config, params=params)
+        for version in (0, 1):
+            if version:
+                sampler.update_weights(params, version=1)
+            sampler.submit([make_request("ant")])
+            drawn += sampler.completed()
+    for group in drawn[1:]:
+        assert_same_group(group, drawn[0], atol=0)
+
+
+def test_stop_tokens_are_those_of_each_request():
+    requests = [make_request("ant", stop=()), make_request("bee"), make_request("cat", stop=[7])]
+    groups = sample(requests)
+    assert {c.finish_reason for c in groups["ant"].completions} == {"length"}
+    for request in requests:
+        for completion in groups[request.problem_id].completions:
+            assert (completion.finish_reason == "stop") == (completion.tokens[-1] in request.stop_tokens)
 
 
 def test_eight_devices_sample_what_one_does(groups):

@@ -9,8 +9,7 @@ import pytest
 
 from isocompute_jax import model, sharding
 from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.decode import draw_uniforms, pick
-from isocompute_jax.sampling.slots import _pick, admit, advance, init_slots, prefill, slot_multiple, slots_that_fit
+from isocompute_jax.sampling.slots import admit, advance, init_slots, prefill, slot_multiple, slots_that_fit
 from tests.model.tiny import random_params, tiny_config
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 from tests.sampling.slot_builders import assert_equal, make_requests, make_slots, run
@@ -69,42 +68,20 @@ def test_slots_draw_what_the_in_process_sampler_draws(key_block, top_p):
     drawn = run(make_slots(key_block=key_block), requests)
     assert {c.finish_reason for group in drawn.values() for c in group.values()} == {"stop", "length"}
     for number, request in enumerate(requests):
-        assert_equal(drawn[number], expected[request.problem.id], atol=1e-5)
+        assert_equal(drawn[number], expected[request.problem_id], atol=1e-5)
 
 
 def test_a_long_prompt_is_read_in_chunks():
     """A prompt of several chunks and blocks, beside one pass of the model over prompt and completion."""
     prompt = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 53)
-    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 11))
-    [drawn] = run(make_slots(length=64, key_block=16), [request], stop=()).values()
+    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 11), stop=())
+    [drawn] = run(make_slots(length=64, key_block=16), [request]).values()
     tokens = jnp.array([[*prompt, *completion.tokens] for completion in drawn.values()])
     assert tokens.shape == (2, 64)
     hidden, _ = jax.jit(model.prefill, static_argnums=0)(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
     scores = jax.nn.log_softmax(model.logits(CONFIG, weights(), hidden[:, 52:-1]) / 0.8)
     picked = np.take_along_axis(np.asarray(scores), np.asarray(tokens[:, 53:, None]), axis=2)[..., 0]
     np.testing.assert_allclose([c.logprobs for c in drawn.values()], picked, rtol=0, atol=1e-5)
-
-
-def test_uniforms_do_not_depend_on_how_many_are_drawn():
-    """What makes slots, which draw as many as fit a slot, agree with units, which draw `max_tokens`."""
-    words = np.array([[1, 2, 3, 4]], np.uint32)
-    rollouts = np.arange(3, dtype=np.uint32)[None]
-    long = draw_uniforms(words, rollouts, 64)
-    for length in (1, 2, 7, 33):
-        np.testing.assert_array_equal(draw_uniforms(words, rollouts, length), long[..., :length])
-
-
-@pytest.mark.parametrize("others", [1.0, 0.5])
-def test_each_slot_has_a_top_p_of_its_own(others):
-    scaled = 2 * jax.random.normal(jax.random.key(0), (6, 50))
-    uniform = jax.random.uniform(jax.random.key(1), (6,))
-    top_p = jnp.array([1.0, 0.7, 1.0, 0.3, others, others])
-    for running in (jnp.ones(6, bool), top_p == 1):
-        tokens, logprobs = jax.jit(_pick)(scaled, uniform, top_p, running)
-        for row in np.flatnonzero(running):
-            token, logprob = pick(scaled[row], uniform[row], top_p=float(top_p[row]))
-            assert tokens[row] == token
-            np.testing.assert_allclose(logprobs[row], logprob, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", [2, 6])  # unrolled, and a loop

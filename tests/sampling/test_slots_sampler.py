@@ -34,7 +34,7 @@ def test_every_rollout_comes_back_once(sampler, seed, events):
     for event, number in events:
         if event == "submit" and number not in submitted:
             submitted.add(number)
-            sampler.submit(number, requests[number], (0, 5))
+            sampler.submit(number, requests[number])
         elif event == "cancel":
             sampler.cancel([number])
             cancelled |= {number} & submitted
@@ -61,8 +61,8 @@ def reference(seed, number):
 
 
 def test_cancelled_groups_draw_no_more(sampler):
-    sampler.submit(0, make_request("a", group_size=3, params=SamplingParams(1.0, 1.0, 20)), ())
-    sampler.submit(1, make_request("b", group_size=2, params=SamplingParams(1.0, 1.0, 20)), ())
+    sampler.submit(0, make_request("a", group_size=3, params=SamplingParams(1.0, 1.0, 20), stop=()))
+    sampler.submit(1, make_request("b", group_size=2, params=SamplingParams(1.0, 1.0, 20), stop=()))
     assert sampler.step() == []
     drawn = sampler.tokens_generated
     sampler.cancel([0])
@@ -73,25 +73,25 @@ def test_cancelled_groups_draw_no_more(sampler):
 
 
 def test_one_token(sampler):
-    request = make_request("a", group_size=9, params=SamplingParams(1.0, 1.0, 1))
-    [done] = run(sampler, [request], stop=()).values()
+    request = make_request("a", group_size=9, params=SamplingParams(1.0, 1.0, 1), stop=())
+    [done] = run(sampler, [request]).values()
     assert all(len(c.tokens) == 1 and c.finish_reason == "length" for c in done.values())
 
 
 def test_stop_on_the_first_token(sampler):
     """Every token ends the completion, however many there are."""
-    request = make_request("a", group_size=9, params=SamplingParams(1.0, 1.0, 7))
-    [done] = run(sampler, [request], stop=range(CONFIG.vocab_size)).values()
+    request = make_request("a", group_size=9, params=SamplingParams(1.0, 1.0, 7), stop=range(CONFIG.vocab_size))
+    [done] = run(sampler, [request]).values()
     assert all(len(c.tokens) == 1 and c.finish_reason == "stop" for c in done.values())
 
 
 @pytest.mark.parametrize("prompt", [1, 2, 17, LENGTH - 1])
 def test_prompt_and_completion_fill_the_slot(sampler, prompt):
     tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, prompt)
-    request = make_request("a", prompt=tokens, params=SamplingParams(1.0, 1.0, LENGTH - prompt))
-    [done] = run(sampler, [request], stop=()).values()
+    request = make_request("a", prompt=tokens, params=SamplingParams(1.0, 1.0, LENGTH - prompt), stop=())
+    [done] = run(sampler, [request]).values()
     assert all(len(c.tokens) == LENGTH - prompt for c in done.values())
-    [whole] = run(make_slots(length=2 * LENGTH), [request], stop=()).values()
+    [whole] = run(make_slots(length=2 * LENGTH), [request]).values()
     assert_equal(done, whole, atol=1e-5)
 
 
@@ -105,15 +105,15 @@ def test_tokens_are_counted(sampler):
 def test_new_weights_in_flight(recompute):
     """Two tokens by the old weights, the rest by the new: versions are exact; recomputed keys give the new scores."""
     sampler = make_slots(chunk_steps=2)
-    request = make_request("a", group_size=11, params=PARAMS)  # three of them begin after the update
-    sampler.submit(0, request, ())
+    request = make_request("a", group_size=11, params=PARAMS, stop=())  # three of them begin after the update
+    sampler.submit(0, request)
     done = collections.defaultdict(dict)
     collect(done, sampler.step())
     sampler.update_weights(weights(1), version=7, recompute=recompute)
     while sampler.busy:
         collect(done, sampler.step())
     completions = tuple(done[0][i] for i in range(11))
-    group = RolloutGroup(request.problem, request.step, request.prompt_tokens, completions)
+    group = RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
     assert len(request.prompt_tokens) <= PROMPT
     [old] = learner_logprobs(weights(0), [group], PARAMS.temperature)
     [new] = learner_logprobs(weights(1), [group], PARAMS.temperature)

@@ -10,11 +10,12 @@ import numpy as np
 import xxhash
 
 from benchmarks.simulated_engine import SimulatedEngine
-from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service import sampler_pb2_grpc, wire
-from isocompute_jax.service.server import Server, ServerConfig
-from isocompute_jax.service.servicer import SERVICE
-from isocompute_jax.service.weights import TensorSpec, WeightFile, file_layout
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.proto import convert, sampler_pb2_grpc
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.refusals import SERVICE
+from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 
 TENSORS = (
     TensorSpec("embed", "bfloat16", (6, 4)),
@@ -163,7 +164,7 @@ def tensor_bytes(file: bytes, weights: WeightFile) -> dict[str, bytes]:
 
 def header(tensors: Sequence[TensorSpec] = TENSORS, **fields) -> pb.UpdateWeightsRequest:
     settings = {"session": "s", "version": 1, "sender": 0, "senders": 1} | fields
-    return pb.UpdateWeightsRequest(header=pb.WeightsHeader(tensors=wire.tensors_to_messages(tensors), **settings))
+    return pb.UpdateWeightsRequest(header=pb.WeightsHeader(tensors=convert.tensors_to_messages(tensors), **settings))
 
 
 def chunk(tensor: int, value: np.ndarray, offset: Sequence[int] | None = None) -> pb.UpdateWeightsRequest:

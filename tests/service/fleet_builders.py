@@ -14,11 +14,10 @@ import numpy as np
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.model import ModelConfig, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.records.rollout import Problem
-from isocompute_jax.service.config import ServiceConfig
-from isocompute_jax.service.fleet import RemoteSampler
-from isocompute_jax.service.server import Server, ServerConfig
-from isocompute_jax.service.weights import TensorSpec
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.server.server import Server, ServerConfig
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)
@@ -100,7 +99,6 @@ def fleet(
     sampler = RemoteSampler(
         ServiceConfig(**{**settings, **service}),
         CONFIG,
-        stop_tokens=STOP,
         session=session,
         in_flight=in_flight,
         start=start,
@@ -115,7 +113,7 @@ def fleet(
 def requests(count: int, *, group_size: int = 4, max_tokens: int = 64, first: int = 0) -> list[SampleRequest]:
     params = SamplingParams(1.0, 1.0, max_tokens)
     return [
-        SampleRequest(Problem(f"p{i}", "", "", "test"), np.array([3, 4], np.int32), group_size, 7, 0, params)
+        SampleRequest(f"p{i}", np.array([3, 4], np.int32), group_size, 7, 0, STOP, params)
         for i in range(first, first + count)
     ]
 

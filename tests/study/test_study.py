@@ -1,4 +1,4 @@
-"""The study: every stage does its work once, goes on where it was, and keeps to one preset per directory."""
+"""The study: every stage does its work once, resumes where it was, and keeps to one preset per directory."""
 
 import dataclasses
 import json
@@ -11,11 +11,11 @@ from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig
 from isocompute_jax.experiment.curate import CurationConfig
 from isocompute_jax.experiment.loop import train
-from isocompute_jax.experiment.sweep import SweepResult, open_state
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import PRESETS, SMOKE
+from isocompute_jax.sweeps.executor import SweepResult, open_state
 
 MICRO = dataclasses.replace(
     SMOKE,

@@ -22,9 +22,9 @@ from isocompute_jax import model
 from isocompute_jax.learner import completion_logprobs
 from isocompute_jax.model import EMBEDDED, ModelConfig, Params
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service import sampler_pb2 as pb
-from isocompute_jax.service import sampler_pb2_grpc, wire
-from isocompute_jax.service.weights import TensorSpec
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.proto import convert, sampler_pb2_grpc
+from isocompute_jax.service.proto import sampler_pb2 as pb
 
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -102,7 +102,7 @@ class Client:
 def messages(tensors: dict[str, np.ndarray], version: int, in_flight: int) -> Iterator[pb.UpdateWeightsRequest]:
     specs = [TensorSpec(name, str(value.dtype), value.shape) for name, value in tensors.items()]
     header = pb.WeightsHeader(
-        session="tests", version=version, tensors=wire.tensors_to_messages(specs), in_flight=in_flight, senders=1
+        session="tests", version=version, tensors=convert.tensors_to_messages(specs), in_flight=in_flight, senders=1
     )
     yield pb.UpdateWeightsRequest(header=header)
     for index, value in enumerate(tensors.values()):
@@ -119,7 +119,7 @@ def collect(replies) -> list[Completion]:
     for reply in replies:
         for message in reply.completions:
             assert message.index not in found
-            found[message.index] = wire.message_to_completion(message)
+            found[message.index] = convert.message_to_completion(message)
     return [found[index] for index in range(len(found))]
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.engines.vllm import environment, reaper
+from isocompute_jax.service.server.engines.vllm import environment, reaper
 
 
 def pretend(monkeypatch, versions):
@@ -49,7 +49,7 @@ def test_no_vllm_is_said(monkeypatch):
 
 PARENT = """
     import os, signal, subprocess, sys
-    from isocompute_jax.service.engines.vllm import reaper
+    from isocompute_jax.service.server.engines.vllm import reaper
     watcher = reaper.start(sys.argv[1])
     os.environ[reaper.MARK] = sys.argv[1]
     # A child of a child, in a session of its own: nothing but the mark ties it to this process.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.service import sampler_pb2 as pb
+from isocompute_jax.service.proto import sampler_pb2 as pb
 from tests.vllm import builders
 from tests.vllm.builders import LONG, SHORT, collect, gone, learner_logprobs, stacked, tensors_of
 

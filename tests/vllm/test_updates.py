@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
-from isocompute_jax.service import sampler_pb2 as pb
+from isocompute_jax.service.proto import sampler_pb2 as pb
 from tests.vllm import builders
 from tests.vllm.builders import LONG, SHORT, collect, learner_logprobs, stacked, tensors_of
 

@@ -22,11 +22,11 @@ from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
 from isocompute_jax.fit.laws.results import ChinchillaFit, ModelSizeFit
 from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
-from isocompute_jax.fit.provenance import SCHEMA_VERSION, input_row, plain, versions
+from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.inputs import RunCurve
+    from isocompute_jax.fit.read import RunCurve
 
 SLOPE_POINTS = 80
 BUDGETS = 9

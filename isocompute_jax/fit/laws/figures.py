@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from isocompute_jax.fit.figures.style import (
+from isocompute_jax.fit.laws.findings import METHODS
+from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,
     PALE,
@@ -24,8 +25,7 @@ from isocompute_jax.fit.figures.style import (
     picked,
     shades,
 )
-from isocompute_jax.fit.laws.findings import METHODS
-from isocompute_jax.fit.wording import scale
+from isocompute_jax.fit.report.wording import scale
 
 Summary = dict[str, Any]
 MOST_LABELLED = 10

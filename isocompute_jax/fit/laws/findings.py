@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isocompute_jax.fit.wording import MOST_LISTED, capital, figures, reach, scale, stated
+from isocompute_jax.fit.report.wording import MOST_LISTED, capital, figures, reach, scale, stated
 
 Summary = dict[str, Any]
 

@@ -13,7 +13,7 @@ from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.inputs import RunCurve
+    from isocompute_jax.fit.read import RunCurve
 
 NEEDS_PARAMS = "a column model_params (parameters N), e.g. --columns=THEIRS:model_params, or give it as a constant"
 NEEDS_TOKENS = "a column tokens, e.g. --columns=THEIRS:tokens"

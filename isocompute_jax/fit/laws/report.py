@@ -7,10 +7,10 @@ from typing import Any
 
 from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.findings import METHODS
-from isocompute_jax.fit.sections import Figures, Html, Section, Summary, Table
-from isocompute_jax.fit.tables import csv_text
-from isocompute_jax.fit.wording import aligned, reach, scale, wrapped
-from isocompute_jax.fit.wording import figures as number
+from isocompute_jax.fit.report.csv_tables import csv_text
+from isocompute_jax.fit.report.sections import Figures, Html, ReportTable, Section, Summary
+from isocompute_jax.fit.report.wording import aligned, reach, scale, wrapped
+from isocompute_jax.fit.report.wording import figures as number
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
@@ -53,7 +53,7 @@ def _lines(summary: Summary, figures: Figures) -> Section:
             "A ring marks a crossing inside the data of both models."
         ),
         findings=tuple(findings.crossings(summary)),
-        table=Table(
+        table=ReportTable(
             ("models", "cross at X", "95% interval", "inside both data", "better beyond", "remark"),
             tuple(
                 (
@@ -88,7 +88,7 @@ def _slopes(summary: Summary, figures: Figures) -> Section:
             "law, dashed where it is not identified. A diamond is the slope predicted from the smaller models alone."
         ),
         findings=tuple(findings.slopes(summary)),
-        table=Table(
+        table=ReportTable(
             ("model", "points", "k (law)", "k (own line)", "± / interval", "E"),
             tuple(
                 (scale(m["model_params"]), m["num_points"], m["k"], m["free_k"], m["free_k_error"], m["intercept"])
@@ -114,7 +114,7 @@ def _transfer(summary: Summary, figures: Figures) -> Section:
         alt="Predicted against measured reward of evaluations that were not fitted",
         how_to_read="Each dot is an evaluation that was not fitted; on the dashed line the prediction is right.",
         findings=tuple(findings.transfer(summary)) or ("There is nothing to predict: too few evaluations or models.",),
-        table=Table(
+        table=ReportTable(
             ("predicted", "model", "fitted", "scored", "error in ln L", "error in reward", "error of no change"),
             tuple(
                 (
@@ -136,7 +136,7 @@ def _reuse(summary: Summary) -> Section:
             f"reports no significant degradation up to about tau = {summary['reuse']['threshold']:g}.",
         ),
         findings=tuple(findings.data_reuse(summary)),
-        table=Table(
+        table=ReportTable(
             ("model", "problems D", "tau", "loss", "± (runs)", "runs"),
             tuple(
                 (scale(r["model_params"]), int(r["problem_set_size"]), r["tau"], r["loss"], r["error"], r["num_runs"])
@@ -162,7 +162,7 @@ def _prediction(summary: Summary, figures: Figures) -> Section:
         alt="Loss of the law against measured loss",
         how_to_read="Each dot is a run's loss, in the colour of its model size; on the dashed line the law is exact.",
         findings=tuple(findings.exponents(summary)),
-        table=Table(
+        table=ReportTable(
             ("fit", "parameter", "value", "95% interval", "remark"),
             tuple(
                 (
@@ -191,7 +191,7 @@ def _optimal(summary: Summary, figures: Figures) -> Section:
         alt="Lines of equal loss over parameters and tokens, with the compute-optimal path",
         how_to_read="Grey lines join N and D of equal loss; the dark line is the best N and D at each compute.",
         findings=tuple(findings.allocation(summary)),
-        table=Table(
+        table=ReportTable(
             ("fit", "C (FLOPs)", "N*", "95% interval", "D* (tokens)", "loss"),
             tuple(
                 (

@@ -1,0 +1,203 @@
+"""Seeds: the runs of one configuration are averaged at common compute before anything is fitted, and give the noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.results import Configuration
+
+SAME_COMPUTE = 0.02
+"""Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConfigurationRuns:
+    """The runs (one per seed) of one configuration."""
+
+    configuration: Configuration
+    runs: tuple[RunCurve, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """A configuration's mean learning curve in one metric.
+
+    Attributes:
+      configuration: which one.
+      seeds: the S seeds that were averaged.
+      compute: [E] rollouts, increasing; 0 is the base model.
+      per_seed: [S, E] reward.
+      reward: [E] mean over seeds.
+    """
+
+    configuration: Configuration
+    seeds: tuple[int, ...]
+    compute: np.ndarray
+    per_seed: np.ndarray
+
+    @property
+    def reward(self) -> np.ndarray:
+        """[E] mean over seeds."""
+        return self.per_seed.mean(axis=0)
+
+
+def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
+    """Groups runs into configurations, ordered by group size: all of config.json but the seed must agree."""
+    warnings = []
+    cells: dict[tuple, dict[int, RunCurve]] = {}
+    for run in runs:
+        unknown = () if run.facts.group_size else (run.run,)  # of a run whose n is unknown only the name tells
+        swept = tuple(sorted(run.identity.items(), key=lambda kv: kv[0]))
+        key = (run.facts.group_size, run.facts.problems_per_batch, *unknown, swept)
+        seeds = cells.setdefault(key, {})
+        if run.facts.seed in seeds:
+            same = seeds[run.facts.seed]
+            warnings.append(f"{run.source}: run {run.run} left out: same configuration and seed as {same.source}")
+            continue
+        seeds[run.facts.seed] = run
+    ordered = [
+        tuple(cells[key][seed] for seed in sorted(cells[key])) for key in sorted(cells, key=lambda k: (k[:2], str(k)))
+    ]
+    names = _names([members[0] for members in ordered])
+    groups = [
+        ConfigurationRuns(
+            Configuration(
+                name,
+                members[0].facts.group_size,
+                members[0].facts.problems_per_batch,
+                members[0].facts.problem_set_size,
+            ),
+            members,
+        )
+        for name, members in zip(names, ordered, strict=True)
+    ]
+    counts = {len(group.runs) for group in groups}
+    if len(counts) > 1:
+        listed = ", ".join(f"{group.configuration.name}: {len(group.runs)}" for group in groups)
+        warnings.append(f"configurations have different numbers of seeds ({listed})")
+    return groups, warnings
+
+
+def _names(members: Sequence[RunCurve]) -> list[str]:
+    """Short names that tell configurations apart: n, then B_problem, then the other fields that still differ."""
+    sizes = [f"n = {run.facts.group_size}" if run.facts.group_size else run.run for run in members]
+    if len(set(sizes)) == len(sizes):
+        return sizes
+    several = len({run.facts.problems_per_batch for run in members}) > 1
+    pairs = [
+        f"{size}, B = {run.facts.problems_per_batch}" if several else size
+        for size, run in zip(sizes, members, strict=True)
+    ]
+    names = []
+    for pair, run in zip(pairs, members, strict=True):
+        rivals = [other for name, other in zip(pairs, members, strict=True) if name == pair and other is not run]
+        fields = sorted(
+            key for key in run.identity if any(other.identity.get(key) != run.identity[key] for other in rivals)
+        )
+        names.append(", ".join([pair, *(f"{key.rsplit('.', 1)[-1]} = {run.identity[key]}" for key in fields[:3])]))
+    return names if len(set(names)) == len(names) else [f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = None) -> Curve | None:
+    """The mean curve of a configuration, over a range that all of the averaged seeds cover.
+
+    Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends. A
+    seed that broke off early is left out when the others have more evaluations without it (see `_longest_mean`). The
+    grid is that of the seed with the most evaluations; the others are read off by linear interpolation in log C.
+
+    Args:
+      group: the configuration's runs.
+      metric: column to average; runs without it are left out.
+      seed: take this seed alone; None for all of them.
+
+    Returns:
+      The curve, or None when no run has the metric.
+    """
+    series = []
+    for run in group.runs:
+        values = run.columns.get(metric, np.full_like(run.compute, np.nan))
+        known = ~np.isnan(values)
+        if known.any() and seed in (None, run.facts.seed):
+            series.append((run.facts.seed, run.compute[known], values[known]))
+    if not series:
+        return None
+    series = [series[i] for i in _longest_mean([compute[compute > 0] for _, compute, _ in series])]
+    grid = _shared_grid([compute[compute > 0] for _, compute, _ in series])
+    values = np.array([read_off(compute, reward, grid) for _, compute, reward in series])
+    if all(compute[0] == 0 for _, compute, _ in series):
+        base = np.array([[reward[0]] for _, _, reward in series])
+        grid, values = np.concatenate([[0.0], grid]), np.concatenate([base, values], axis=1)
+    return Curve(group.configuration, tuple(seed for seed, _, _ in series), grid, values)
+
+
+def rollouts_at(group: ConfigurationRuns, compute: float) -> float:
+    """Rollouts that a configuration has sampled at `compute` in another unit; beyond its data in proportion.
+
+    The mean over its runs; NaN when none of them knows its rollouts.
+    """
+    found = []
+    for run in group.runs:
+        spent = run.columns.get("compute")
+        if spent is None or not np.isfinite(spent[-1]) or run.compute[-1] <= 0:
+            continue
+        known = np.isfinite(spent)
+        inside = np.interp(compute, run.compute[known], spent[known])
+        found.append(max(inside, spent[-1] * compute / run.compute[-1]) if compute > run.compute[-1] else inside)
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:
+    """The computes of the series with the most points, within the range that every series covers."""
+    if not all(len(compute) for compute in computes):
+        return np.array([])
+    low, high = max(c[0] for c in computes), min(c[-1] for c in computes)
+    densest = max(computes, key=len)
+    return densest[(densest >= low) & (densest <= high)]
+
+
+def _longest_mean(computes: Sequence[np.ndarray]) -> list[int]:
+    """The series to average: of the k that reach furthest, the k with the most values (k x points); most of equals."""
+    furthest = sorted(range(len(computes)), key=lambda i: -computes[i][-1] if len(computes[i]) else 0.0)
+    choices = [furthest[:k] for k in range(len(furthest), 0, -1)]
+    return sorted(max(choices, key=lambda chosen: len(chosen) * len(_shared_grid([computes[i] for i in chosen]))))
+
+
+def uncovered(group: ConfigurationRuns, curve: Curve) -> str | None:
+    """What the mean of a configuration leaves unused because its seeds do not reach equally far; None if nothing."""
+    left_out = [str(run.facts.seed) for run in group.runs if run.facts.seed not in curve.seeds]
+    reach = max(run.compute[-1] for run in group.runs)
+    parts = []
+    if left_out:
+        parts.append(f"leaves out seed {', '.join(left_out)}, which breaks off early")
+    if len(curve.compute) and curve.compute[-1] < reach * (1 - SAME_COMPUTE):
+        parts.append(f"ends at compute {curve.compute[-1]:g}, although a seed reaches {reach:g}")
+    return f"{group.configuration.name}: the mean of its seeds {' and '.join(parts)}" if parts else None
+
+
+def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Reward at computes `at` > 0 by linear interpolation in log C between evaluations with compute > 0."""
+    trained = compute > 0
+    return np.interp(np.log(at), np.log(compute[trained]), reward[trained]) if trained.any() else np.empty(0)
+
+
+def clusters(compute: Sequence[float] | np.ndarray) -> list[list[float]]:
+    """Sorted distinct computes, those within `SAME_COMPUTE` of the first of them together."""
+    found: list[list[float]] = []
+    for value in np.unique(compute):
+        if found and value <= found[-1][0] * (1 + SAME_COMPUTE):
+            found[-1].append(float(value))
+        else:
+            found.append([float(value)])
+    return found
+
+
+def merge_close(compute: np.ndarray) -> np.ndarray:
+    """Sorted computes with those closer than `SAME_COMPUTE` merged: the innermost of the first cluster, else the least.
+
+    The innermost, so that the first budget lies inside every curve that begins there up to rounding.
+    """
+    return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])

@@ -1,0 +1,89 @@
+"""Who leads by the evaluations alone, without a fit, and who cannot be told from the leader within seed noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, Curve, merge_close, read_off
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Budget:
+    """How the configurations compare at one compute, from the evaluations themselves (no fit).
+
+    Attributes:
+      compute: rollouts.
+      mean: [K] mean reward over seeds; NaN where a configuration has no data.
+      seed_sd: standard deviation of one seed's reward, pooled over configurations; NaN with one seed each.
+      best: number of the configuration with the highest mean.
+      tied: those within one standard error of the difference of the best, itself included; only `best` without noise.
+    """
+
+    compute: float
+    mean: np.ndarray
+    seed_sd: float
+    best: int
+    tied: tuple[int, ...]
+
+
+def compare(curves: Sequence[Curve]) -> list[Budget]:
+    """Compares the configurations at every evaluated compute > 0, with ties inside seed noise."""
+    trained = [curve.compute[curve.compute > 0] for curve in curves]
+    if not any(len(compute) for compute in trained):
+        return []
+    return [_compare_at(float(c), curves) for c in merge_close(np.concatenate(trained))]
+
+
+def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
+    levels = [_level(curve, np.array([compute])) for curve in curves]
+    mean = np.array([np.nan if level is None else level.mean() for level in levels])
+    seeds = np.array([len(curve.seeds) for curve in curves])
+    seed_sd = _pooled_sd(levels)
+    best = int(np.nanargmax(mean))
+    error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
+    tied = {best} | {int(k) for k in np.flatnonzero(mean[best] - mean <= error)}
+    return Budget(compute, mean, seed_sd, best, tuple(sorted(tied)))
+
+
+def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarray) -> tuple[float, float]:
+    """How far `better` is ahead of `worse` on average over several budgets: (difference, its standard error).
+
+    A seed's evaluations move together, so each seed is averaged over the budgets first and counts as one observation;
+    the variance of these is pooled over configurations.
+
+    Args:
+      curves: all configurations.
+      better: number of one of them.
+      worse: number of another.
+      compute: [P] budgets.
+
+    Returns:
+      NaN for what the data do not give.
+    """
+    levels = [_level(curve, compute) for curve in curves]
+    one, other = levels[better], levels[worse]
+    if one is None or other is None:
+        return float("nan"), float("nan")
+    error = _pooled_sd(levels) * np.sqrt(1.0 / len(one) + 1.0 / len(other))
+    return float(one.mean() - other.mean()), float(error)
+
+
+def _level(curve: Curve, compute: np.ndarray) -> np.ndarray | None:
+    """[S] mean reward of each seed over budgets `compute`; None when the curve does not reach over all of them."""
+    trained = curve.compute[curve.compute > 0]
+    if not len(compute) or not len(trained):
+        return None
+    if compute.min() < trained[0] * (1 - SAME_COMPUTE) or compute.max() > trained[-1] * (1 + SAME_COMPUTE):
+        return None
+    return np.array([read_off(curve.compute, row, compute).mean() for row in curve.per_seed])
+
+
+def _pooled_sd(levels: Sequence[np.ndarray | None]) -> float:
+    """Standard deviation of one seed, pooled over configurations; NaN when none has two seeds."""
+    known = [level for level in levels if level is not None]
+    freedom = sum(len(level) - 1 for level in known)
+    squares = sum(float(np.sum((level - level.mean()) ** 2)) for level in known)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")

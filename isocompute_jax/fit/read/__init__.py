@@ -1,0 +1,12 @@
+"""Learning curves in: run directories and tables (CSV, JSONL, Parquet) of any framework become one `RunCurve` per run.
+
+A table in long form has the columns `run, group_size, problems_per_batch, compute, <metric...>` and optionally `step,
+tokens, gpu_hours, seed, eval_set, problem_set_size, model_params`; `layout` has the wide forms. Rows without the metric
+are log lines of something else. A bad row is reported with its file and line and left out; the rest goes on.
+"""
+
+from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
+from isocompute_jax.fit.read.reader import read_curves
+from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
+
+__all__ = ["MAX_POINTS", "SOLVE_SHARES", "ReadOptions", "RunCurve", "parse_columns", "read_curves"]

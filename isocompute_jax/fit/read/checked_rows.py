@@ -1,0 +1,308 @@
+"""Rows in long form are checked one block at a time and gathered by run; what is kept is numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.blocks import Block, TableError
+from isocompute_jax.fit.read.notices import Notices, shown
+from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
+from isocompute_jax.fit.read.run_curve import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
+from isocompute_jax.fit.read.table_layout import OURS
+
+ROUNDING = 1e-9
+"""A reward so far outside of the range is taken as its end."""
+
+MAX_RUNS = 10_000
+"""More runs in one table mean that its `run` column is something else."""
+
+MEASURES = ("compute", "step", "tokens", "gpu_hours")
+IDENTITY = tuple(name for name in FACTS if name != "num_steps")
+"""Facts that tell runs apart in a table without a `run` column."""
+
+ROUNDED = frozenset({"model_params", "problem_set_size"})
+"""Facts that tables may give with a fraction, where they were computed ..."""
+LEAST_ROUNDED = 1000
+"""... and that are large: 1.5 parameters are billions, which is for their writer to say."""
+
+HISTOGRAM = "solve_rate_histogram"
+
+
+class Collector:
+    """Gathers the runs of one table.
+
+    Args:
+      source: the table.
+      options: as given.
+      notices: where bad rows are reported.
+      name: the run's name when a table says nothing about runs.
+      facts: what is known about every row (a run directory's config.json).
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: ReadOptions,
+        notices: Notices,
+        *,
+        name: str,
+        facts: Mapping[str, int] | None,
+    ) -> None:
+        self.rows_with_metric = 0
+        self._source, self._options, self._notices = source, options, notices
+        self._name, self._given = name, facts
+        self._runs: dict[str, int] = {}
+        self._facts = np.empty((0, len(FACTS)))
+        self._chunks: list[dict[str, np.ndarray]] = []
+        self._left_out: dict[str, list[tuple[str, int]]] = {}
+
+    def add(self, block: Block) -> None:
+        """Takes the rows that have the metric and belong to the evaluation set; reports those that are wrong."""
+        metric = self._options.metric
+        if metric not in block.columns:
+            return
+        block = block.keep(~cells.blank(block.columns[metric]))
+        block = block.keep(self._in_eval_set(block))
+        self.rows_with_metric += len(block.lines)
+        for check in (self._without_run, self._wrong_facts, self._wrong_metric, self._wrong_axis):
+            if len(block.lines):
+                block = block.keep(~check(block))
+        if not len(block.lines):
+            return
+        runs, facts = self._codes(block), self._fact_numbers(block)
+        good = ~self._changed_facts(block, runs, facts)
+        block, runs = block.keep(good), runs[good]
+        self._chunks.append({"": runs.astype(np.int16), "line": block.lines} | self._numbers(block))
+
+    def _in_eval_set(self, block: Block) -> np.ndarray:
+        if "eval_set" not in block.columns:
+            return np.ones(len(block.lines), dtype=bool)
+        codes, names = cells.texts(block.columns["eval_set"])
+        return np.array([name == self._options.eval_set for name in names] + [True], dtype=bool)[codes]
+
+    def _without_run(self, block: Block) -> np.ndarray:
+        if self._given is not None or "run" not in block.columns:
+            return np.zeros(len(block.lines), dtype=bool)
+        bad = cells.texts(block.columns["run"])[0] < 0
+        self._report(block, "row left out without a run", bad, lambda i: "it has no `run`")
+        return bad
+
+    def _wrong_facts(self, block: Block) -> np.ndarray:
+        wrong = np.zeros(len(block.lines), dtype=bool)
+        if self._given is not None:
+            return wrong
+        for name, values in self._fact_numbers(block).items():
+            given = block.columns[name]
+            whole = (values >= 0) & (values < 2**63) & (values == np.floor(values))
+            bad = ~cells.blank(given) & ~whole
+            self._report(
+                block,
+                f"row left out for its {name}",
+                bad & ~wrong,
+                lambda i, name=name, given=given: f"{name} is {shown(cells.cell(given, i))}, not a whole number",
+            )
+            wrong |= bad
+        return wrong
+
+    def _wrong_metric(self, block: Block) -> np.ndarray:
+        name, (low, high) = self._options.metric, self._options.reward_range
+        given = block.columns[name]
+        values = cells.numbers(given)
+        bad = ~((values >= low - ROUNDING) & (values <= high + ROUNDING))
+        wanted = f"in [{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
+        self._report(
+            block,
+            f"row left out for its {name}",
+            bad,
+            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number {wanted}",
+        )
+        return bad
+
+    def _wrong_axis(self, block: Block) -> np.ndarray:
+        name = UNITS[self._options.compute]
+        if name not in block.columns:
+            return np.zeros(len(block.lines), dtype=bool)
+        given = block.columns[name]
+        bad = ~(cells.numbers(given) >= 0) & ~cells.blank(given)
+        self._report(
+            block,
+            f"row left out for its {name}",
+            bad,
+            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number of at least 0",
+        )
+        return bad
+
+    def _changed_facts(self, block: Block, runs: np.ndarray, facts: dict[str, np.ndarray]) -> np.ndarray:
+        """[n] bool: rows that contradict what the run's earlier rows said; takes note of what is new."""
+        wrong = np.zeros(len(runs), dtype=bool)
+        for name, values in facts.items():
+            column = FACTS.index(name)
+            known = np.flatnonzero(np.isfinite(values))
+            codes, first = np.unique(runs[known], return_index=True)
+            unset = np.isnan(self._facts[codes, column])
+            self._facts[codes[unset], column] = values[known[first[unset]]]
+            before = self._facts[runs, column]
+            bad = np.isfinite(values) & (values != before)
+            self._report(
+                block,
+                f"row left out for its {name}",
+                bad & ~wrong,
+                lambda i, name=name, values=values, before=before: (
+                    f"{name} is {values[i]:g}, but the run began with {before[i]:g}"
+                ),
+            )
+            wrong |= bad
+        return wrong
+
+    def _fact_numbers(self, block: Block) -> dict[str, np.ndarray]:
+        if self._given is not None:
+            return {}
+        found = {name: cells.numbers(block.columns[name]) for name in FACTS if name in block.columns}
+        for name in ROUNDED & found.keys():
+            found[name] = np.where(found[name] >= LEAST_ROUNDED, np.round(found[name]), found[name])
+        return found
+
+    def _codes(self, block: Block) -> np.ndarray:
+        """[n] number of each row's run."""
+        count = len(block.lines)
+        if self._given is None and "run" in block.columns:
+            codes, names = cells.texts(block.columns["run"])
+            return np.array([self._code(name) for name in names])[codes]
+        facts = {name: values for name, values in self._fact_numbers(block).items() if name in IDENTITY}
+        if not facts:
+            return np.full(count, self._code(self._name))
+        rows = np.nan_to_num(np.stack(list(facts.values()), axis=1), nan=-1.0)
+        distinct, codes = np.unique(rows, axis=0, return_inverse=True)
+        told = [
+            [f"{name}={value:.0f}" for name, value in zip(facts, row, strict=True) if value >= 0] for row in distinct
+        ]
+        return np.array([self._code(", ".join([self._name, *parts])) for parts in told])[codes.reshape(-1)]
+
+    def _code(self, run: str) -> int:
+        code = self._runs.setdefault(run, len(self._runs))
+        if code >= MAX_RUNS:
+            raise TableError(f"it has more than {MAX_RUNS} runs; is its `run` column the name of a run?")
+        if code >= len(self._facts):
+            more = np.full((len(self._facts) + 16, len(FACTS)), np.nan)
+            self._facts = np.concatenate([self._facts, more])
+        return code
+
+    def _numbers(self, block: Block) -> dict[str, np.ndarray]:
+        metric = self._options.metric
+        wanted = [metric, *(name for name in MEASURES if name in block.columns)]
+        wanted += [name for name in block.columns if name not in (*wanted, *OURS, HISTOGRAM)]
+        found = {name: cells.numbers(block.columns[name]) for name in wanted}
+        found[metric] = np.clip(found[metric], *self._options.reward_range)
+        if HISTOGRAM in block.columns:
+            values = block.columns[HISTOGRAM]
+            counts = [solve_shares(cells.cell(values, i)) for i in range(len(values))]
+            found |= dict(zip(SOLVE_SHARES, np.array(counts).T, strict=True))
+        return {name: values for name, values in found.items() if name in MEASURES or np.isfinite(values).any()}
+
+    def _report(self, block: Block, kind: str, bad: np.ndarray, reason: Callable[[int], str]) -> None:
+        self._notices.rows(
+            str(self._source.path),
+            kind,
+            bad,
+            lambda i: f"{self._source.where(block.lines[i])}: row left out: {reason(i)}",
+        )
+
+    def runs(self) -> Iterator[Readings]:
+        """The runs in order of their first rows, with compute on every row; empties the collector."""
+        if not self._chunks:
+            return
+        sizes = [len(chunk[""]) for chunk in self._chunks]
+        names = list(dict.fromkeys(name for chunk in self._chunks for name in chunk))
+        columns = {
+            name: np.concatenate([
+                chunk.pop(name) if name in chunk else np.full(size, np.nan)
+                for chunk, size in zip(self._chunks, sizes, strict=True)
+            ])
+            for name in names
+        }  # fmt: skip
+        self._chunks = []
+        codes, lines = columns.pop(""), columns.pop("line")
+        if np.any(np.diff(codes) < 0):  # else the rows of each run stand together, and slices need no copies
+            order = np.argsort(codes, kind="stable")
+            lines, columns = lines[order], {name: columns.pop(name)[order] for name in list(columns)}
+        ends = np.cumsum(np.bincount(codes, minlength=len(self._runs)))
+        for run, code in self._runs.items():
+            rows = slice(ends[code - 1] if code else 0, ends[code])
+            if rows.start < rows.stop:
+                own = {name: values[rows] for name, values in columns.items()}
+                readings = self._readings(run, self._known(run, code), lines[rows], own)
+                if readings is not None:
+                    yield readings
+        self._report_left_out()
+
+    def _report_left_out(self) -> None:
+        """Runs without compute: one message for all that lack the same."""
+        for remedy, found in self._left_out.items():
+            run, line = found[0]
+            which = f"run {run}" if len(found) == 1 else f"{len(found)} runs, the first of them {run},"
+            text = f"{self._source.where(line)}: {which} left out: {remedy}"
+            self._notices.finding(self._source.path, "run left out without compute", text)
+
+    def _known(self, run: str, code: int) -> dict[str, int]:
+        """The facts of a run: config.json or the table, else its name, else the constants."""
+        if self._given is not None:
+            return dict(self._given)
+        known = {name: int(value) for name, value in zip(FACTS, self._facts[code], strict=True) if value == value}
+        known = {name: value for name, value in known.items() if value > 0 or name == "seed"}
+        named = facts_of_name(run, self._options.run_pattern) if self._options.run_pattern else {}
+        if named is None:
+            text = f"{self._source.path}: run {run}: --run_pattern={self._options.run_pattern} does not fit its name"
+            self._notices.finding(self._source.path, "run whose name --run_pattern does not fit", text)
+        constants = {name: int(value) for name, value in self._options.constants.items()}
+        return constants | (named or {}) | known
+
+    def _readings(
+        self, run: str, facts: dict[str, int], lines: np.ndarray, columns: dict[str, np.ndarray]
+    ) -> Readings | None:
+        """Derives rollouts where a table gives none: step x problems_per_batch x group_size (REFERENCE section 1)."""
+        nothing = np.full(len(lines), np.nan)
+        per_step = facts.get("problems_per_batch", 0) * facts.get("group_size", 0)
+        step = columns.get("step", nothing)
+        if self._given is None and per_step and not np.isfinite(columns.get("compute", nothing)).any():
+            with np.errstate(over="ignore"):
+                derived = step * per_step
+            columns["compute"] = np.where(np.isfinite(derived), derived, np.nan)
+        axis = columns.get(UNITS[self._options.compute], nothing)
+        known = axis >= 0
+        if not known.any():
+            self._left_out.setdefault(self._remedy(facts, step), []).append((run, int(lines[0])))
+            return None
+        name = UNITS[self._options.compute]
+        self._notices.rows(
+            str(self._source.path),
+            f"row left out without {name}",
+            ~known,
+            lambda i: f"{self._source.where(lines[i])}: row left out: its {name} is neither given nor can be derived",
+        )
+        if not known.all():
+            lines, axis, columns = lines[known], axis[known], {key: values[known] for key, values in columns.items()}
+        columns = {key: values for key, values in columns.items() if np.isfinite(values).any()}
+        return Readings(run, facts, lines, axis, columns)
+
+    def _remedy(self, facts: dict[str, int], step: np.ndarray) -> str:
+        name = UNITS[self._options.compute]
+        if name != "compute":
+            return f"no row has its {name} (--compute={self._options.compute}); say --columns=THEIRS:{name}"
+        if not np.isfinite(step).any():
+            return "neither compute nor step is given; say --columns=THEIRS:compute or --columns=THEIRS:step"
+        unknown = [fact for fact in ("group_size", "problems_per_batch") if not facts.get(fact)]
+        ways = [
+            f"{fact} by --columns=THEIRS:{fact}, --constants={fact}=N or (?P<{fact}>\\d+) in --run_pattern"
+            for fact in unknown
+        ]
+        return (
+            "compute is not given, and step x problems_per_batch x group_size lacks "
+            f"{' and '.join(unknown)}; give --columns=THEIRS:compute, or {' and '.join(ways)}, "
+            "or fit curves over steps by --compute=steps"
+            if unknown
+            else "no row's step is a number of at least 0"
+        )

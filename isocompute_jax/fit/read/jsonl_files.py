@@ -1,0 +1,147 @@
+"""JSONL in: Arrow's JSON reader, a block of lines at a time, and Python's own for a block that it refuses.
+
+What Arrow refuses is a line that is no JSON object, and a column that changes its type, which JSON may. Such a block is
+read line by line, so that what is wrong is reported with its line and the rest is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+from isocompute_jax.fit.read.blocks import (
+    BYTE_ORDER_MARK,
+    Advance,
+    Block,
+    TableError,
+    TableFile,
+    check_text,
+    unpacked,
+)
+from isocompute_jax.fit.read.notices import Notices, shown
+
+BLOCK_BYTES = 1 << 18
+"""Small: Arrow gives every row of a block a cell for every name in it, those inside of nested objects included."""
+MAX_LINE = 1 << 26
+MAX_OPENINGS = 256
+"""Opening brackets in a line that Arrow gets to see: it recurses, and overflows the stack at some thousands."""
+NEWLINE, RETURN, OPENING, CLOSING = b"\n\r{}"
+
+
+def open_jsonl(path: pathlib.Path) -> TableFile:
+    """Checks that a JSONL file is text. Its columns are known block by block.
+
+    Raises:
+      TableError: it is empty, or is not text.
+    """
+    check_text(path)
+    return TableFile(path, "", None, _JsonlFile(path).blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _JsonlFile:
+    """A JSONL file."""
+
+    path: pathlib.Path
+
+    def blocks(self, wanted: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
+        """Every column of every block."""
+        del wanted
+        line = 1
+        with unpacked(self.path) as (file, stream):
+            for text in _whole_lines(stream):
+                advance(file.tell())
+                text = text.removeprefix(BYTE_ORDER_MARK) if line == 1 else text
+                text = text if text.isascii() else text.decode("utf-8", errors="replace").encode()
+                block = _arrow_block(text, line) or self._block_by_lines(text, line, notices)
+                if len(block.lines):
+                    yield block
+                line += text.count(b"\n")
+
+    def _block_by_lines(self, text: bytes, first: int, notices: Notices) -> Block:
+        rows = {}
+        for line, row in enumerate(text.split(b"\n"), first):
+            if row.strip():
+                try:
+                    rows[line] = _parsed(row)
+                except ValueError as error:
+                    message = f"{self.path}:{line}: row left out: {error}"
+                    notices.finding(self.path, "row left out that is not a JSON object", message)
+        names = dict.fromkeys(name for row in rows.values() for name in row)
+        lines = np.array(list(rows), dtype=np.int64)
+        return Block(lines, {name: [row.get(name) for row in rows.values()] for name in names})
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The content in pieces of about `BLOCK_BYTES` that end where a line does."""
+    parts: list[bytes] = []
+    while data := stream.read(BLOCK_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*parts, data[:end]])
+            parts = []
+        parts.append(data[end:])
+        if sum(map(len, parts)) > MAX_LINE:
+            raise TableError(f"a line is longer than {MAX_LINE >> 20} megabytes: it is not JSONL")
+    if any(parts):
+        yield b"".join(parts)
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({str(error)[:100]})") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object but {shown(row)}")
+    return row
+
+
+def _arrow_block(text: bytes, first: int) -> Block | None:
+    """The rows of some lines, the first of them numbered `first`; None where only Python can tell what they are."""
+    rows = _object_lines(text)
+    if rows is None:
+        return None
+    try:
+        table = _read(text, None)
+        dates = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+        if dates:  # a run's name, say, that is a date
+            as_text = pa.schema([(name, pa.string()) for name in dates])
+            table = _read(text, as_text).select(table.column_names)
+    except pa.ArrowException:
+        return None
+    if table.num_rows != len(rows):
+        return None
+    return Block(first + rows, {name: table.column(name).combine_chunks() for name in table.column_names})
+
+
+def _object_lines(text: bytes) -> np.ndarray | None:
+    """[n] places, from 0, of the lines that are not blank; None unless each looks like one object that is not too deep.
+
+    A line that begins with { and ends with } is one object or several, never a part of one: between two lines within
+    an object there is something else at the end of the first or at the start of the second.
+    """
+    content = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(content == NEWLINE)
+    ends = ends if text.endswith(b"\n") else np.append(ends, len(content))
+    starts = np.append(0, ends[:-1] + 1)
+    rows = np.flatnonzero(ends > starts)
+    starts, ends = starts[rows], ends[rows]
+    ends = ends - (content[ends - 1] == RETURN)
+    if not len(rows) or not np.all(content[starts] == OPENING) or not np.all(content[ends - 1] == CLOSING):
+        return None
+    openings = np.add.reduceat((content | 0x20) == OPENING, starts, dtype=np.int32)  # of [ and {, which this bit tells
+    return rows if openings.max() <= MAX_OPENINGS else None
+
+
+def _read(text: bytes, schema: pa.Schema | None) -> pa.Table:
+    options = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    parse = pa_json.ParseOptions(explicit_schema=schema, newlines_in_values=False)
+    return pa_json.read_json(pa.BufferReader(text), read_options=options, parse_options=parse)

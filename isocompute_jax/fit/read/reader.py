@@ -1,0 +1,311 @@
+"""Everything --runs names, read in order: sources, then each run directory and table, then seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import itertools
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import rich.console
+import rich.progress
+
+from isocompute_jax.fit.read.blocks import READ_ERRORS, Advance, Block, TableError, TableFile
+from isocompute_jax.fit.read.checked_rows import Collector
+from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
+from isocompute_jax.fit.read.read_options import ReadOptions
+from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
+from isocompute_jax.fit.read.run_directory import read_directory
+from isocompute_jax.fit.read.sources import Sources, find_sources
+from isocompute_jax.fit.read.table_files import open_table
+from isocompute_jax.fit.read.table_layout import (
+    EVERY_OTHER,
+    Layout,
+    missing_axis,
+    missing_metric,
+    numeric,
+    plan,
+    unnamed,
+)
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
+from isocompute_jax.records.run_files import EVAL
+
+EXTRAS_BYTES = 100_000_000
+"""Tables up to this size (a tenth of it when packed) keep every numeric column; larger ones what is asked for."""
+
+LARGE_BYTES = 50_000_000
+"""Inputs above this size show their progress even when stderr is not a terminal."""
+
+
+def read_curves(
+    sources: Sequence[str], options: ReadOptions, *, progress: bool = False
+) -> tuple[list[RunCurve], list[str]]:
+    """Reads every run that `sources` name and that has evaluations of the metric.
+
+    Tables of any size are read in bounded memory: about 8 bytes per row and column among the metric, `compute`, `step`,
+    `tokens`, `gpu_hours`, avg@k, best@k and worst@k. Tables up to `EXTRAS_BYTES` keep their other numeric columns.
+    A run of more than `MAX_POINTS` evaluations is averaged into bins. A run whose seed nothing tells gets the next free
+    number among the runs of its configuration, in order of their names.
+
+    Args:
+      sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs.
+      options: what the columns mean.
+      progress: show the bytes read on stderr.
+
+    Returns:
+      The runs in order of sources, and a warning for each thing that was left out or is to be known.
+
+    Raises:
+      InputError: a source does not exist, nothing usable was found, or a finding under `options.strict`.
+    """
+    notices = Notices()
+    found = find_sources(sources, notices)
+    reader = _Reader(options, notices)
+    with _progress_bar(found, show=progress) as advance:
+        for path in found.directories:
+            reader.directory(path, advance)
+        for path in found.tables:
+            reader.table(path, advance)
+    reader.report_unused_columns()
+    curves = _number_seeds(reader.curves, reader.seeded, notices)
+    details = "".join(f"\n  {text}" for text in notices.texts()[:MAX_REPEATED])
+    if options.strict and notices.findings:
+        raise InputError(f"--strict: {notices.findings} findings in {', '.join(map(str, sources))}{details}")
+    if not curves:
+        where = ", ".join(map(str, sources))
+        raise InputError(f"--runs: no usable run with {options.metric} on {options.eval_set} in {where}{details}")
+    return curves, notices.texts()
+
+
+class _Reader:
+    """Reads run directories and tables into `curves` [R]; `seeded` [R] says whose seed is known."""
+
+    def __init__(self, options: ReadOptions, notices: Notices) -> None:
+        self.curves: list[RunCurve] = []
+        self.seeded: list[bool] = []
+        self._options, self._notices = options, notices
+        self._headers: set[str] = set()
+        self._tables = 0
+        self._said_large: set[pathlib.Path] = set()
+
+    def _curve(self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool) -> RunCurve:
+        single = self._options.single_points
+        return make_curve(
+            readings, source, self._notices, metric=self._options.metric, identity=identity, finished=finished,
+            single_points=single,
+        )  # fmt: skip
+
+    def directory(self, path: pathlib.Path, advance: Advance) -> None:
+        """Adds the curve of a run directory. Only config.json and eval.jsonl are read: metrics.jsonl can be large."""
+        try:
+            run = read_directory(path)
+        except InputError as error:
+            self._notices.finding(path, "run directory", str(error))
+            return
+        for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
+            curve = self._curve(readings, source, run.identity, finished=run.finished)
+            self.curves.append(curve)
+            self.seeded.append(True)
+            if not run.finished:
+                text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
+                self._notices.note("--runs", "run that is not finished", text)
+
+    def table(self, path: pathlib.Path, advance: Advance) -> None:
+        """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
+        self._tables += 1
+        name = path.name.removesuffix(".gz").rpartition(".")[0]
+        for source, readings in self._readings(path, advance, name=name, facts=None):
+            known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
+            own: dict[str, object] = {} if known else {"run": readings.run}
+            curve = self._curve(readings, source, own, finished=True)
+            facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
+            self.curves.append(dataclasses.replace(curve, identity=facts | own))
+            self.seeded.append("seed" in readings.facts)
+
+    def _readings(
+        self, path: pathlib.Path, advance: Advance, *, name: str, facts: Mapping[str, int] | None
+    ) -> Iterator[tuple[Source, Readings]]:
+        """The runs of a file; none, and a finding, when it cannot be used."""
+        try:
+            with open(path, "rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            table = open_table(path)
+            extras = path.stat().st_size <= EXTRAS_BYTES // (10 if path.name.lower().endswith(".gz") else 1)
+        except (TableError, *READ_ERRORS) as error:
+            self._notices.finding(path, "file", f"{path}: cannot be read: {_reason(error)}")
+            return
+        source = Source(path, sha256, table.where)
+        collector = Collector(source, self._options, self._notices, name=name, facts=facts)
+        try:
+            self._fill(collector, table, advance, extras=extras)
+        except TableError as error:
+            self._notices.finding(path, "file", f"{path}: left out: {error}")
+            return
+        yield from ((source, readings) for readings in collector.runs())
+
+    def _fill(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
+        if table.headers is None:
+            self._fill_from_objects(collector, table, advance, extras=extras)
+            return
+        layout = plan(table.headers, self._options)
+        self._headers |= set(table.headers)
+        if not self._usable(table, table.headers, layout):
+            return
+        others = self._others(table, unnamed(table.headers, layout), extras=extras)
+        wanted = [*layout.shared, *(name for run in layout.runs.values() for name in run), *others]
+        self._report_repeated(table, wanted)
+        own = dataclasses.replace(layout, shared={**layout.shared, **{name: name for name in others}})
+        for block in _until_damage(table, [table.headers.index(name) for name in wanted], self._notices, advance):
+            for long in own.long(block):
+                collector.add(long)
+        if not collector.rows_with_metric:
+            self._report_empty(table)
+
+    def _fill_from_objects(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
+        """JSONL: each block has the columns of its rows, and is laid out on its own."""
+        sample: Block | None = None
+        for block in _until_damage(table, [], self._notices, advance):
+            headers = tuple(block.columns)
+            self._headers |= set(headers)
+            layout = plan(headers, self._options)
+            others = {name: name for name in self._others(table, unnamed(headers, layout), extras=extras)}
+            sample = sample or block
+            for long in dataclasses.replace(layout, shared={**layout.shared, **others}).long(block):
+                collector.add(long)
+        if collector.rows_with_metric:
+            return
+        if sample is not None and self._options.metric not in plan(tuple(sample.columns), self._options).ours():
+            text = missing_metric(numeric(sample), self._options)
+            self._notices.finding(table.path, "table", f"{table.path}: {text}")
+        else:
+            self._report_empty(table)
+
+    def _others(self, table: TableFile, names: Sequence[str], *, extras: bool) -> list[str]:
+        """The further columns to keep: all, or those that are analysed beside the metric where a table is large."""
+        kept = [name for name in names if extras or name in _siblings(self._options.metric)]
+        if len(kept) < len(names) and table.path not in self._said_large:
+            self._said_large.add(table.path)
+            text = f"{table.path}: it is large, so of its further columns only {', '.join(kept) or 'none'} are kept"
+            self._notices.note(table.path, "large table", text)
+        return kept
+
+    def _usable(self, table: TableFile, headers: Sequence[str], layout: Layout) -> bool:
+        """Whether a table has the metric and a measure of compute; says what it has when it does not."""
+        ours = layout.ours()
+        unit = UNITS[self._options.compute]
+        measured = unit in ours or (unit == "compute" and "step" in ours)
+        if self._options.metric in ours and measured:
+            return True
+        named = [i for i, name in enumerate(headers) if name and headers.index(name) == i]
+        sample = next(_until_damage(table, named, Notices(), lambda _: None), None)
+        numbers = numeric(sample) if sample is not None else []
+        if self._options.metric not in ours:
+            text = missing_metric(numbers, self._options)
+        else:
+            text = missing_axis([name for name in numbers if name not in layout.shared], self._options)
+        self._notices.finding(table.path, "table", f"{table.path}: {text}")
+        return False
+
+    def _report_repeated(self, table: TableFile, wanted: Sequence[str]) -> None:
+        headers = list(table.headers or ())
+        for name in dict.fromkeys(wanted):
+            if headers.count(name) > 1:
+                text = f"{table.path}: its header has {name} {headers.count(name)} times; the first is used"
+                self._notices.finding(table.path, "repeated header", text)
+
+    def _report_empty(self, table: TableFile) -> None:
+        text = f"{table.path}: no row has {self._options.metric} on {self._options.eval_set}"
+        self._notices.finding(table.path, "table", text)
+
+    def report_unused_columns(self) -> None:
+        """Renamed columns that no table has."""
+        for theirs in self._options.columns:
+            panel = any(header.endswith(f" - {theirs}") for header in self._headers)
+            if self._tables and self._headers and theirs not in self._headers and theirs != EVERY_OTHER and not panel:
+                near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
+                hint = f"; near it are {', '.join(near)}" if near else ""
+                self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
+
+
+def _until_damage(table: TableFile, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
+    """The blocks of a table up to a place where it cannot be read, which is reported."""
+    blocks = table.blocks(columns, notices, advance)
+    while True:
+        try:
+            block = next(blocks)
+        except StopIteration:
+            return
+        except READ_ERRORS as error:
+            notices.finding(
+                table.path, "file", f"{table.path}: read up to a place where it is damaged: {_reason(error)}"
+            )
+            return
+        yield block
+
+
+def _siblings(metric: str) -> list[str]:
+    """The columns that are analysed beside avg@k, best@k or worst@k."""
+    kind, _, k = metric.partition("@")
+    return [f"{name}@{k}" for name in ("avg", "best", "worst")] if kind in ("avg", "best", "worst") else []
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0][:200] or type(error).__name__
+
+
+def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notices) -> list[RunCurve]:
+    """Runs of unknown seed get the seeds that are free in their configuration, in order of their names."""
+    groups: dict[str, list[int]] = {}
+    for i, curve in enumerate(curves):
+        facts = dataclasses.replace(curve.facts, seed=0, num_steps=0)
+        groups.setdefault(repr((facts, sorted(curve.identity.items(), key=str))), []).append(i)
+    numbered = list(curves)
+    for members in groups.values():
+        unknown = sorted((i for i in members if not seeded[i]), key=lambda i: curves[i].run)
+        if not unknown or len(members) == 1:
+            continue
+        taken = {curves[i].facts.seed for i in members if seeded[i]}
+        free = (seed for seed in itertools.count() if seed not in taken)
+        for i, seed in zip(unknown, free, strict=False):
+            numbered[i] = dataclasses.replace(curves[i], facts=dataclasses.replace(curves[i].facts, seed=seed))
+        told = ", ".join(f"{curves[i].run}: {numbered[i].facts.seed}" for i in unknown[:MAX_REPEATED])
+        more = f" and {len(unknown) - MAX_REPEATED} more" if len(unknown) > MAX_REPEATED else ""
+        notices.note(
+            "--runs",
+            "configuration with runs of unknown seed",
+            f"{len(members)} runs have one configuration and nothing tells the seed of {len(unknown)} of them: these "
+            f"were numbered in order of their names ({told}{more})",
+        )
+    return numbered
+
+
+@contextlib.contextmanager
+def _progress_bar(sources: Sources, *, show: bool) -> Iterator[Advance]:
+    """A bar on stderr, and what to tell it."""
+    files = [*(path / EVAL for path in sources.directories), *sources.tables]
+    total = sum(path.stat().st_size for path in files if path.exists())
+    if not show or not (sys.stderr.isatty() or total > LARGE_BYTES):
+        yield lambda _: None
+        return
+    columns = (
+        rich.progress.TextColumn("reading"), rich.progress.BarColumn(), rich.progress.DownloadColumn(),
+        rich.progress.TransferSpeedColumn(), rich.progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        state = {"done": 0, "last": 0}
+
+        def advance(position: int) -> None:
+            state["done"] += state["last"] if position < state["last"] else 0  # the next file has begun
+            state["last"] = position
+            bar.update(task, completed=state["done"] + position)
+
+        yield advance
+        bar.update(task, completed=total)

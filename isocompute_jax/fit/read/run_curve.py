@@ -1,0 +1,177 @@
+"""A run's readings become its learning curve: sorted, without duplicates, and at most `MAX_POINTS` long."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.records.run_files import RunFacts
+
+SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
+"""Shares of problems by solve rate: 0, below one half, one half or more, 1."""
+
+MAX_POINTS = 2000
+"""A run with more evaluations is averaged into at most so many bins of neighbouring evaluations."""
+
+UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours", "steps": "step"}
+"""Unit of compute -> its column."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunCurve:
+    """One run's evaluations on one evaluation set, in order of compute.
+
+    Attributes:
+      run: its name.
+      source: file that it was read from.
+      sha256: hash of that file.
+      facts: group_size, problems_per_batch, seed, ... (0 where nothing says).
+      identity: what tells configurations apart, equal for the seeds of one (see `records.identity`); of a table, its
+        facts.
+      finished: whether the run is done.
+      compute: [E] in the unit that was asked for (rollouts, tokens, GPU-hours or steps), increasing; 0 is the base
+        model.
+      columns: name -> [E] float64, NaN where a row has no number: the metric, every other numeric column under our
+        names, `compute` (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram.
+    """
+
+    run: str
+    source: str
+    sha256: str
+    facts: RunFacts
+    identity: dict[str, Any]
+    finished: bool
+    compute: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Readings:
+    """A run as its file has it, rows in the file's order: checked values, unknown facts left out.
+
+    Attributes:
+      run: its name.
+      facts: what is known.
+      lines: [E] where the rows stand in the file.
+      axis: [E] compute in the unit that was asked for.
+      columns: name -> [E].
+    """
+
+    run: str
+    facts: dict[str, int]
+    lines: np.ndarray
+    axis: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of runs, as `RunCurve` and messages name it."""
+
+    path: str | os.PathLike[str]
+    sha256: str
+    where: Callable[[int], str]
+
+
+def make_curve(
+    readings: Readings,
+    source: Source,
+    notices: Notices,
+    *,
+    metric: str,
+    identity: Mapping[str, Any],
+    finished: bool,
+    single_points: bool = False,
+) -> RunCurve:
+    """Sorts, drops repeated computes (the first one stays), averages what is too long; says what it did."""
+    axis, lines, columns = readings.axis, readings.lines, readings.columns
+    order = _order(readings, source, notices)
+    if order is not None:
+        axis, lines, columns = axis[order], lines[order], {name: values[order] for name, values in columns.items()}
+    first = np.ones(len(axis), dtype=bool)
+    first[1:] = axis[1:] != axis[:-1]
+    if not first.all():
+        kept = np.flatnonzero(first)[np.cumsum(first) - 1]
+        given, reward = lines[kept], columns[metric]
+        differs = reward != reward[kept]
+        notices.rows(
+            str(source.path),
+            "row left out whose compute was already given",
+            ~first,
+            lambda i: (
+                f"{source.where(int(lines[i]))}: row left out: compute {axis[i]:g} of run {readings.run} was already "
+                f"given at {source.where(int(given[i]))}{' with another value' if differs[i] else ''}"
+            ),
+        )
+        axis, lines, columns = axis[first], lines[first], {name: values[first] for name, values in columns.items()}
+    if len(axis) == 1 and not single_points:
+        text = (
+            f"{source.where(int(lines[0]))}: run {readings.run} has one evaluation only: no curve can be fitted to it"
+        )
+        notices.finding(source.path, "run with one evaluation only", text)
+    if len(axis) > MAX_POINTS:
+        starts = _bins(axis)
+        axis, columns = _mean(axis, starts), {name: _mean(values, starts) for name, values in columns.items()}
+        notices.note(
+            source.path,
+            "run whose evaluations were averaged",
+            f"{source.path}: run {readings.run}: {len(lines)} evaluations were averaged into {len(axis)} "
+            "bins of neighbouring ones",
+        )
+    return RunCurve(
+        run=readings.run,
+        source=str(source.path),
+        sha256=source.sha256,
+        facts=RunFacts(**{field.name: readings.facts.get(field.name, 0) for field in dataclasses.fields(RunFacts)}),
+        identity=dict(identity),
+        finished=finished,
+        compute=axis,
+        columns=columns,
+    )
+
+
+def _order(readings: Readings, source: Source, notices: Notices) -> np.ndarray | None:
+    """[E] rows in order of compute, None if they are; reports the first that comes too early, and how many do."""
+    fall = np.flatnonzero(np.diff(readings.axis) < 0)
+    if not len(fall):
+        return None
+    i = fall[0] + 1
+    late = np.count_nonzero(readings.axis < np.maximum.accumulate(readings.axis))
+    text = (
+        f"{source.where(int(readings.lines[i]))}: run {readings.run}: compute {readings.axis[i]:g} comes after "
+        f"{readings.axis[i - 1]:g}; {late} of its rows are out of order, and were sorted"
+    )
+    notices.finding(source.path, "run whose compute does not increase", text)
+    return np.argsort(readings.axis, kind="stable")
+
+
+def _bins(axis: np.ndarray) -> np.ndarray:
+    """First rows of at most `MAX_POINTS` bins of equal numbers of rows; the base model (compute 0) has its own."""
+    base = int(axis[0] == 0)
+    rest = len(axis) - base
+    starts = base + np.unique(np.arange(MAX_POINTS - base) * rest // (MAX_POINTS - base))
+    return np.concatenate([np.zeros(base, dtype=np.int64), starts])
+
+
+def _mean(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Means of bins over the rows that have a number; NaN where none has."""
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(np.float64), starts)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
+
+
+def solve_shares(histogram: Any) -> list[float]:
+    """Shares of problems (`SOLVE_SHARES`) from the counts of problems with 0..m correct samples; NaN without them."""
+    counts = histogram if isinstance(histogram, list) else []
+    known = [x for x in counts if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 2**63]
+    if len(known) < 2 or len(known) < len(counts) or sum(known) == 0:
+        return [float("nan")] * len(SOLVE_SHARES)
+    rates = np.arange(len(known)) / (len(known) - 1)
+    masks = (rates == 0, (rates > 0) & (rates < 0.5), (rates >= 0.5) & (rates < 1), rates == 1)
+    return [float(np.sum(np.array(known, dtype=np.float64)[mask]) / sum(known)) for mask in masks]

@@ -1,0 +1,32 @@
+"""The pictures, drawn from summary.json's content. Matplotlib is imported here alone, and no global state is set."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from isocompute_jax.fit.report.figures import curve_figures, fit_quality_figures, frontier_figures, training_figures
+from isocompute_jax.fit.report.figures.style import draw_all
+
+DRAWINGS = {
+    "learning_curves": curve_figures.learning_curves,
+    "optimal_group_size": frontier_figures.optimal_group_size,
+    "batches": frontier_figures.batches,
+    "slices_by_problems": frontier_figures.slices_by_problems,
+    "slices_by_rollouts": frontier_figures.slices_by_rollouts,
+    "targets": frontier_figures.targets,
+    "epochs": frontier_figures.switch_epochs,
+    "entropy": training_figures.entropy,
+    "solve_rates": training_figures.solve_rates,
+    "profiles": fit_quality_figures.profiles,
+    "residuals": fit_quality_figures.residuals,
+    "forms": fit_quality_figures.forms,
+    "holdout": curve_figures.holdout,
+    "comparison": fit_quality_figures.comparison,
+}
+"""name -> drawing from a summary; None where the data do not have it."""
+
+
+def draw_figures(summary: dict[str, Any], out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path."""
+    return draw_all(DRAWINGS, summary, out_dir)

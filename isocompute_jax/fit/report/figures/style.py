@@ -1,0 +1,178 @@
+"""How every picture looks: type, colours, panels, and what a reader sees who hovers over a mark."""
+
+from __future__ import annotations
+
+import io
+import math
+import pathlib
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from isocompute_jax.fit.report.wording import scale
+from isocompute_jax.records.run_files import write_atomic
+
+Summary = dict[str, Any]
+
+INK, QUIET, PALE = "#22262b", "#9aa1a9", "#dfe7ee"
+PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, 256)))
+STYLE = {
+    "font.size": 11,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#eceef0",
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "svg.hashsalt": "isocompute",  # the same figure is the same file
+}
+DASHED, DOTTED = (0, (3, 2)), (0, (2, 3))
+WIDTH = 5.8
+"""Inches of a figure: 11-point text stays legible at phone width."""
+
+_SVG = "{http://www.w3.org/2000/svg}"
+ElementTree.register_namespace("", _SVG[1:-1])
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+_HOVER = "hover:"
+_BETWEEN = " \N{BROKEN BAR} "
+
+Draw = Callable[[Summary], Figure | None]
+
+
+def draw_all(drawings: Mapping[str, Draw], summary: Summary, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path.
+
+    Pictures of an earlier analysis that these data do not have are removed.
+    """
+    paths = {}
+    with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
+        for name, draw in drawings.items():
+            figure = draw(summary)
+            if figure is not None:
+                paths[name] = save_figure(figure, out_dir / f"{name}.svg")
+            else:
+                for suffix in (".svg", ".png"):
+                    (out_dir / f"{name}{suffix}").unlink(missing_ok=True)
+    return paths
+
+
+def save_figure(figure: Figure, path: pathlib.Path) -> pathlib.Path:
+    """Writes the figure as `path` (.svg) and beside it as .png; returns `path`."""
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once for both
+    for suffix, options in {".svg": {"metadata": {"Date": None}}, ".png": {"dpi": 160}}.items():
+        data = io.BytesIO()
+        figure.savefig(data, format=suffix[1:], bbox_inches="tight", **options)
+        found = data.getvalue()
+        write_atomic(path.with_suffix(suffix), _titled(found) if suffix == ".svg" else found)
+    return path
+
+
+def hover(artist: Artist, texts: Sequence[str]) -> None:
+    """What a reader sees who hovers over a line (one text) or over the points of a scatter (a text for each)."""
+    artist.set_gid(_HOVER + _BETWEEN.join(texts))
+
+
+def _titled(svg: bytes) -> bytes:
+    """The SVG with a <title> for every mark that has a text; a scatter that was not drawn point by point has none."""
+    root = ElementTree.fromstring(svg)
+    for metadata in root.findall(f"{_SVG}metadata"):
+        root.remove(metadata)
+    for group in [g for g in root.iter(f"{_SVG}g") if g.get("id", "").startswith(_HOVER)]:
+        texts = group.attrib.pop("id").removeprefix(_HOVER).split(_BETWEEN)
+        marks = [(parent, mark) for parent in group.iter() for mark in parent if mark.tag == f"{_SVG}use"]
+        if len(texts) == 1:
+            _title(group, texts[0])
+        elif len(marks) == len(texts):
+            for (parent, mark), text in zip(marks, texts, strict=True):
+                wrapped = ElementTree.Element(f"{_SVG}g")
+                parent[list(parent).index(mark)] = wrapped
+                wrapped.append(mark)
+                _title(wrapped, text)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _title(element: ElementTree.Element, text: str) -> None:
+    title = ElementTree.Element(f"{_SVG}title")
+    title.text = text
+    element.insert(0, title)
+
+
+def panels(rows: int = 1, columns: int = 1, *, height: float = 4.0, share: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure of `WIDTH` inches and its panels, row by row."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).flat)
+
+
+def multiples(count: int, *, panel: float = 1.9, columns: int = 2) -> tuple[Figure, list[Axes]]:
+    """Small multiples on shared axes in at most two columns, `panel` inches high (one panel alone is higher)."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    height = 4.0 if count == 1 else 1.1 + panel * rows
+    figure, axes = panels(rows, columns, height=height)
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    for last in axes[max(0, count - columns) : count]:
+        last.tick_params(labelbottom=True)
+    return figure, axes[:count]
+
+
+def picked(rows: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` of the rows, spread evenly, the ends included."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+
+
+def shades(values: Iterable[float]) -> dict[float, Any]:
+    """value > 0 -> colour, ordered by its logarithm."""
+    found = sorted(set(values))
+    levels = np.log(found)
+    span = levels[-1] - levels[0] or 1.0
+    return {value: PALETTE((level - levels[0]) / span) for value, level in zip(found, levels, strict=True)}
+
+
+def legend(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
+    """A legend above the panels, in as many even columns as its labels leave room for."""
+    if not handles:
+        return
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    most = columns or max(1, min(5, 66 // (longest + 6)))
+    rows = math.ceil(len(handles) / most)
+    figure.legend(
+        handles=list(handles),
+        loc="outside upper center",
+        ncols=math.ceil(len(handles) / rows),
+        handlelength=1.4,
+        columnspacing=1.2,
+    )
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
+    """A logarithmic axis, with plain numbers where it spans less than two decades."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log"})
+    low, high = sorted(axis.get_view_interval())
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 6 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
+        axis.set_minor_formatter(NullFormatter())

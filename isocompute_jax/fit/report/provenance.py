@@ -1,0 +1,52 @@
+"""What every summary.json says alike: its schema, what was read, with which versions; and plain data for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isocompute_jax import __version__
+
+if TYPE_CHECKING:
+    from isocompute_jax.fit.read import RunCurve
+
+SCHEMA_VERSION = 2
+
+
+def versions() -> dict[str, str]:
+    """Of this package, Python and the libraries that compute."""
+    found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
+    return {"isocompute_jax": __version__, "python": platform.python_version(), **found}
+
+
+def input_row(run: RunCurve) -> dict[str, Any]:
+    """A run that was read: where it stands, its hash, and its facts."""
+    return {
+        "run": run.run,
+        "path": run.source,
+        "sha256": run.sha256,
+        **dataclasses.asdict(run.facts),
+        "finished": run.finished,
+        "evaluations": len(run.compute),
+        "max_compute": run.compute[-1],
+    }
+
+
+def plain(value: Any) -> Any:
+    """Plain Python for JSON: NumPy scalars and arrays unpacked, NaN and infinity as None."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,140 @@
+"""Parameters in Hugging Face layout and back, as each `ParamSpec` says: one encoder, one decoder.
+
+Both are transposes and reshapes that numpy and JAX know, so the same lines serve files on the host and shards on the
+devices. `hf_boxes` takes parameters off the devices shard by shard: no host ever holds more than its own part.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from isocompute_jax import sharding
+from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.params import Params, ParamSpec, map_specs, spec_leaves
+from isocompute_jax.records.tensors import Box
+
+
+def encode(spec: ParamSpec, value: Any) -> Any:
+    """Our layout to Hugging Face's, of one tensor or of all layers at once (L stays in front); numpy or JAX."""
+    lead = value.shape[: value.ndim - len(spec.tensor_shape)]
+    order = [len(lead) + dim for joined in spec.hf_dims for dim in joined]
+    return value.transpose(*range(len(lead)), *order).reshape(*lead, *spec.hf_shape)
+
+
+def decode(spec: ParamSpec, tensor: Any) -> Any:
+    """Hugging Face's layout to ours: the inverse of `encode`."""
+    lead = tensor.shape[: tensor.ndim - len(spec.hf_shape)]
+    order = [dim for joined in spec.hf_dims for dim in joined]
+    split = tensor.reshape(*lead, *(spec.tensor_shape[dim] for dim in order))
+    return split.transpose(*range(len(lead)), *(len(lead) + order.index(dim) for dim in range(len(order))))
+
+
+def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
+    return [(name, spec.hf_shape) for spec in spec_leaves(config) for name in spec.hf_names]
+
+
+def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time."""
+    for spec, value in zip(spec_leaves(config), jax.tree.leaves(params), strict=True):
+        host = np.asarray(value)
+        for name, part in zip(spec.hf_names, host if spec.stacked else [host], strict=True):
+            yield name, np.ascontiguousarray(encode(spec, part))
+
+
+def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], *, shardings: Params) -> Params:
+    """The parameters made of tensors in Hugging Face layout, in `config.dtype`, one stacked parameter at a time.
+
+    Args:
+      config: model shape.
+      read: the tensor of a name of `hf_tensor_shapes`, in its shape there. It may be a view of memory that goes away:
+        it is copied.
+      shardings: where each parameter goes.
+    """
+
+    def build(spec: ParamSpec, sharding: Any) -> jax.Array:
+        ours = [decode(spec, read(name)) for name in spec.hf_names]
+        # `np.stack` and `np.array` copy; `device_put` alone may keep a view of the host's memory.
+        stacked = np.stack(ours) if spec.stacked else np.array(ours[0])
+        return jax.device_put(stacked.astype(jnp.dtype(config.dtype), copy=False), sharding)
+
+    return map_specs(build, config, shardings)
+
+
+def to_hf_layout(config: ModelConfig, params: Params) -> Params:
+    """The parameters as Hugging Face stores them, layers stacked still: linear weights [L, out, in], biases [L, out].
+
+    Transposed and cast to `config.dtype` on the devices. An axis stays sharded over the mesh axes it was sharded over.
+
+    Args:
+      config: model shape.
+      params: parameters, on one device or sharded over a mesh.
+    """
+    return map_specs(functools.partial(_on_devices, config.dtype), config, params)
+
+
+def hf_boxes(config: ModelConfig, params: Params) -> Iterator[tuple[Box, np.ndarray]]:
+    """This process's share of every tensor; the shares of all processes hold every number exactly once.
+
+    One parameter is laid out ahead of the one that is read, so that devices need room for two more, not for the
+    model. Each process of a mesh must run through all of it, as the devices compute together.
+
+    Args:
+      config: model shape.
+      params: parameters, on one device or sharded over a mesh; not to be donated before the iterator has ended.
+
+    Yields:
+      a box and its numbers, C-contiguous, in `config.dtype`; they may share memory with `params`.
+    """
+    ahead: tuple[ParamSpec, jax.Array] | None = None
+    for spec, value in zip(spec_leaves(config), jax.tree.leaves(params), strict=True):
+        laid_out = _on_devices(config.dtype, spec, value)
+        for shard in _own_shards(laid_out):
+            shard.data.copy_to_host_async()
+        if ahead is not None:
+            yield from _boxes(*ahead)
+        ahead = spec, laid_out
+    if ahead is not None:
+        yield from _boxes(*ahead)
+
+
+def _boxes(spec: ParamSpec, value: jax.Array) -> Iterator[tuple[Box, np.ndarray]]:
+    """The boxes of one parameter in Hugging Face layout; layers, which are never sharded, apart."""
+    for shard in _own_shards(value):
+        host = np.ascontiguousarray(shard.data)
+        offset = tuple(axis.start or 0 for axis in shard.index)
+        if not spec.stacked:
+            yield Box(spec.hf_name, host.dtype.name, host.shape, offset), host
+            continue
+        for layer, numbers in enumerate(host, offset[0]):
+            yield Box(spec.hf_name.format(layer=layer), host.dtype.name, numbers.shape, offset[1:]), numbers
+
+
+def _own_shards(value: jax.Array) -> list[Any]:
+    """The shards of this process, of each set of copies only the first."""
+    return [shard for shard in value.addressable_shards if shard.replica_id == 0]
+
+
+def _on_devices(dtype: str, spec: ParamSpec, value: jax.Array) -> jax.Array:
+    """One parameter in Hugging Face layout, its mesh kept."""
+    mesh = value.sharding.mesh if isinstance(value.sharding, NamedSharding) else None
+    return _compiled_encoder(spec, dtype, mesh)(value)
+
+
+@functools.cache
+def _compiled_encoder(spec: ParamSpec, dtype: str, mesh: Any) -> Any:
+    """`encode` of one kind of parameter, then the cast."""
+    layers, axes = (spec.shape[:1], (None,)) if spec.stacked else ((), ())
+    shape, axes = (*layers, *spec.hf_shape), (*axes, *spec.hf_axes)
+
+    def layout(value: jax.Array) -> jax.Array:
+        return encode(spec, value).astype(jnp.dtype(dtype))
+
+    return jax.jit(layout, out_shardings=None if mesh is None else sharding.named_sharding(mesh, shape, axes))

@@ -1,0 +1,129 @@
+"""What makes two runs the same configuration, and two directories hold the same run.
+
+Every field of a run's config says what it is where it is declared (`isocompute_jax.options.option`):
+
+- most are part of the configuration: runs that differ in one of them answer different questions;
+- `replicate=True`: runs that differ in it alone repeat one configuration (the seed, how often engines are checked);
+- `identity=False`: it only says where or how a run is executed, and may change when the run is resumed.
+
+A run directory's config.json has the first kind under `identity`, by dotted name, so that its readers need not know
+the fields. `identity_of` reads that block; files without one, of releases before it and of other programs, are
+flattened and lose the names of `NOT_IDENTIFYING` in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+IDENTITY = "identity"
+"""Key of the block in config.json, and of a field's metadata: whether it identifies a run at all."""
+REPLICATE = "replicate"
+"""Key of a field's metadata: whether runs that differ in it alone repeat one configuration."""
+FACTS = ("group_size", "problems_per_batch", "problem_set_size", "model_params")
+"""Facts at the top of config.json that identify a run too: the sizes of the files that its config only names."""
+NOT_IDENTIFYING = frozenset({
+    # replicates of one configuration
+    "seed", "agreement",
+    # what follows from other fields, or from where and when the run was made
+    "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
+    "host", "hostname", "created", "started", "command",
+    # how a run is executed
+    "checkpoint_every_s",
+    "endpoints", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams", "stall_s", "wait_s",
+})  # fmt: skip
+"""Names that did not tell configurations apart in files without an `identity` block, at any depth."""
+
+
+def identity(config: Any) -> dict[str, Any]:
+    """The fields of a (nested) config dataclass that tell configurations apart, replicates left out.
+
+    Returns:
+      Dotted name -> value as JSON has it; lists are text, so that values can be compared and sorted.
+    """
+    return {name: value for name, value, field in _walk(config) if not field.replicate}
+
+
+def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells the configuration of a config.json apart: equal for the seeds of one configuration.
+
+    Args:
+      content: the whole of a config.json, with an `identity` block or without.
+    """
+    block = content.get(IDENTITY)
+    if isinstance(block, Mapping):
+        found = dict(block)
+    else:
+        nested = content.get("config")
+        outer = {name: value for name, value in content.items() if name != "config" or not isinstance(nested, Mapping)}
+        found = dict(flatten(nested)) if isinstance(nested, Mapping) else {}
+        found |= dict(flatten(outer))
+        found = {name: value for name, value in found.items() if not NOT_IDENTIFYING & set(name.split("."))}
+    return found | {name: content[name] for name in FACTS if name in content}
+
+
+def differences(ours: Any, theirs: Mapping[str, Any], path: str = "config") -> list[str]:
+    """The fields, replicates included, in which a config that was written is not ours.
+
+    Args:
+      ours: a config dataclass.
+      theirs: the fields of another one, as nested mappings out of a file. A field that is not among them has its
+        default: it did not exist yet when the file was written.
+      path: stands before the names.
+
+    Returns:
+      `path.field: a there, b here`, sorted; empty where they are the same run.
+    """
+    known = {name: (value, field) for name, value, field in _walk(ours, execution=True)}
+    written = dict(flatten(theirs))
+    found = []
+    for name in sorted(known.keys() | written.keys()):
+        here, field = known.get(name, (None, _Field()))
+        there = written.get(name, field.default)
+        if field.identifying and here != there:
+            found.append(f"{path}.{name}: {there!r} there, {here!r} here")
+    return found
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, leaf) of nested mappings; lists are leaves, as text."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from flatten(inner, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, json.dumps(value) if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """What a dotted field is declared as; a group's declaration holds for the fields below it."""
+
+    identifying: bool = True
+    replicate: bool = False
+    default: Any = None
+
+
+def _walk(config: Any, group: _Field = _Field(), *, execution: bool = False) -> Iterator[tuple[str, Any, _Field]]:
+    """(dotted name, value, declaration) of every leaf; those that only say how a run is executed where asked for."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        declared = _Field(
+            identifying=group.identifying and field.metadata.get(IDENTITY, True),
+            replicate=group.replicate or field.metadata.get(REPLICATE, False),
+        )
+        if not (declared.identifying or execution):
+            continue
+        if dataclasses.is_dataclass(value):
+            for name, leaf, inner in _walk(value, declared, execution=execution):
+                yield f"{field.name}.{name}", leaf, inner
+            continue
+        default = None if field.default is dataclasses.MISSING else field.default
+        for name, leaf in flatten(_plain(value), field.name):
+            yield name, leaf, dataclasses.replace(declared, default=_plain(default))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back; dataclasses within lists and mappings become mappings."""
+    return json.loads(json.dumps(value, default=dataclasses.asdict))

@@ -1,0 +1,57 @@
+"""Random numbers of a rollout, keyed by (seed, step, problem id, rollout index) alone.
+
+Rollout i of a problem draws one uniform number for each token from a key folded from these. What else is in the batch
+cannot matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+
+def problem_words(problem_id: str) -> tuple[int, int]:
+    """Two 32-bit words that stand for a problem id in random keys."""
+    digest = hashlib.blake2b(problem_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def draw_uniforms(
+    key_words: UInt32[Array, "P 4"], rollouts: UInt32[Array, "P G"], length: int
+) -> Float[Array, "P G {length}"]:
+    """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout).
+
+    A shorter stream is the beginning of a longer one.
+
+    Args:
+      key_words: (seed, step, two words of the problem id).
+      rollouts: rollout indices.
+      length: numbers in a stream.
+    """
+
+    def stream(words: Array, rollout: Array) -> Array:
+        key = jax.random.key(words[0])
+        for word in (words[1], words[2], words[3], rollout):
+            key = jax.random.fold_in(key, word)
+        return open_uniform(jax.random.bits(key, (length,), jnp.uint32))
+
+    return jax.vmap(jax.vmap(stream, (None, 0)))(key_words, rollouts)
+
+
+def open_uniform(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """The number (bits + 1/2) / 2^32 in float32: from 2^-33 to 1 - 2^-24, never 0 and never 1.
+
+    `jax.random.uniform` makes of the same words the multiples of 2^-23 that their upper 23 bits give, 0 among them.
+    This is the same draw, refined by the lower nine bits: it stays within its cell of width 2^-23, so another token is
+    drawn only where a boundary between two tokens falls into that cell.
+
+    Args:
+      bits: as `jax.random.bits` gives them.
+    """
+    cell = (bits >> 9).astype(jnp.float32) * 2.0**-23
+    inside = ((bits & 511).astype(jnp.float32) + 0.5) * 2.0**-32
+    # The sum is rounded; it must not be rounded up to the next cell, the last of which is 1.
+    return jnp.minimum(cell + inside, jnp.nextafter(cell + 2.0**-23, jnp.float32(0)))

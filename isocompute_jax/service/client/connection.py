@@ -1,0 +1,130 @@
+"""One sampler server, as a learner calls it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto import sampler_pb2_grpc
+from isocompute_jax.service.weights.push import Push
+
+UPDATE_WEIGHTS = f"/{pb.DESCRIPTOR.services_by_name['Sampler'].full_name}/UpdateWeights"
+
+OPTIONS: list[tuple[str, int]] = [
+    # What servers send is limited by what they were asked for.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A connection of its own for each channel, so that parallel streams do not share one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A server that was started again is found at once, not after gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # A host that went away without a word closes nothing.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Proxies of the environment are for web pages.
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class Endpoint:
+    """Calls to one server; used on one event loop. Errors are `grpc.aio.AioRpcError`, as gRPC raises them.
+
+    Args:
+      target: `host:port` or `unix:PATH`.
+      service: certificates and token.
+
+    Raises:
+      InputError: a file of `service` cannot be read.
+    """
+
+    def __init__(self, target: str, service: ServiceConfig):
+        self.target = target
+        self._credentials = credentials(service)
+        token = service.read("token_file").decode("ascii", "replace").strip()
+        if not token.isascii() or (token and not token.isprintable()):
+            raise InputError(f"config.service.token_file = {service.token_file!r}: must hold one line of ASCII")
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = self._connect()
+        self._stub: Any = sampler_pb2_grpc.SamplerStub(self._channel)
+        self._push_channels: list[grpc.aio.Channel] = []
+
+    async def status(
+        self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
+    ) -> pb.StatusReply:
+        """What the server serves and how busy it is.
+
+        Args:
+          timeout: in seconds.
+          tensors: list the model's tensors too.
+          session: who asks; while the one whose weights serve goes on asking, others keep away.
+          release: it is the last time.
+        """
+        return await self._stub.Status(
+            pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
+        )
+
+    def sample(self, request: pb.SampleRequest) -> grpc.aio.UnaryStreamCall:
+        """Samples a group: iterate over the call for `SampleReply`s, as completions finish; `cancel()` ends it."""
+        return self._stub.Sample(request)
+
+    async def push(self, push: Push, *, sent: Callable[[], None]) -> pb.UpdateWeightsReply:
+        """Sends weights, and returns when the server samples with them.
+
+        Args:
+          push: what, and how.
+          sent: called after every message, to see that it goes on.
+        """
+        while len(self._push_channels) < push.calls:
+            self._push_channels.append(self._connect())
+        calls = [
+            channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
+                # The server answers, or nothing would be pushed; but this connection may still think that it is down.
+                _told(push.messages(i), sent),
+                metadata=self._metadata,
+                wait_for_ready=True,
+            )
+            for i, channel in enumerate(self._push_channels[: push.calls])
+        ]
+        try:
+            return (await asyncio.gather(*calls))[0]
+        finally:
+            for call in calls:
+                call.cancel()
+
+    async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> int:
+        """Cancels groups; how many of them were there."""
+        reply = await self._stub.Cancel(pb.CancelRequest(group_ids=group_ids), timeout=timeout)
+        return reply.cancelled
+
+    async def close(self) -> None:
+        """Ends every call and closes the connections."""
+        for channel in (self._channel, *self._push_channels):
+            await channel.close()
+
+    def _connect(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self.target, OPTIONS)
+        return grpc.aio.secure_channel(self.target, self._credentials, OPTIONS)
+
+
+def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:
+    """TLS, mutual with a certificate of our own; None without `ca_file`."""
+    if not service.ca_file:
+        return None
+    key, certificate = service.read("key_file") or None, service.read("cert_file") or None
+    return grpc.ssl_channel_credentials(service.read("ca_file"), key, certificate)
+
+
+def _told(messages: Iterator[bytes], sent: Callable[[], None]) -> Iterator[bytes]:
+    """The messages; says of each when the next one is asked for."""
+    for message in messages:
+        yield message
+        sent()

@@ -1,0 +1,377 @@
+"""Groups over endpoints: which group is sampled where, again where need be, and what ends the run.
+
+All of it runs on one event loop. A group is kept or drawn again whole: keeping only the rollouts that had finished
+when an endpoint died would favour short ones. At any time at most one call samples a group, so each is delivered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import grpc
+
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.service.client.member import Member, Sender
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import convert
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.refusal import PUSHBACK
+from isocompute_jax.service.weights.outbox import Parcel
+
+InFlight = Literal["abort", "wait", "continue", "recompute"]
+
+IN_FLIGHT: dict[InFlight, pb.InFlight] = {
+    "abort": pb.IN_FLIGHT_ABORT,
+    "wait": pb.IN_FLIGHT_WAIT,
+    "continue": pb.IN_FLIGHT_CONTINUE,
+    "recompute": pb.IN_FLIGHT_RECOMPUTE,
+}
+
+MAX_BAD_REPLIES = 5
+MAX_LOSSES = 50
+"""Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
+REMIND_S = 60.0
+PATIENCE_S = 2.0
+"""An absence that is over sooner, or ends the run sooner, is not worth a message."""
+CANCEL_S = 2.0
+
+REFUSED = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION)
+"""Nothing was drawn."""
+FATAL = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class BadReplyError(Exception):
+    """A server sent what was not asked for."""
+
+
+@dataclasses.dataclass(eq=False)
+class PendingGroup:
+    """A group on its way.
+
+    Attributes:
+      request: what is asked for.
+      lane: where it is delivered.
+      number: tells groups of one fleet apart.
+      attempts: calls that were made for it.
+      bad_replies: of those, how many brought what was not asked for.
+      losses: how many were lost on a server that lived on.
+      finished: rollouts of the present call that are there, by index.
+      tokens: of these.
+    """
+
+    request: SampleRequest
+    lane: str
+    number: int
+    attempts: int = 0
+    bad_replies: int = 0
+    losses: int = 0
+    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
+
+
+class Dispatcher:
+    """Sends groups to members and delivers what comes back; made and used on one running event loop.
+
+    Args:
+      service: the fleet's settings.
+      sender: the learner.
+      in_flight: what becomes of groups that are being sampled when weights change.
+      vocab_size: V.
+      deliver: called with the lane and a finished group.
+      on_failure: called once, when `failure` is set.
+
+    Attributes:
+      failure: what ended the run, or None.
+      redrawn_rollouts: rollouts that were asked for again, because the call that should have brought them was lost.
+      redrawn_tokens: tokens of these that had arrived.
+    """
+
+    def __init__(
+        self,
+        service: ServiceConfig,
+        sender: Sender,
+        *,
+        in_flight: InFlight,
+        vocab_size: int,
+        deliver: Callable[[str, RolloutGroup], None],
+        on_failure: Callable[[], None],
+    ):
+        self.failure: Exception | None = None
+        self.redrawn_rollouts = 0
+        self.redrawn_tokens = 0
+        self._service = service
+        self._session = sender.session
+        self._in_flight = in_flight
+        self._vocab_size = vocab_size
+        self._deliver = deliver
+        self._on_failure = on_failure
+        self._parcel: Parcel | None = None
+        self._queue: collections.deque[PendingGroup] = collections.deque()
+        self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
+        self._changed = asyncio.Event()
+        self._nonce = secrets.token_hex(4)
+        self._groups = 0
+        self._gone_since: float | None = None
+        self._closing = False
+        self._members = [
+            Member(target, service, sender, changed=self._on_change, fail=self._fail) for target in service.targets
+        ]
+        self._watching = [asyncio.create_task(member.watch()) for member in self._members]
+        self._watching.append(asyncio.create_task(self._watch_all()))
+        for task in self._watching:
+            task.add_done_callback(self._on_watch_ended)
+
+    @property
+    def gone(self) -> bool:
+        """Whether every endpoint is gone, and the run waits for one."""
+        return self._gone_since is not None
+
+    def submit(self, requests: Sequence[SampleRequest], lane: str) -> None:
+        """Queues groups."""
+        for request in requests:
+            self._groups += 1
+            self._queue.append(PendingGroup(request, lane, self._groups))
+        self._dispatch()
+
+    async def distribute(self, parcel: Parcel) -> None:
+        """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
+
+        Raises:
+          Exception: `failure`.
+        """
+        self._parcel = parcel
+        for member in self._members:
+            member.want(parcel)
+        for member in self._members:
+            await member.answered_once.wait()
+        while self.failure is None:
+            late = any(member.up and not member.failing and member.weights is not parcel for member in self._members)
+            if not late and any(member.weights is parcel for member in self._members):
+                return
+            self._changed.clear()
+            await self._changed.wait()
+        raise self.failure
+
+    async def close(self) -> None:
+        """Cancels what runs, on the servers too, and closes the connections."""
+        self._closing = True
+        self._queue.clear()
+        names = collections.defaultdict(list)
+        for task, (member, group) in self._running.items():
+            names[member].append(self._name(group))
+            task.cancel()
+        cancels = [member.endpoint.cancel(ids, timeout=CANCEL_S) for member, ids in names.items() if member.up]
+        releases = [
+            member.endpoint.status(timeout=CANCEL_S, session=self._session, release=True)
+            for member in self._members
+            if member.up
+        ]
+        tasks = [*self._watching, *self._running]
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*cancels, *tasks, return_exceptions=True)
+        await asyncio.gather(*releases, return_exceptions=True)
+        await asyncio.gather(*(member.endpoint.close() for member in self._members), return_exceptions=True)
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        self._dispatch()
+
+    def _fail(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._changed.set()
+            self._on_failure()
+
+    def _on_watch_ended(self, task: asyncio.Task) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error("the fleet's own fault", exc_info=error)
+            self._fail(RunError(f"the fleet of samplers failed: {error!r}"))
+
+    def _dispatch(self) -> None:
+        """Sends queued groups to the members with the fewest rollouts outstanding, as long as any has room."""
+        while self._queue and self._parcel is not None and self.failure is None and not self._closing:
+            usable = [member for member in self._members if self._usable(member)]
+            if not usable:
+                return
+            member = min(usable, key=lambda member: member.load)
+            group = self._queue.popleft()
+            task = asyncio.create_task(self._sample(member, group))
+            member.enter(task, group.request.group_size)
+            self._running[task] = member, group
+            task.add_done_callback(self._on_ended)
+
+    def _usable(self, member: Member) -> bool:
+        """With `abort` only the current weights will do; else older ones, while the current ones are on their way."""
+        current = member.weights is self._parcel if self._in_flight == "abort" else member.weights is not None
+        return member.up and current and not member.suspect and member.has_room
+
+    def _name(self, group: PendingGroup) -> str:
+        """A name that no other call has: a server may not have noticed yet that the last one is over."""
+        return f"{self._nonce}/{group.lane}/{group.request.step}/{group.number}.{group.attempts}"
+
+    async def _sample(self, member: Member, group: PendingGroup) -> None:
+        """One call for a group.
+
+        Raises:
+          grpc.aio.AioRpcError: it was lost, or refused.
+          BadReplyError: what came is not what was asked for.
+        """
+        parcel = self._parcel
+        assert parcel is not None
+        version = parcel.version if self._in_flight == "abort" else None
+        group.attempts += 1
+        group.finished.clear()
+        group.tokens = 0
+        message = convert.request_to_message(
+            group.request,
+            group_id=self._name(group),
+            session=self._session,
+            policy_version=version,
+        )
+        call = member.endpoint.sample(message)
+        try:
+            async for reply in call:
+                for completion in reply.completions:
+                    self._keep(group, completion, version)
+        finally:
+            call.cancel()
+        if len(group.finished) != group.request.group_size:
+            raise BadReplyError(f"{len(group.finished)} of {group.request.group_size} rollouts came")
+
+    def _keep(self, group: PendingGroup, message: pb.Completion, version: int | None) -> None:
+        """Checks one finished rollout and keeps it."""
+        try:
+            completion = convert.message_to_completion(message)
+        except (ValueError, OverflowError) as error:
+            raise BadReplyError(str(error)) from error
+        if message.index >= group.request.group_size or message.index in group.finished:
+            raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
+        if completion.tokens.max() >= self._vocab_size or completion.tokens.min() < 0:
+            raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {self._vocab_size - 1}")
+        if len(completion.tokens) > group.request.params.max_tokens:
+            raise BadReplyError(f"rollout {message.index} has more than {group.request.params.max_tokens} tokens")
+        versions = [span.version for span in message.spans]
+        assert self._parcel is not None
+        if version is not None and versions != [version]:
+            raise BadReplyError(f"rollout {message.index} has the versions {versions}, not {version}")
+        if self._in_flight == "wait" and len(versions) != 1:
+            raise BadReplyError(f"rollout {message.index} mixes the versions {versions}")
+        if versions != sorted(versions) or versions[-1] > self._parcel.version:
+            raise BadReplyError(
+                f"rollout {message.index} has the versions {versions}; the newest is {self._parcel.version}"
+            )
+        group.finished[message.index] = completion
+        group.tokens += len(completion.tokens)
+
+    def _on_ended(self, task: asyncio.Task) -> None:
+        member, group = self._running.pop(task)
+        member.leave(task)
+        if self._closing:
+            return
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            completions = tuple(group.finished[i] for i in range(group.request.group_size))
+            request = group.request
+            self._deliver(
+                group.lane, RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
+            )
+        else:
+            self._on_lost(member, group, error)
+        self._dispatch()
+
+    def _on_lost(self, member: Member, group: PendingGroup, error: BaseException) -> None:
+        """Queues a lost group again, before all others; or ends the run."""
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+        said = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        pushback = _pushback_s(error)
+        if code in FATAL:
+            self._fail(InputError(f"sampler {member.target} refuses the group {group}: {said}"))
+            return
+        if isinstance(error, BadReplyError) or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and pushback is None):
+            group.bad_replies += 1
+            LOG.warning("sampler %s: the group %s: %s", member.target, group, said)
+        elif not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
+            LOG.error("the fleet's own fault", exc_info=error)
+            self._fail(RunError(f"the group {group} could not be sampled: {error!r}"))
+            return
+        if code not in REFUSED:
+            group.losses += member.up
+            self.redrawn_rollouts += group.request.group_size
+            self.redrawn_tokens += group.tokens
+        if pushback is not None:
+            member.hold(pushback)
+            asyncio.get_running_loop().call_later(pushback, self._dispatch)
+        elif member.up:
+            if not member.suspect:
+                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, said)
+            member.doubt()
+        if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
+            self._fail(
+                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {said}")
+            )
+            return
+        self._queue.appendleft(group)
+
+    async def _watch_all(self) -> None:
+        """Says when every endpoint is gone, and ends the run when none comes back."""
+        for member in self._members:
+            await member.answered_once.wait()
+        said = 0.0
+        while True:
+            now = time.monotonic()
+            if any(member.weights is not None or (self._parcel is None and member.up) for member in self._members):
+                if self._gone_since is not None:
+                    LOG.info("a sampler is back after %.0f s", now - self._gone_since)
+                self._gone_since = None
+            elif all(not member.up or member.failing for member in self._members):
+                if self._gone_since is None:
+                    self._gone_since, said = now, now - REMIND_S + PATIENCE_S
+                left = self._gone_since + self._service.wait_s - now
+                if left <= 0:
+                    self._fail(RunError(self._lament(now, f"gives up after {self._service.wait_s:.0f} s")))
+                    return
+                if now - said >= REMIND_S:
+                    LOG.error("%s", self._lament(now, f"gives up in {left:.0f} s"))
+                    said = now
+            await asyncio.sleep(min(1.0, self._service.wait_s / 4 + 0.01))
+
+    def _lament(self, now: float, outlook: str) -> str:
+        """Which endpoints are gone, since when and why."""
+        members = "; ".join(
+            f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in self._members
+        )
+        return (
+            f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
+            "or mend config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
+            "cert_file and key_file too"
+        )
+
+
+def _pushback_s(error: BaseException) -> float | None:
+    """When a full server asks to come again."""
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    try:
+        return max(0.0, int(dict(error.trailing_metadata() or ())[PUSHBACK]) / 1000)
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,217 @@
+"""The sampler of a learner that draws from a fleet of servers; see `dispatch` for its rules and `member` for health.
+
+Everything about servers happens on one event loop in a thread of its own; the learner's thread only hands over
+requests and weights, and takes finished groups from queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import collections
+import concurrent.futures
+import functools
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
+from isocompute_jax.records.errors import InputError, Interrupted, RunError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
+from isocompute_jax.service.client.member import Sender
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.weights.outbox import Outbox
+
+WAKE_S = 1.0
+"""The learner's thread never waits longer at a time, so that signals are seen."""
+CLOSE_S = 15.0
+
+
+class RemoteSampler:
+    """Implements `sampling.protocol.Sampler` with sampler servers.
+
+    Groups are yielded as they finish, in any order. Nothing is sampled before the first `update_weights`.
+
+    Args:
+      service: where the servers are, and how they are used.
+      config: model shape; `config.dtype` is what weights travel in.
+      session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
+      in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
+        new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
+        `wait` finishes them first; `continue` and `recompute` go on with the new weights and the old, or new, cache.
+      interrupted: whether the user wants the run to end: asked while every endpoint is gone.
+      start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
+        never pass for those of this one, though their versions be the same.
+      process_index: this learner host.
+      process_count: learner hosts; each of them sends its own share of the weights.
+
+    Raises:
+      InputError: a field of `service` cannot work.
+      RunError: a live process has the same `session`.
+    """
+
+    def __init__(
+        self,
+        service: ServiceConfig,
+        config: ModelConfig,
+        *,
+        session: str,
+        in_flight: InFlight,
+        interrupted: Callable[[], bool] = lambda: False,
+        start: str | None = None,
+        process_index: int = 0,
+        process_count: int = 1,
+    ):
+        service.validate()
+        if not service.targets:
+            raise InputError("config.service.endpoints is empty: list the servers, host:port,host:port")
+        if config.dtype not in DTYPE_BYTES:
+            raise InputError(f"config.dtype = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
+        self._config = config
+        self._interrupted = interrupted
+        self._lock = threading.Lock()
+        self._waiting: collections.Counter[str] = collections.Counter()
+        self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
+        self._closed = False
+        tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
+        self._outbox = Outbox(
+            service.shared_dir,
+            run=session if process_count == 1 else f"{session}-{process_index}",
+            tensors=tensors,
+            whole=process_count == 1,
+        )
+        sender = Sender(
+            f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], process_index, process_count
+        )
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
+        make = functools.partial(
+            Dispatcher,
+            service,
+            sender,
+            in_flight=in_flight,
+            vocab_size=config.vocab_size,
+            deliver=lambda lane, group: self._queues[lane].put(group),
+            on_failure=self._wake,
+        )
+        main = _run_dispatcher(make, started, self._stop)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop, main), name="fleet", daemon=True)
+        self._thread.start()
+        try:
+            self._dispatcher = started.result()
+        except BaseException:
+            self._outbox.close()
+            raise
+        atexit.register(self.close)
+
+    @property
+    def redrawn_rollouts(self) -> int:
+        """Rollouts asked for again so far, because an endpoint was lost or weights changed under them."""
+        return self._dispatcher.redrawn_rollouts
+
+    @property
+    def redrawn_tokens(self) -> int:
+        """Tokens of these that had been drawn, as far as they had arrived."""
+        return self._dispatcher.redrawn_tokens
+
+    def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
+        """Queues groups and returns at once."""
+        self._check()
+        with self._lock:
+            self._waiting[lane] += len(requests)
+            self._queues[lane]  # made here, not by two threads at once
+        self._loop.call_soon_threadsafe(self._dispatcher.submit, list(requests), lane)
+
+    def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
+        """Yields ungraded groups of a lane as they finish, until every submitted one has been yielded.
+
+        Raises:
+          InputError: a server refuses a group, or the token.
+          RunError: every endpoint has been gone for `wait_s`, or another learner has, or keeps taking, a server.
+          Interrupted: the user ended the run while every endpoint was gone.
+        """
+        groups = self._queues[lane]
+        while self._waiting[lane]:
+            self._check()
+            try:
+                group = groups.get(timeout=WAKE_S)
+            except queue.Empty:
+                continue
+            if group is not None:
+                with self._lock:
+                    self._waiting[lane] -= 1
+                yield group
+
+    def update_weights(self, params: Params, *, version: int) -> None:
+        """Uses `params` for everything sampled from now on; returns when every endpoint that is up has them.
+
+        `params` may be donated afterwards: what is sent later is sent from a copy.
+
+        Raises:
+          InputError: a server refuses the weights, or the token.
+          RunError: as `completed`; or there is no room for the copy.
+        """
+        self._check()
+        parcel = self._outbox.write(hf_boxes(self._config, params), version=version)
+        done = asyncio.run_coroutine_threadsafe(self._dispatcher.distribute(parcel), self._loop)
+        while True:
+            self._check()
+            try:
+                return done.result(timeout=WAKE_S)
+            except concurrent.futures.TimeoutError:
+                continue
+
+    def close(self) -> None:
+        """Cancels what is being sampled, closes the connections and removes the copies of the weights."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(CLOSE_S)
+        self._outbox.close()
+        self._wake()
+
+    def _check(self) -> None:
+        """Raises what ended the run, if it has ended."""
+        if self._closed:
+            raise RunError("the sampler was closed")
+        failure = self._dispatcher.failure
+        if failure is not None:
+            raise failure
+        if self._dispatcher.gone and self._interrupted():
+            raise Interrupted
+
+    def _wake(self) -> None:
+        """Lets everybody who waits for a group look at `failure`."""
+        for groups in list(self._queues.values()):
+            groups.put(None)
+
+
+async def _run_dispatcher(
+    make: Callable[[], Dispatcher], started: concurrent.futures.Future[Dispatcher], stop: asyncio.Event
+) -> None:
+    """A dispatcher's life; who waits for `started` gets it, or what prevented it."""
+    try:
+        dispatcher = make()
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(dispatcher)
+    await stop.wait()
+    await dispatcher.close()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, main: Coroutine) -> None:
+    """Runs `main` on `loop` to its end."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.close()

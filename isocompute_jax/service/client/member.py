@@ -1,0 +1,348 @@
+"""One endpoint of a fleet: whether it is up, whether it makes progress, and which weights it has."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+
+import grpc
+
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.weights.outbox import Parcel
+from isocompute_jax.service.weights.push import Push
+
+POLL_S = 1.0
+MAX_POLL_DEADLINE_S = 10.0
+MAX_TAKEOVERS = 3
+TAKEOVER_WINDOW_S = 600.0
+KEEP_AWAY_S = 15.0
+"""Longer than a server counts as taken after its learner has gone."""
+MAX_STUCK_WAITS = 6
+MAX_REFUSALS = 3
+"""Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
+MAX_RETRY_S = 30.0
+
+FATAL = {
+    grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights (its --model and --dtype must be those of config.model and "
+    "config.dtype)",
+    grpc.StatusCode.UNAUTHENTICATED: "refuses the token of config.service.token_file",
+    grpc.StatusCode.PERMISSION_DENIED: "refuses the token of config.service.token_file",
+    grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
+}
+"""What no retry mends, and how it is said."""
+UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
+"""How a server refuses a manifest whose file it cannot read."""
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sender:
+    """What all pushes of a learner have in common.
+
+    Attributes:
+      session: names this start of the learner.
+      in_flight: what becomes of groups that are being sampled.
+      process_index: this learner host.
+      process_count: learner hosts.
+    """
+
+    session: str
+    in_flight: pb.InFlight
+    process_index: int
+    process_count: int
+
+
+class Member:
+    """An endpoint, watched. All attributes are to be read only.
+
+    Args:
+      target: `host:port` or `unix:PATH`.
+      service: the fleet's settings.
+      sender: the learner.
+      changed: called when the member may have become usable, or unusable.
+      fail: called with an error that ends the run.
+
+    Attributes:
+      up: it answers and makes progress.
+      weights: the parcel that it is known to serve.
+      failing: the last push to it failed.
+      suspect: a group was lost on it; nothing is sent to it before it has answered again.
+      error: why it is not up.
+      down_since: since when (`time.monotonic`).
+      answered_once: whether the first answer, or its absence, is known.
+      tasks: the groups that it samples, by what waits for them: task -> rollouts.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        service: ServiceConfig,
+        sender: Sender,
+        *,
+        changed: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ):
+        self.endpoint = Endpoint(target, service)
+        self.target = target
+        self.up = False
+        self.weights: Parcel | None = None
+        self.failing = False
+        self.suspect = False
+        self.error = "not reached yet"
+        self.down_since = time.monotonic()
+        self.answered_once = asyncio.Event()
+        self.tasks: dict[asyncio.Task, int] = {}
+        self.load = 0
+        self._service = service
+        self._sender = sender
+        self._changed = changed
+        self._fail = fail
+        self._wanted: Parcel | None = None
+        self._sent: Parcel | None = None
+        self._push: asyncio.Task | None = None
+        self._pushes = 0
+        self._status = pb.StatusReply()
+        self._cannot_read = False
+        self._failures = 0
+        self._said = ""
+        self._answered = self._progress = time.monotonic()
+        self._not_before = self._back_at = 0.0
+        self._stuck = 0
+        self._owned = ""
+        self._kept_away = 0.0
+        self._announced = False
+        self._takeovers: collections.deque[float] = collections.deque()
+
+    @property
+    def pushing(self) -> bool:
+        """Whether weights are on their way to it."""
+        return self._push is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be sent another group now."""
+        limit = self._status.limits.max_groups
+        return len(self.tasks) < limit and time.monotonic() >= self._not_before
+
+    def enter(self, task: asyncio.Task, rollouts: int) -> None:
+        """Books a group that it is to sample."""
+        if not self.tasks:
+            self._progress = time.monotonic()
+        self.tasks[task] = rollouts
+        self.load += rollouts
+
+    def leave(self, task: asyncio.Task) -> None:
+        """The group is done, or lost."""
+        self.load -= self.tasks.pop(task)
+
+    def hold(self, seconds: float) -> None:
+        """It is full: nothing is sent to it for so long."""
+        self._not_before = time.monotonic() + seconds
+
+    def doubt(self) -> None:
+        """A group was lost on it."""
+        self.suspect = True
+
+    def want(self, parcel: Parcel) -> None:
+        """From now on it is to serve `parcel`; what was on its way is given up."""
+        self._wanted = parcel
+        if self._push is not None:
+            self._push.cancel()
+            self._push = None
+        if self.up:
+            self._start_push(parcel)
+
+    async def watch(self) -> None:
+        """Looks after it until cancelled."""
+        try:
+            while True:
+                await self._poll()
+                self.answered_once.set()
+                await asyncio.sleep(min(POLL_S, self._service.stall_s / 2))
+        finally:
+            if self._push is not None:
+                self._push.cancel()
+                await asyncio.wait([self._push])
+
+    async def _poll(self) -> None:
+        pushes = self._pushes
+        try:
+            deadline = min(self._service.stall_s, MAX_POLL_DEADLINE_S)
+            status = await self.endpoint.status(timeout=deadline, session=self._sender.session)
+        except grpc.aio.AioRpcError as error:
+            self._on_no_answer(error)
+            return
+        now = time.monotonic()
+        self._answered = now
+        if status.tokens_generated != self._status.tokens_generated:
+            self._progress, self._stuck = now, 0
+        if not (self.tasks or self.pushing or status.running_groups):
+            self._progress = now
+        self._status = status
+        if self.up and now - self._progress > self._service.stall_s:
+            self._stuck = min(self._stuck + 1, MAX_STUCK_WAITS)
+            self._back_at = now + self._service.stall_s * 2 ** (self._stuck - 1)
+            self.take_out(f"is stuck: it has work, but drew no token for {now - self._progress:.0f} s")
+        elif now >= self._back_at and pushes == self._pushes and not self.pushing:
+            self._reconcile(status)
+
+    def _on_no_answer(self, error: grpc.aio.AioRpcError) -> None:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            self._fail(InputError(f"{self.target} {FATAL[error.code()]}: {error.details()}"))
+        silent = time.monotonic() - self._answered
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            self.take_out(f"cannot be reached: {error.details()}")
+        elif not self.up:
+            self.error = "does not answer"
+        elif silent > self._service.stall_s:
+            self.take_out(f"has not answered for {silent:.0f} s")
+
+    def _reconcile(self, status: pb.StatusReply) -> None:
+        """Compares what it serves with what it should serve."""
+        wanted = self._wanted
+        ours = status.session == self._sender.session
+        if self._owned == status.incarnation and not ours:
+            self._on_takeover(status)
+        self.suspect = False
+        if status.taken and not ours and not self._owned and not self._same_run(status):
+            self._keep_away(status)
+            return
+        self._kept_away = 0.0
+        if wanted is None:
+            self._come_up()
+        elif ours and status.version == wanted.version and self._sent is wanted:
+            if status.serving:
+                self.weights = wanted
+                self._announce(wanted)
+                self._come_up()
+            else:
+                self.take_out("is shutting down, or its engine has failed")
+        else:
+            self.weights = None
+            self._come_up()
+            self._start_push(wanted)
+
+    def _same_run(self, status: pb.StatusReply) -> bool:
+        """Whether its weights are of an earlier start of this run, which is over: only one of them can be alive."""
+        return status.session.rpartition("#")[0] == self._sender.session.rpartition("#")[0]
+
+    def _keep_away(self, status: pb.StatusReply) -> None:
+        """Another learner is at work on it: waits for its end, but not for long."""
+        now = time.monotonic()
+        self._kept_away = self._kept_away or now
+        self.take_out(f"is used by another learner, {status.session!r}")
+        if now - self._kept_away > KEEP_AWAY_S:
+            self._fail(
+                RunError(
+                    f"{self.target} {self.error}: give every learner servers of its own (config.service.endpoints), "
+                    "or wait until that one has ended"
+                )
+            )
+
+    def _on_takeover(self, status: pb.StatusReply) -> None:
+        now = time.monotonic()
+        self._owned = ""
+        self._takeovers.append(now)
+        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
+            self._takeovers.popleft()
+        LOG.warning("%s was given other weights by the learner %r", self.target, status.session)
+        if len(self._takeovers) >= MAX_TAKEOVERS:
+            self._fail(
+                RunError(
+                    f"{self.target} is used by another learner, {status.session!r}, which keeps replacing the weights "
+                    f"of this one, {self._sender.session!r}: give every learner servers of its own "
+                    "(config.service.endpoints), and a token of its own (config.service.token_file)"
+                )
+            )
+
+    def _come_up(self) -> None:
+        if not self.up:
+            self.up = True
+            self._progress = time.monotonic()
+        self._changed()
+
+    def _announce(self, parcel: Parcel) -> None:
+        """It can be used (again)."""
+        if not self._announced:
+            self._announced, self._said = True, ""
+            LOG.info("sampler %s is up, with the weights of version %d", self.target, parcel.version)
+
+    def take_out(self, reason: str) -> None:
+        """Stops using it: its groups go elsewhere. It is watched on."""
+        self.error = reason
+        self.weights = None
+        self._announced = False
+        if self.up:
+            self.up = False
+            self.down_since = time.monotonic()
+            if reason != self._said:
+                LOG.warning("sampler %s is taken out: it %s", self.target, reason)
+            self._said = reason
+        if self._push is not None:
+            self._push.cancel()
+            self._push = None
+        for task in self.tasks:
+            task.cancel()
+        self._changed()
+
+    def _start_push(self, parcel: Parcel) -> None:
+        self._pushes += 1
+        self._progress = time.monotonic()
+        task = self._push = asyncio.create_task(self._send(parcel))
+        task.add_done_callback(lambda done: self._on_sent(parcel, done))
+
+    async def _send(self, parcel: Parcel) -> None:
+        """By manifest where that works, else streamed."""
+        mode = self._service.push
+        shared = mode == "shared" or (mode == "auto" and self._status.host_id == host_id() and not self._cannot_read)
+        push = Push(parcel=parcel, shared=shared, streams=self._service.streams, **dataclasses.asdict(self._sender))
+        try:
+            await self.endpoint.push(push, sent=self._on_progress)
+        except grpc.aio.AioRpcError as error:
+            if not shared or mode != "auto" or error.code() not in UNREADABLE:
+                raise
+            LOG.info("weights are streamed to %s: %s", self.target, error.details())
+            await self.endpoint.push(dataclasses.replace(push, shared=False), sent=self._on_progress)
+            self._cannot_read = True
+
+    def _on_progress(self) -> None:
+        self._progress = time.monotonic()
+
+    def _refusal(self, error: grpc.aio.AioRpcError) -> str:
+        """What no retry mends, and the remedy."""
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token_file:
+            return "needs a token, and none was given: set config.service.token_file"
+        return FATAL[error.code()]
+
+    def _on_sent(self, parcel: Parcel, task: asyncio.Task) -> None:
+        if task is not self._push:
+            return  # given up: taken out, or a newer parcel is on its way
+        self._push = None
+        self._pushes += 1
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.weights = self._sent = parcel
+            self._owned = self._status.incarnation
+            self.failing = self.suspect = False
+            self._failures = 0
+            self._announce(parcel)
+            self._changed()
+        elif isinstance(error, grpc.aio.AioRpcError):
+            self.failing = True
+            self._failures += 1
+            self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
+            refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            if error.code() in FATAL and (not refused or self._failures >= MAX_REFUSALS):
+                self._fail(InputError(f"{self.target} {self._refusal(error)}: {error.details()}"))
+            self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
+        elif isinstance(error, Exception):
+            self._fail(error)

@@ -1,0 +1,107 @@
+"""How a learner reaches its samplers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Literal
+
+from isocompute_jax.options import option
+from isocompute_jax.records.errors import InputError
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceConfig:
+    """The sampler service that a run samples from; without endpoints it samples in its own process.
+
+    Attributes:
+      endpoints: `host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.
+      token_file: file that holds the token for weight updates; empty for none.
+      ca_file: PEM certificates of the authority that signed the servers'; given, connections use TLS.
+      cert_file: PEM certificate of this client, for mutual TLS.
+      key_file: PEM key of this client.
+      push: how weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC, `auto` shared
+        where a server can read what the learner writes, streamed elsewhere.
+      shared_dir: /dev/shm, or a folder on shared storage that every server sees under this path. Streamed weights too
+        are laid out here first: it needs room for two copies of what this host sends.
+      streams: parallel streams per endpoint of a streamed push.
+      recompute_cache: after an update in flight, keys and values are computed anew instead of kept (PipelineRL keeps).
+      stall_s: an endpoint that has work and draws no token, or does not answer, for so many seconds is taken out.
+      wait_s: with every endpoint gone, the run waits so many seconds; then it checkpoints and stops.
+    """
+
+    endpoints: str = option("", identity=False)
+    token_file: str = option("", identity=False)
+    ca_file: str = option("", identity=False)
+    cert_file: str = option("", identity=False)
+    key_file: str = option("", identity=False)
+    push: Literal["auto", "shared", "stream"] = option("auto", identity=False)
+    shared_dir: str = option("/dev/shm", identity=False)
+    streams: int = option(2, identity=False)
+    recompute_cache: bool = False
+    stall_s: float = option(60.0, identity=False)
+    wait_s: float = option(1800.0, identity=False)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The endpoints one by one."""
+        return tuple(target for target in map(str.strip, self.endpoints.split(",")) if target)
+
+    def validate(self) -> None:
+        """Raises InputError for the first field that cannot work; files are looked at, nothing is connected to."""
+        for target in self.targets:
+            _check_target(target)
+        repeated = {target for target in self.targets if self.targets.count(target) > 1}
+        for passed, message in (
+            (not repeated, f"endpoints = {self.endpoints!r}: {', '.join(sorted(repeated))} is listed twice"),
+            (
+                bool(self.cert_file) == bool(self.key_file),
+                "cert_file and config.service.key_file belong together: give both, or neither",
+            ),
+            (
+                bool(self.ca_file) or not self.cert_file,
+                "cert_file needs config.service.ca_file: without it connections do not use TLS",
+            ),
+            (
+                not self.targets or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
+                f"shared_dir = {self.shared_dir!r}: not a folder that can be written; weights are laid out there",
+            ),
+            (self.streams >= 1, f"streams = {self.streams} must be at least 1"),
+            (self.stall_s > 0, f"stall_s = {self.stall_s} must be above 0"),
+            (self.wait_s >= 0, f"wait_s = {self.wait_s} must be 0 or more"),
+        ):
+            if not passed:
+                raise InputError(f"config.service.{message}")
+        for field in ("token_file", "ca_file", "cert_file", "key_file"):
+            self.read(field)
+
+    def read(self, field: str) -> bytes:
+        """What the file of a field holds; nothing when the field is empty.
+
+        Raises:
+          InputError: it cannot be read, or is empty.
+        """
+        path = getattr(self, field)
+        if not path:
+            return b""
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError as error:
+            raise InputError(f"config.service.{field} = {path!r}: {error.strerror}") from error
+        if not content.strip():
+            raise InputError(f"config.service.{field} = {path!r}: the file is empty")
+        return content
+
+
+def _check_target(target: str) -> None:
+    """Raises InputError for what is neither `host:port` nor `unix:PATH`."""
+    found = _ADDRESS.fullmatch(target)
+    if (target.startswith("unix:") and target != "unix:") or (found and 0 < int(found[2]) < 2**16):
+        return
+    raise InputError(
+        f"config.service.endpoints: {target!r} is neither host:port (a port lies in 1 .. 65535) nor unix:PATH"
+    )

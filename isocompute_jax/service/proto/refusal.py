@@ -1,0 +1,62 @@
+"""Why a call is refused, as a gRPC status, and how one call ends another with it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+import grpc
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""Trailing metadata: when a full server asks to come again."""
+
+
+class Refusal(Exception):
+    """Ends a call with a status.
+
+    Attributes:
+      code: the gRPC status code; sampler.proto says what each one means.
+      message: says what is wrong and what to do.
+      trailing: trailing metadata.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str, trailing: tuple[tuple[str, str], ...] = ()):
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.trailing = trailing
+
+
+def invalid(message: str) -> Refusal:
+    """What was sent is wrong; sending it again is useless."""
+    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def lost(message: str) -> Refusal:
+    """Weights came damaged or in part."""
+    return Refusal(grpc.StatusCode.DATA_LOSS, message)
+
+
+class Interruptible:
+    """The part of a call, used as `with`, that another call may end: the block then raises the refusal it is given."""
+
+    def __init__(self):
+        self._task: asyncio.Task | None = None
+        self._refusal: Refusal | None = None
+
+    def __enter__(self) -> Interruptible:
+        self._task = asyncio.current_task()
+        return self
+
+    def interrupt(self, refusal: Refusal) -> None:
+        """Makes the block raise `refusal` where it waits; the first one counts. The block's own task must not call."""
+        if self._task is not None and self._refusal is None:
+            self._refusal = refusal
+            self._task.cancel()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        task, self._task = self._task, None
+        if self._refusal is not None and task is not None:
+            task.uncancel()
+            if isinstance(error, asyncio.CancelledError):
+                raise self._refusal from None

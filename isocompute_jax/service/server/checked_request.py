@@ -1,0 +1,55 @@
+"""What a group is asked for, checked against what the engine can do."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.engines.base import EngineFacts, GroupRequest
+
+
+def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupRequest:
+    """The group that a message asks for, checked against the engine's limits.
+
+    Raises:
+      ValueError: names the field at fault and what it may be.
+    """
+    prompt = message.prompt_tokens
+    if not message.group_id:
+        raise ValueError("group_id is empty: give every group a name of its own")
+    if not prompt:
+        raise ValueError("prompt_tokens is empty: a prompt has at least one token")
+    if not 1 <= message.group_size <= facts.max_group_size:
+        raise ValueError(
+            f"group_size = {message.group_size} must lie in 1 .. {facts.max_group_size}, the server's --max_group_size"
+        )
+    for field, tokens in (("prompt_tokens", prompt), ("stop_token_ids", message.stop_token_ids)):
+        if tokens and max(tokens) >= facts.vocab_size:
+            raise ValueError(f"{field} has the id {max(tokens)}; the model knows ids below {facts.vocab_size}")
+    room = facts.max_model_len - len(prompt)
+    if room < 1:
+        raise ValueError(
+            f"prompt_tokens has {len(prompt)} tokens; prompt and completion together may have {facts.max_model_len}"
+        )
+    if message.HasField("max_tokens") and not 1 <= message.max_tokens <= room:
+        raise ValueError(
+            f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
+            f"server holds {facts.max_model_len} in all (its --max_model_len): ask for fewer, or raise that"
+        )
+    return GroupRequest(
+        group_id=message.group_id,
+        problem_id=message.problem_id,
+        seed=message.seed if message.HasField("seed") else secrets.randbits(32),
+        step=message.step,
+        prompt_tokens=np.array(prompt, np.int32),
+        group_size=message.group_size,
+        params=SamplingParams(
+            temperature=message.temperature if message.HasField("temperature") else 1.0,
+            top_p=message.top_p if message.HasField("top_p") else 1.0,
+            max_tokens=message.max_tokens if message.HasField("max_tokens") else room,
+        ),
+        stop_tokens=tuple(message.stop_token_ids),
+    )

@@ -1,0 +1,121 @@
+"""What a server asks of an engine. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import numpy as np
+
+from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.rollout import Completion
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.weights.weight_file import WeightFile
+
+
+class EngineError(Exception):
+    """The engine has failed and cannot go on; the message says why."""
+
+
+class NotTakenError(Exception):
+    """New weights were not taken, and the old ones serve on; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineFacts:
+    """What an engine serves.
+
+    Attributes:
+      engine: `vllm`, `jax`, ...
+      engine_version: of the engine's library.
+      model: the model's directory, as it was given.
+      vocab_size: V; every token id lies below it.
+      max_model_len: longest prompt and completion together, in tokens.
+      max_group_size: largest group it takes.
+      tensors: every tensor of the model, in the order and dtype that updates must have.
+    """
+
+    engine: str
+    engine_version: str
+    model: str
+    vocab_size: int
+    max_model_len: int
+    max_group_size: int
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupRequest:
+    """A group to sample, checked: prompt and completion fit the model, ids lie in its vocabulary.
+
+    Attributes:
+      group_id: its name.
+      problem_id: with `seed`, `step` and the rollout index, keys the random numbers.
+      seed: 0 .. 2^32 - 1.
+      step: 0 .. 2^32 - 1.
+      prompt_tokens: [S] int32.
+      group_size: G.
+      params: what is drawn from; `max_tokens` already cut to the model's length.
+      stop_tokens: ids that end a completion.
+    """
+
+    group_id: str
+    problem_id: str
+    seed: int
+    step: int
+    prompt_tokens: np.ndarray
+    group_size: int
+    params: SamplingParams
+    stop_tokens: tuple[int, ...]
+
+
+class Engine(Protocol):
+    """Draws completions. All methods are called on one asyncio event loop, and none may block it."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it serves; valid after `start`."""
+        ...
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens drawn since the start; while groups run it grows."""
+        ...
+
+    async def start(self) -> None:
+        """Loads the model. Raises InputError for one that it cannot serve."""
+        ...
+
+    def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+        """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
+
+        Raises EngineError when the engine has died, and InputError, before anything is drawn, for a request that it
+        cannot serve.
+        """
+        ...
+
+    async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
+        """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
+
+        Args:
+          weights: a file already checked against `facts.tensors`; it may vanish after the call.
+          version: theirs.
+          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+
+        Returns:
+          seconds with sampling stopped.
+
+        Raises:
+          NotTakenError: nothing was touched.
+          EngineError: it failed; nobody knows what the engine serves now, so the caller stops serving.
+        """
+        ...
+
+    async def check_health(self) -> None:
+        """Raises EngineError when the engine has died."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends the engine and every process it started."""
+        ...

@@ -1,0 +1,285 @@
+"""The engine that samples with JAX: continuous batching in slots (`sampling.slots_sampler`).
+
+One thread owns the device: it takes what the event loop has put into its inbox, draws a chunk of tokens, hands over
+what ended, and begins again. A group drawn again by the same weights is bit-identical, whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from isocompute_jax import model as models
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Completion
+from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
+from isocompute_jax.sampling.slots_sampler import SlotSampler
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest, NotTakenError
+from isocompute_jax.service.weights.weight_file import WeightFile
+
+LOWEST_TEMPERATURE = 1e-4
+CHUNK_STEPS = 16
+"""Tokens drawn in each slot before the event loop is heard again."""
+
+
+class JaxEngine:
+    """Implements `service.server.engines.base.Engine` with this process's devices.
+
+    Args:
+      model: a Hugging Face directory.
+      dtype: of weights, keys and values; None or `auto` takes the checkpoint's.
+      max_model_len: longest prompt and completion together; None takes the model's.
+      max_group_size: largest group; one that is larger than the free slots is cut.
+      kv_cache_bytes: memory for keys and values on each device: as many slots are made as fit; None sets no bound.
+      max_slots: at most so many slots, rounded down to a multiple of `slot_multiple`; None sets no bound. An idle slot
+        takes as long as a busy one.
+      mesh: where weights (`model.param_shardings`) and slots go; None for one device.
+      load: reads the weights; otherwise they are zero until the first update, and config.json is enough.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str | None,
+        max_model_len: int | None,
+        max_group_size: int,
+        kv_cache_bytes: int | None,
+        max_slots: int | None,
+        mesh: Mesh | None,
+        load: bool,
+    ):
+        self._model = model
+        self._dtype = None if dtype == "auto" else dtype
+        self._max_model_len = max_model_len
+        self._max_group_size = max_group_size
+        self._kv_cache_bytes = kv_cache_bytes
+        self._max_slots = max_slots
+        self._mesh = mesh
+        self._load = load
+        self._facts: EngineFacts | None = None
+        self._failure: str | None = "the engine has not been started"
+        self._thread: threading.Thread | None = None
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tickets = itertools.count()
+        # Read and written by the event loop alone: a group's completions, or what ended it.
+        self._groups: dict[int, asyncio.Queue[list[tuple[int, Completion]] | EngineError]] = {}
+        self._updates: set[asyncio.Future[float]] = set()
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it serves; valid after `start`."""
+        if self._facts is None:
+            raise EngineError("the engine has not been started")
+        return self._facts
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens drawn since the start, as of the last chunk."""
+        return self._sampler.tokens_generated if self._facts else 0
+
+    async def start(self) -> None:
+        """Loads the model and compiles. Raises InputError for one that it cannot serve."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._prepare)
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name="jax-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+        """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
+
+        Raises:
+          InputError: the temperature is too low for float32.
+          EngineError: the engine has died.
+        """
+        await self.check_health()
+        if request.params.temperature < LOWEST_TEMPERATURE:
+            raise InputError(
+                f"temperature = {request.params.temperature} is below {LOWEST_TEMPERATURE}, where float32 overflows"
+            )
+        ticket = next(self._tickets)
+        arrived = self._groups[ticket] = asyncio.Queue()
+        asked = SampleRequest(
+            problem_id=request.problem_id,
+            prompt_tokens=request.prompt_tokens,
+            group_size=request.group_size,
+            seed=request.seed,
+            step=request.step,
+            stop_tokens=request.stop_tokens,
+            params=request.params,
+        )
+        self._inbox.put(partial(self._sampler.submit, ticket, asked))
+        left = request.group_size
+        try:
+            while left:
+                finished = await arrived.get()
+                if isinstance(finished, EngineError):
+                    raise finished
+                left -= len(finished)
+                yield finished
+        finally:
+            del self._groups[ticket]
+            if left:
+                self._inbox.put(partial(self._sampler.cancel, [ticket]))
+
+    async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
+        """Takes new weights between two chunks. Old and new are in memory together; sampling goes on while they load.
+
+        Args:
+          weights: a file already checked against `facts.tensors`; read whole before this returns.
+          version: theirs.
+          recompute: computes the keys and values of what is running anew.
+
+        Returns:
+          seconds with sampling stopped.
+
+        Raises:
+          NotTakenError: they cannot be read, or there is no memory for them beside the old ones.
+          EngineError: it failed, and the engine with it.
+        """
+        await self.check_health()
+        try:
+            params = await asyncio.to_thread(read_weights, weights, self._config, self._shardings)
+        except Exception as error:  # of the file or of the devices; what serves has not been touched
+            raise NotTakenError(f"the weights of version {version} cannot be loaded: {error!r}") from error
+        await self.check_health()
+        done: asyncio.Future[float] = self._loop.create_future()
+        self._updates.add(done)
+        self._inbox.put(partial(self._apply, params, version, recompute, done))
+        return await done
+
+    async def check_health(self) -> None:
+        """Raises EngineError when the engine has died."""
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+    async def stop(self) -> None:
+        """Ends the thread after the chunk it is at; groups that are not done end with EngineError."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(self._thread.join)
+        self._fail(self._failure or "the engine was stopped")
+
+    def _prepare(self) -> None:
+        config = self._config = models.load_config(self._model, dtype=self._dtype)
+        if config.dtype not in DTYPE_BYTES:
+            raise InputError(f"dtype = {config.dtype!r} cannot be served; ask for one of {', '.join(DTYPE_BYTES)}")
+        length = self._max_model_len or config.max_positions
+        if not 2 <= length <= config.max_positions:
+            raise InputError(f"max_model_len = {length} must lie in 2 .. {config.max_positions}, the model's length")
+        slots = self._count_slots(length)
+        if self._mesh is None:
+            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            self._shardings = jax.tree.map(lambda _: here, models.abstract_params(config))
+        else:
+            self._shardings = models.param_shardings(config, self._mesh)
+        if self._load:
+            params = models.load_params(self._model, config, shardings=self._shardings)
+        else:
+            params = jax.tree.map(
+                lambda x, place: jnp.zeros(x.shape, x.dtype, device=place),
+                models.abstract_params(config),
+                self._shardings,
+            )
+        self._sampler = SlotSampler(
+            config, params, slots=slots, length=length, chunk_steps=CHUNK_STEPS, mesh=self._mesh
+        )
+        self._sampler.compile()
+        self._facts = EngineFacts(
+            engine="jax",
+            engine_version=jax.__version__,
+            model=self._model,
+            vocab_size=config.vocab_size,
+            max_model_len=length,
+            max_group_size=self._max_group_size,
+            tensors=tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config)),
+        )
+
+    def _count_slots(self, length: int) -> int:
+        multiple = slot_multiple(self._mesh)
+        limits = []
+        if self._max_slots is not None:
+            limits.append(self._max_slots // multiple * multiple)
+            if not limits[-1]:
+                raise InputError(f"max_slots = {self._max_slots} must be at least {multiple}")
+        if self._kv_cache_bytes is not None:
+            limits.append(
+                slots_that_fit(self._config, length=length, cache_bytes=self._kv_cache_bytes, mesh=self._mesh)
+            )
+            if not limits[-1]:
+                raise InputError(
+                    f"kv_cache_bytes = {self._kv_cache_bytes} is less than {multiple} sequences of {length} tokens "
+                    f"need: raise it, or lower max_model_len"
+                )
+        if not limits:
+            raise InputError("give max_slots or kv_cache_bytes")
+        return min(limits)
+
+    def _run(self) -> None:
+        """The thread: commands, a chunk, completions, until told to stop or something fails."""
+        try:
+            while True:
+                while not self._sampler.busy or not self._inbox.empty():
+                    command = self._inbox.get()
+                    if command is None:
+                        return
+                    command()
+                finished: dict[int, list[tuple[int, Completion]]] = collections.defaultdict(list)
+                for ticket, index, completion in self._sampler.step():
+                    finished[ticket].append((index, completion))
+                if finished:
+                    self._loop.call_soon_threadsafe(self._deliver, finished)
+        except Exception as error:  # a device call may fail in many ways; all end the engine
+            self._loop.call_soon_threadsafe(self._fail, f"the JAX engine has failed: {error!r}")
+
+    def _apply(self, params: Params, version: int, recompute: bool, done: asyncio.Future[float]) -> None:
+        started = time.monotonic()
+        self._sampler.update_weights(params, version=version, recompute=recompute)
+        self._loop.call_soon_threadsafe(self._applied, done, time.monotonic() - started)
+
+    def _applied(self, done: asyncio.Future[float], paused_s: float) -> None:
+        self._updates.discard(done)
+        if not done.done():  # the caller may have been cancelled
+            done.set_result(paused_s)
+
+    def _deliver(self, finished: dict[int, list[tuple[int, Completion]]]) -> None:
+        for ticket, completions in finished.items():
+            if ticket in self._groups:
+                self._groups[ticket].put_nowait(completions)
+
+    def _fail(self, message: str) -> None:
+        """Ends every group and update with an error of its own."""
+        self._failure = message
+        for arrived in self._groups.values():
+            arrived.put_nowait(EngineError(message))
+        for done in self._updates:
+            if not done.done():
+                done.set_exception(EngineError(message))
+        self._updates.clear()
+
+
+def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) -> Params:
+    """Parameters from a file of tensors, in place on their devices; nothing of the file is referred to afterwards."""
+    places = {tensor.name: (tensor, start) for tensor, start in zip(weights.tensors, weights.starts, strict=True)}
+    data = np.memmap(weights.path, np.uint8, mode="r")
+
+    def read(name: str) -> np.ndarray:
+        tensor, start = places[name]
+        return data[start : start + tensor.nbytes].view(jnp.dtype(tensor.dtype)).reshape(tensor.shape)
+
+    return jax.block_until_ready(models.params_from_tensors(config, read, shardings=shardings))

@@ -1,0 +1,262 @@
+"""An engine of vLLM's processes, driven from the server's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from isocompute_jax.records.rollout import Completion
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
+from isocompute_jax.service.server.engines.vllm.settings import Settings
+from isocompute_jax.service.weights.weight_file import WeightFile
+
+SHUTDOWN_S = 1.0
+POLL_S = 0.1
+
+Finished = asyncio.Queue[tuple[int, Completion] | EngineError]
+
+
+class VllmEngine:
+    """Implements `service.server.engines.base.Engine` with vLLM's AsyncLLM.
+
+    Every rollout is a request of its own, with a seed of its own: what it draws depends on nothing else, but for
+    rounding, which varies with the batch that a step happens to compute. Weights are replaced in place with sampling
+    paused, and vLLM's prefix cache is keyed by version, so that no cached prefix outlives its weights.
+
+    Args:
+      model: a Hugging Face directory.
+      dtype: of weights and activations (`float32`, `bfloat16`, `float16`); `auto` is the checkpoint's. The head is
+        float32 in any case.
+      max_model_len: longest prompt and completion together; as long as the model holds when None.
+      max_group_size: largest group it takes.
+      kv_cache_bytes: memory for keys and values per device; vLLM's choice on GPUs and 1 GiB on CPUs when None.
+      tensor_parallel: devices that share the weights of one replica.
+      data_parallel: replicas.
+      gpu_memory_utilization: share of each GPU's memory that vLLM may take; vLLM's default when None.
+      load: False leaves the weights random until the first update; only config.json is needed then.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str,
+        max_model_len: int | None,
+        max_group_size: int,
+        kv_cache_bytes: int | None,
+        tensor_parallel: int,
+        data_parallel: int,
+        gpu_memory_utilization: float | None,
+        load: bool,
+    ):
+        self._settings = Settings(
+            model=model,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_group_size=max_group_size,
+            kv_cache_bytes=kv_cache_bytes,
+            tensor_parallel=tensor_parallel,
+            data_parallel=data_parallel,
+            gpu_memory_utilization=gpu_memory_utilization,
+            load=load,
+        )
+        self._facts: EngineFacts | None = None
+        self._llm: Any = None
+        self._starting: asyncio.Future[None] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._mark = secrets.token_hex(16)
+        self._updating = asyncio.Lock()
+        self._places = asyncio.Semaphore(1)
+        self._open = asyncio.Event()
+        self._open.set()
+        self._updates = 0
+        self._requests = itertools.count()
+        self._failure: EngineError | None = None
+        self._groups: set[Finished] = set()
+        self.tokens_generated = 0
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it serves; valid after `start`."""
+        assert self._facts is not None, "start it first"
+        return self._facts
+
+    async def start(self) -> None:
+        """Starts vLLM's processes and loads the model.
+
+        Raises:
+          InputError: vLLM is not there or of another version, or it does not serve this model or these settings.
+          EngineError: its processes failed while they started.
+        """
+        version = environment.prepare()
+        self._reaper = reaper.start(self._mark)
+        self._starting = asyncio.get_running_loop().run_in_executor(None, self._load, version)
+        await asyncio.shield(self._starting)
+        await self._llm.update_weight_version("0")
+
+    def _load(self, version: str) -> None:
+        """Blocks for as long as the model takes to load; runs in a thread."""
+        settings = self._settings
+        dtype = checkpoint.resolve_dtype(settings.model, settings.dtype)
+        tensors = checkpoint.tensor_specs(settings.model, dtype=dtype, load=settings.load)
+        # Imports vllm, which is why it waited for `environment.prepare`.
+        from isocompute_jax.service.server.engines.vllm import launch
+
+        config = launch.resolve(settings, dtype)
+        self._facts = EngineFacts(
+            engine="vllm",
+            engine_version=version,
+            model=settings.model,
+            vocab_size=config.model_config.get_vocab_size(),
+            max_model_len=config.model_config.max_model_len,
+            max_group_size=settings.max_group_size,
+            tensors=tensors,
+        )
+        self._places = asyncio.Semaphore(config.scheduler_config.max_num_seqs)
+        os.environ[reaper.MARK] = self._mark
+        try:
+            self._llm = launch.start(config, self._count)
+        except Exception as error:  # vLLM's processes say in their logs what went wrong; here it may be anything
+            raise EngineError(f"vLLM did not start, see its own messages above ({error})") from error
+        finally:
+            del os.environ[reaper.MARK]
+
+    def _count(self, tokens: int) -> None:
+        self.tokens_generated += tokens
+
+    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+        """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
+
+        Raises:
+          InputError: vLLM would not draw from the distribution that was asked for.
+          EngineError: the engine has died.
+        """
+        from isocompute_jax.service.server.engines.vllm import rollouts
+
+        self._check()
+        parameters = [rollouts.sampling_params(request, index) for index in range(request.group_size)]
+        finished: Finished = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(self._draw(request, params, index, finished)) for index, params in enumerate(parameters)
+        ]
+        self._groups.add(finished)
+        try:
+            left = request.group_size
+            while left:
+                ready = [await finished.get()]
+                while not finished.empty():
+                    ready.append(finished.get_nowait())
+                completions = [_completed(result) for result in ready]
+                left -= len(completions)
+                yield completions
+        finally:
+            self._groups.discard(finished)
+            for task in tasks:
+                task.cancel()  # which aborts the request in the engine
+            await asyncio.wait(tasks)
+
+    async def _draw(self, request: GroupRequest, params: Any, index: int, finished: Finished) -> None:
+        """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
+        from isocompute_jax.service.server.engines.vllm import rollouts
+
+        try:
+            async with self._places:
+                await self._open.wait()
+                prompt = rollouts.prompt(request, cache_key=str(self._updates))
+                async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
+                    [drawn] = output.outputs
+                    finished.put_nowait((index, rollouts.completion(drawn)))
+        except EngineError as error:
+            finished.put_nowait(error)
+        except Exception as error:  # of vLLM, which has many
+            finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
+
+    async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
+        """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
+
+        It is not interrupted half-way when the caller is cancelled.
+
+        Args:
+          weights: a file already checked against `facts.tensors`; it may vanish after the call.
+          version: theirs.
+          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+
+        Returns:
+          seconds with sampling stopped.
+
+        Raises:
+          EngineError: it failed; nobody knows what the engine serves now.
+        """
+        return await asyncio.shield(asyncio.create_task(self._update(weights, version, recompute)))
+
+    async def _update(self, weights: WeightFile, version: int, recompute: bool) -> float:
+        from isocompute_jax.service.server.engines.vllm import launch
+
+        async with self._updating:
+            self._check()
+            began = time.perf_counter()
+            self._open.clear()
+            try:
+                # Even when nothing runs: a request that came in half-way would crash the engine.
+                await self._llm.pause_generation(mode="keep", clear_cache=recompute)
+                # New requests do not find the old prefixes, which sequences that go on may still hold in memory.
+                self._updates += 1
+                if not recompute:
+                    await self._llm.reset_prefix_cache()
+                await self._llm.start_weight_update()
+                await self._llm.update_weights(launch.update_request(weights))
+                await self._llm.finish_weight_update(str(version))
+                await self._llm.resume_generation()
+            except Exception as error:  # of vLLM, which has many
+                raise self._fail(f"vLLM failed while it took version {version} ({error})") from error
+            finally:
+                self._open.set()
+            return time.perf_counter() - began
+
+    async def check_health(self) -> None:
+        """Raises EngineError when the engine has died."""
+        self._check()
+
+    async def stop(self) -> None:
+        """Ends the engine and every process it started."""
+        while self._starting is not None and not self._starting.done():
+            await asyncio.to_thread(reaper.sweep, self._mark)
+            await asyncio.wait([self._starting], timeout=POLL_S)
+        self._fail("the engine was stopped")
+        if self._llm is not None:
+            if self._llm.output_handler is not None:
+                self._llm.output_handler.cancel()  # it would report that the processes are gone
+            await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
+            self._llm = None
+        await asyncio.to_thread(reaper.sweep, self._mark)
+        if self._reaper is not None:
+            self._reaper.terminate()
+            await asyncio.to_thread(self._reaper.wait)
+            self._reaper = None
+
+    def _check(self) -> None:
+        if self._failure is None and self._llm.errored:
+            self._fail("one of vLLM's processes has died")
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, message: str) -> EngineError:
+        """From here on the engine is of no use; groups that are being drawn end with the error."""
+        if self._failure is None:
+            self._failure = EngineError(message)
+            for finished in self._groups:
+                finished.put_nowait(self._failure)
+        return self._failure
+
+
+def _completed(result: tuple[int, Completion] | EngineError) -> tuple[int, Completion]:
+    if isinstance(result, EngineError):
+        raise result
+    return result

@@ -1,0 +1,130 @@
+"""Starts vLLM. Imported once `environment.prepare` has run: it imports vllm."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from vllm.config import VllmConfig, WeightTransferConfig  # pyright: ignore[reportMissingImports]
+from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
+    WeightTransferUpdateRequest,
+)
+from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: ignore[reportMissingImports]
+from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.server.engines.vllm import weight_transfer
+from isocompute_jax.service.server.engines.vllm.settings import Settings
+from isocompute_jax.service.weights.weight_file import WeightFile
+
+CPU_KV_CACHE_BYTES = 1 << 30
+
+
+def resolve(settings: Settings, dtype: str) -> VllmConfig:
+    """vLLM's configuration; no process is started.
+
+    Args:
+      settings: what the engine was told.
+      dtype: of weights and activations; vLLM's own choice would be bfloat16 for a float32 checkpoint.
+
+    Raises:
+      InputError: vLLM does not serve this model, or not with these settings.
+    """
+    try:
+        arguments = AsyncEngineArgs(
+            model=settings.model,
+            dtype=dtype,
+            max_model_len=settings.max_model_len,
+            tensor_parallel_size=settings.tensor_parallel,
+            data_parallel_size=settings.data_parallel,
+            load_format="auto" if settings.load else "dummy",
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # what requests say counts, not generation_config.json
+            hf_overrides={"head_dtype": "float32"},  # the learner's head is float32, too
+            logprobs_mode="processed_logprobs",  # of the tempered distribution that was drawn from
+            max_logprobs=1,
+            enable_prefix_caching=True,
+            enable_chunked_prefill=False,  # with seeds of their own it crashes the engine (0.32)
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            worker_extension_cls=f"{weight_transfer.__name__}.{weight_transfer.WorkerExtension.__name__}",
+            weight_transfer_config=WeightTransferConfig(backend=weight_transfer.BACKEND),
+            **_platform_arguments(settings),
+        )
+        config = arguments.create_engine_config()
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise InputError(f"--model={settings.model}: vLLM refuses it, or the settings: {error}") from error
+    _check_heads(settings.model, config)
+    if current_platform.is_cpu():
+        _check_head_size(settings.model, config)
+    return config
+
+
+def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
+    """Starts the engine's processes and waits until the model is in. Blocks; may run in any thread.
+
+    Args:
+      config: what `resolve` gave.
+      count: is told how many tokens each step drew.
+    """
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+    process = llm.output_processor.process_outputs
+
+    # The one place that every token passes, those of rollouts that are later cancelled included.
+    def counted(outputs, *arguments, **keywords):
+        count(sum(len(output.new_token_ids) for output in outputs))
+        return process(outputs, *arguments, **keywords)
+
+    llm.output_processor.process_outputs = counted
+    return llm
+
+
+def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
+    """What the workers are told: where the tensors are. The numbers do not travel."""
+    info = weight_transfer.UpdateInfo(
+        path=weights.path,
+        names=[tensor.name for tensor in weights.tensors],
+        dtypes=[tensor.dtype for tensor in weights.tensors],
+        shapes=[list(tensor.shape) for tensor in weights.tensors],
+        starts=list(weights.starts),
+    )
+    return WeightTransferUpdateRequest(update_info=dataclasses.asdict(info))
+
+
+def _platform_arguments(settings: Settings) -> dict[str, object]:
+    """What differs between the CPU build and GPUs."""
+    if current_platform.is_cpu():
+        if settings.gpu_memory_utilization is not None:
+            raise InputError("--gpu_memory_utilization: this vLLM runs on the CPU: give --kv_cache_bytes instead")
+        return {
+            # vLLM would take most of the machine's memory.
+            "kv_cache_memory_bytes": settings.kv_cache_bytes or CPU_KV_CACHE_BYTES,
+            "enforce_eager": True,  # compiling takes minutes, and a compiler
+            "max_num_seqs": 256,
+        }
+    arguments: dict[str, object] = {"kv_cache_memory_bytes": settings.kv_cache_bytes, "max_num_seqs": 1024}
+    if settings.gpu_memory_utilization is not None:
+        arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    return arguments
+
+
+def _check_heads(model: str, config: VllmConfig) -> None:
+    """vLLM's Qwen2 passes `head_dim` over: with another one than it computes, it would fail at the first token."""
+    theirs = config.model_config.hf_text_config
+    ours, computed = getattr(theirs, "head_dim", None), theirs.hidden_size // theirs.num_attention_heads
+    if theirs.model_type == "qwen2" and ours not in (None, computed):
+        raise InputError(
+            f"--model={model}: config.json has head_dim = {ours}, and vLLM's Qwen2 takes hidden_size / "
+            f"num_attention_heads = {computed}: choose another model, or --engine=jax"
+        )
+
+
+def _check_head_size(model: str, config: VllmConfig) -> None:
+    size, served = config.model_config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
+    if size not in served:
+        raise InputError(
+            f"--model={model}: its head size is {size}; vLLM's CPU build serves {', '.join(map(str, served))}: "
+            "choose another model, or --engine=jax"
+        )

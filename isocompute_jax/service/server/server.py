@@ -1,0 +1,332 @@
+"""A server process: the sampler service with health, reflection and metrics around it, from start to shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dataclasses
+import ipaddress
+import logging
+import os
+import secrets
+import signal
+import stat
+
+import grpc
+import prometheus_client
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.proto import sampler_pb2_grpc
+from isocompute_jax.service.proto.refusal import Refusal
+from isocompute_jax.service.server.engines.base import Engine, EngineError
+from isocompute_jax.service.server.refusals import SERVICE, Refusals
+from isocompute_jax.service.server.servicer import Servicer
+from isocompute_jax.service.weights.staging import StagingArea, check_directory
+
+log = logging.getLogger(__name__)
+
+HEALTH_INTERVAL_S = 2.0
+MIB = 1 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerConfig:
+    """How a server is reached, and what it takes.
+
+    Attributes:
+      host: address to bind to, or `unix:PATH`; any but loopback needs TLS or `insecure`.
+      port: 0 picks a free one.
+      port_file: file that the address is written to once the server can be called; empty for none.
+      tls_cert: PEM certificate chain of the server; empty for no TLS.
+      tls_key: PEM key of the server.
+      tls_client_ca: PEM certificates of the authority that signs clients'; given, clients need one (mutual TLS).
+      insecure: allow other addresses than loopback without TLS.
+      token_file: file that holds the token for `UpdateWeights`; empty for none.
+      weights_dir: where arriving weights are put together, and where manifests' files must lie.
+      wait_for_weights: serve only after the first update.
+      max_groups: groups that may be in the server at once.
+      max_message_mib: largest message, in MiB.
+      metrics_port: of Prometheus metrics, on the same host; 0 for none.
+      grace_s: how long running groups may go on after the first SIGTERM or SIGINT.
+      peer_timeout_s: longest wait for a sender of weights, or for the other senders.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    port_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    insecure: bool = False
+    token_file: str = ""
+    weights_dir: str = "/dev/shm"
+    wait_for_weights: bool = False
+    max_groups: int = 1024
+    max_message_mib: int = 64
+    metrics_port: int = 0
+    grace_s: float = 30.0
+    peer_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise InputError("give both --tls_cert and --tls_key, or neither")
+        if self.tls_client_ca and not self.tls_cert:
+            raise InputError("--tls_client_ca asks clients for certificates: it needs --tls_cert and --tls_key")
+        if not (self.tls_cert or self.insecure or is_loopback(self.host)):
+            raise InputError(
+                f"--host={self.host} can be reached from other machines: give --tls_cert and --tls_key, or --insecure "
+                "if the network is trusted"
+            )
+
+
+class Server:
+    """A running server around an engine that has started.
+
+    Args:
+      engine: started; `stop` leaves it running.
+      config: its settings.
+
+    Raises:
+      InputError: a file cannot be read, or an address cannot be bound.
+    """
+
+    def __init__(self, engine: Engine, config: ServerConfig):
+        self._engine = engine
+        self._config = config
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        self._metrics = None
+        self._checks: asyncio.Task[None] | None = None
+        self.address = ""
+        token = _token(config.token_file)
+        if token and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            log.warning("--token_file=%s can be read by other users: chmod 600 it", config.token_file)
+        self._area = StagingArea(config.weights_dir, engine.facts.tensors)
+        self.servicer = Servicer(
+            engine,
+            self._area,
+            token=token,
+            wait_for_weights=config.wait_for_weights,
+            max_groups=config.max_groups,
+            max_message_bytes=config.max_message_mib * MIB,
+            peer_timeout_s=config.peer_timeout_s,
+            changed=self._report_health,
+        )
+        refusals = Refusals(self.servicer.fail, self.servicer.metrics.refused)
+        self._grpc = grpc.aio.server(interceptors=(refusals,), options=_options(config))
+        sampler_pb2_grpc.add_SamplerServicer_to_server(self.servicer, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._grpc)
+
+    async def start(self) -> None:
+        """Binds and serves; `address` then says where."""
+        config = self._config
+        if config.metrics_port:
+            host = "127.0.0.1" if config.host.startswith("unix:") else config.host
+            try:
+                self._metrics = prometheus_client.start_http_server(
+                    config.metrics_port,
+                    host,
+                    self.servicer.metrics.registry,
+                    certfile=config.tls_cert or None,
+                    keyfile=config.tls_key or None,
+                    client_cafile=config.tls_client_ca or None,
+                    client_auth_required=bool(config.tls_client_ca),
+                )
+            except OSError as error:
+                raise InputError(f"--metrics_port={config.metrics_port} on {host}: {error.strerror}") from error
+        self.address = self._bind()
+        await self._report_health()
+        await self._grpc.start()
+        self._checks = asyncio.create_task(self._check_engine())
+        if config.port_file:
+            _write_atomically(config.port_file, self.address)
+        log.info("listening on %s", self.address)
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new groups, lets running ones end within `grace_s` seconds, and closes."""
+        servicer = self.servicer
+        servicer.stopping = True
+        await self._report_health()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await servicer.emptied()
+        servicer.interrupt(Refusal(grpc.StatusCode.UNAVAILABLE, "the server has shut down"))
+        await servicer.emptied()
+        await servicer.updates.close(grace_s)
+        if self._checks is not None:
+            self._checks.cancel()
+            await asyncio.wait([self._checks])
+        await self._grpc.stop(grace=0)
+        if self._metrics is not None:
+            server, thread = self._metrics
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+            thread.join()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Removes what a process that ends at once would leave behind."""
+        self._area.close()
+        if self._config.port_file:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._config.port_file)
+
+    async def _report_health(self) -> None:
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if self.servicer.serving else statuses.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+    async def _check_engine(self) -> None:
+        """Notices an engine that dies while nobody asks it for anything."""
+        while True:
+            try:
+                await self._engine.check_health()
+            except EngineError as error:
+                await self.servicer.fail(str(error))
+                return
+            await asyncio.sleep(HEALTH_INTERVAL_S)
+
+    def _bind(self) -> str:
+        config = self._config
+        unix = config.host.startswith("unix:")
+        host = f"[{config.host}]" if ":" in config.host and not unix else config.host
+        address = host if unix else f"{host}:{config.port}"
+        credentials = _credentials(config)
+        try:
+            if credentials is None:
+                port = self._grpc.add_insecure_port(address)
+            else:
+                port = self._grpc.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise InputError(f"cannot listen on {address} (--host, --port, --tls_cert, --tls_key): {error}") from error
+        return host if unix else f"{host}:{port}"
+
+
+async def serve(engine: Engine, config: ServerConfig) -> None:
+    """Starts an engine and a server around it, and serves until SIGTERM or SIGINT; a second one ends at once.
+
+    Raises:
+      InputError: the engine or the server cannot be started as asked.
+      RunError: the engine has failed.
+    """
+    _keep_freed_memory()
+    # What is wrong with files is said before the engine takes its time to start.
+    check_directory(config.weights_dir)
+    _token(config.token_file)
+    _credentials(config)
+    loop, told, server = asyncio.get_running_loop(), asyncio.Event(), None
+
+    def tell(number: int) -> None:
+        if told.is_set():
+            if server is not None:
+                server.remove_files()
+            os._exit(128 + number)
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        if not await _first(engine.start(), told):
+            return
+        server = Server(engine, config)
+        try:
+            await server.start()
+            if not await _first(server.servicer.failed.wait(), told):
+                log.info("shutting down")
+        finally:
+            await server.stop(config.grace_s)
+        if server.servicer.failure:
+            raise RunError(f"the engine has failed: {server.servicer.failure}")
+    except EngineError as error:
+        raise RunError(f"the engine has failed: {error}") from error
+    finally:
+        await engine.stop()
+
+
+async def _first(awaitable, event: asyncio.Event) -> bool:
+    """Waits for `awaitable`, or for the event, which cancels it; whether it was the first."""
+    task, told = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
+    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+        return False
+    task.result()
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address to bind to."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc to keep the pages of freed messages: fresh ones cost more time than receiving what they hold."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+        mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
+
+
+def _options(config: ServerConfig) -> list[tuple[str, int]]:
+    size = config.max_message_mib * MIB
+    return [
+        ("grpc.max_receive_message_length", size),
+        ("grpc.max_send_message_length", size),
+        # Calls beyond it would wait in their clients, and never hear that the server is full.
+        ("grpc.max_concurrent_streams", 2 * config.max_groups + 64),
+        # Two servers on one port would each get half of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
+    """Those of TLS, or None without it."""
+    if not config.tls_cert:
+        return None
+    return grpc.ssl_server_credentials(
+        [(_read(config.tls_key, "tls_key"), _read(config.tls_cert, "tls_cert"))],
+        _read(config.tls_client_ca, "tls_client_ca") if config.tls_client_ca else None,
+        bool(config.tls_client_ca),
+    )
+
+
+def _token(path: str) -> str:
+    """The token in a file, or nothing."""
+    if not path:
+        return ""
+    token = _read(path, "token_file").decode("ascii", "replace").strip()
+    if not token.isprintable() or not token.isascii() or not token:
+        raise InputError(f"--token_file={path}: must hold one line of printable ASCII")
+    return token
+
+
+def _read(path: str, flag: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(f"--{flag}={path}: {error.strerror}") from error
+
+
+def _write_atomically(path: str, text: str) -> None:
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)

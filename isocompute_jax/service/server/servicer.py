@@ -1,0 +1,328 @@
+"""The sampler service around an engine: sampler.proto, method by method."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import grpc
+
+from isocompute_jax.service.proto import convert, sampler_pb2_grpc
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal
+from isocompute_jax.service.server.checked_request import checked_request
+from isocompute_jax.service.server.engines.base import Engine, EngineError, NotTakenError
+from isocompute_jax.service.server.gather import gathered
+from isocompute_jax.service.server.metrics import Metrics
+from isocompute_jax.service.weights.receive import Update, Updates
+from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.weight_file import WeightFile
+
+LEASE_S = 10.0
+"""A learner that has not asked for the status for so long no longer holds the server."""
+MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
+
+log = logging.getLogger(__name__)
+
+
+class _AdmittedGroup:
+    """A group that is in the server."""
+
+    def __init__(self):
+        self.call = Interruptible()
+        self.running = False
+
+
+class Servicer(sampler_pb2_grpc.SamplerServicer):
+    """Implements the service, behind the interceptor of `refusals`: a call that raises `Refusal` ends with its status.
+
+    Args:
+      engine: started already.
+      area: where weights are put together.
+      token: what `UpdateWeights` asks for; empty for nothing.
+      wait_for_weights: serve only after the first update.
+      max_groups: groups that may be in the server at once.
+      max_message_bytes: what the server was told to take; only reported.
+      peer_timeout_s: longest wait for a sender of weights, and for a caller to read completions.
+      changed: called when `serving` may have changed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        area: StagingArea,
+        *,
+        token: str,
+        wait_for_weights: bool,
+        max_groups: int,
+        max_message_bytes: int,
+        peer_timeout_s: float,
+        changed: Callable[[], Awaitable[None]],
+    ):
+        self._engine = engine
+        self._token = token.encode()
+        self._max_groups = max_groups
+        self._max_message_bytes = max_message_bytes
+        self._peer_timeout_s = peer_timeout_s
+        self._changed = changed
+        self.updates = Updates(area, self._apply, peer_timeout_s=peer_timeout_s)
+        self.metrics = Metrics()
+        self.failure = ""
+        self.failed = asyncio.Event()
+        self.stopping = False
+        self._has_weights = not wait_for_weights
+        self._session, self._version = "", 0
+        self._asked = -math.inf
+        self._groups: dict[str, _AdmittedGroup] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._left = asyncio.Event()
+        self._pace = _Pace()
+        self._incarnation = secrets.token_hex(8)
+        self._host_id = host_id()
+        self._began = time.monotonic()
+        self._watch()
+
+    @property
+    def serving(self) -> bool:
+        """Whether groups are taken."""
+        return self._has_weights and not self.failure and not self.stopping
+
+    @property
+    def groups(self) -> int:
+        """Groups in the server."""
+        return len(self._groups)
+
+    async def Sample(self, message: pb.SampleRequest, context: grpc.aio.ServicerContext) -> None:
+        """Streams a group's completions as they finish."""
+        try:
+            request = checked_request(message, self._engine.facts)
+        except ValueError as error:
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        with self._admitted(request.group_id) as group:
+            while not self._open.is_set():
+                await self._open.wait()
+            self._check_serving()
+            self._check_version(message)
+            group.running = True
+            drawn = 0
+            replies = gathered(self._engine.generate(request), request.group_size)
+            async with contextlib.aclosing(replies):
+                async for ready in replies:
+                    drawn += len(ready)
+                    for reply in convert.completions_to_replies(ready, self._max_message_bytes):
+                        await self._write(context, reply)
+                    self.metrics.rollouts.inc(len(ready))
+                    self.metrics.tokens.inc(sum(len(done.tokens) for _, done in ready))
+            if drawn != request.group_size:
+                raise EngineError(f"it gave {drawn} of {request.group_size} completions")
+            self._pace.finished()
+
+    async def _write(self, context: grpc.aio.ServicerContext, reply: pb.SampleReply) -> None:
+        """Sends completions to a caller that reads them: one that does not would hold up updates that wait for it."""
+        try:
+            async with asyncio.timeout(self._peer_timeout_s):
+                await context.write(reply)
+        except TimeoutError:
+            why = f"nobody has read the completions for {self._peer_timeout_s:g} s"
+            raise Refusal(grpc.StatusCode.ABORTED, why) from None
+
+    async def UpdateWeights(self, _: object, context: grpc.aio.ServicerContext) -> pb.UpdateWeightsReply:
+        """Receives one sender's part of new weights."""
+        self._check_token(context)
+        if self.failure or self.stopping:
+            self._check_serving()
+
+        async def read():
+            message = await context.read()
+            if isinstance(message, Refusal):
+                raise message
+            return None if message is grpc.aio.EOF else message  # pyright: ignore[reportAttributeAccessIssue]
+
+        return await self.updates.receive(read)
+
+    async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
+        """Answers from what the server knows itself."""
+        del context
+        if message.session and message.session == self._session:
+            self._asked = -math.inf if message.release else time.monotonic()
+        facts = self._engine.facts
+        running = sum(group.running for group in self._groups.values())
+        return pb.StatusReply(
+            model=facts.model,
+            engine=facts.engine,
+            engine_version=facts.engine_version,
+            incarnation=self._incarnation,
+            host_id=self._host_id,
+            session=self._session,
+            version=self._version,
+            serving=self.serving,
+            running_groups=running,
+            waiting_groups=len(self._groups) - running,
+            tokens_generated=self._engine.tokens_generated,
+            uptime_s=time.monotonic() - self._began,
+            limits=pb.Limits(
+                max_model_len=facts.max_model_len,
+                max_group_size=facts.max_group_size,
+                max_groups=self._max_groups,
+                max_message_bytes=self._max_message_bytes,
+            ),
+            tensors=convert.tensors_to_messages(facts.tensors) if message.tensors else (),
+            vocab_size=facts.vocab_size,
+            taken=time.monotonic() - self._asked < LEASE_S,
+        )
+
+    async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
+        """Ends groups with ABORTED."""
+        del context
+        there = [self._groups[name] for name in set(message.group_ids) if name in self._groups]
+        for group in there:
+            group.call.interrupt(Refusal(grpc.StatusCode.ABORTED, "the group was cancelled"))
+        return pb.CancelReply(cancelled=len(there))
+
+    async def fail(self, why: str) -> None:
+        """The engine is lost: every group ends, and no other is taken."""
+        if not self.failure:
+            self.failure = why
+            log.error("the engine has failed: %s", why)
+            self.interrupt(self._refusal_of_failure())
+            self.failed.set()
+            await self._changed()
+
+    def interrupt(self, refusal: Refusal) -> None:
+        """Ends every group."""
+        for group in self._groups.values():
+            group.call.interrupt(refusal)
+
+    async def emptied(self) -> None:
+        """Waits until no group is in the server."""
+        while self._groups:
+            self._left.clear()
+            await self._left.wait()
+
+    @contextlib.contextmanager
+    def _admitted(self, name: str) -> Iterator[_AdmittedGroup]:
+        """Keeps a place for a group while the block runs, in which `Cancel` and others may end it."""
+        self._check_serving()
+        if name in self._groups:
+            raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"a group named {name!r} is being sampled")
+        if len(self._groups) >= self._max_groups:
+            wait_ms = round(self._pace.wait_s() * 1000)
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{len(self._groups)} groups are in the server, as many as it takes; retry in {wait_ms} ms",
+                ((PUSHBACK, str(wait_ms)),),
+            )
+        group = self._groups[name] = _AdmittedGroup()
+        try:
+            with group.call:
+                yield group
+        finally:
+            del self._groups[name]
+            self._left.set()
+
+    def _check_serving(self) -> None:
+        if self.failure:
+            raise self._refusal_of_failure()
+        if self.stopping:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+        if not self._has_weights:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the server has no weights yet: send them by UpdateWeights")
+
+    def _check_version(self, message: pb.SampleRequest) -> None:
+        if message.HasField("session") and message.session != self._session:
+            asked, ours = f"session {message.session!r}", f"session {self._session!r}"
+        elif message.HasField("policy_version") and message.policy_version != self._version:
+            asked, ours = f"version {message.policy_version}", f"version {self._version}"
+        else:
+            return
+        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"weights of {asked} were asked for; the server has {ours}")
+
+    def _check_token(self, context: grpc.aio.ServicerContext) -> None:
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        given = given if isinstance(given, bytes) else given.encode()
+        if self._token and not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise Refusal(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "weights are taken only with the server's token: metadata `authorization: Bearer TOKEN`",
+            )
+
+    def _refusal_of_failure(self) -> Refusal:
+        return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
+
+    async def _apply(self, update: Update, weights: WeightFile) -> pb.UpdateWeightsReply:
+        """Takes complete weights to the engine; new groups are held back until they serve."""
+        header, began = update.header, time.monotonic()
+        self._open.clear()
+        try:
+            # Under another learner's weights nobody's groups go on: their versions would look like those of his own.
+            foreign = bool(self._session) and header.session != self._session
+            if foreign or header.in_flight == pb.IN_FLIGHT_ABORT:
+                refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")
+                for group in self._groups.values():
+                    if group.running:
+                        group.call.interrupt(refusal)
+            if foreign or header.in_flight in (pb.IN_FLIGHT_ABORT, pb.IN_FLIGHT_WAIT):
+                while any(group.running for group in self._groups.values()):
+                    self._left.clear()
+                    await self._left.wait()
+            update.committed = True
+            try:
+                paused_s = await self._engine.update_weights(
+                    weights, version=header.version, recompute=header.in_flight == pb.IN_FLIGHT_RECOMPUTE
+                )
+            except NotTakenError as error:
+                raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
+            except Exception as error:
+                # Whatever it was, nobody knows what the engine serves now.
+                if not isinstance(error, EngineError):
+                    log.exception("the engine raised this:")
+                await self.fail(f"version {header.version} could not be applied: {error}")
+                raise self._refusal_of_failure() from error
+            self._session, self._version, self._has_weights = header.session, header.version, True
+            self._asked = time.monotonic()
+            apply_s = time.monotonic() - began
+            self.metrics.update_seconds.observe(apply_s)
+            await self._changed()
+            return pb.UpdateWeightsReply(version=header.version, apply_s=apply_s, paused_s=paused_s)
+        finally:
+            self._open.set()
+
+    def _watch(self) -> None:
+        watch, groups = self.metrics.watch, self._groups
+        watch("groups_running", "Groups that the engine works on.", lambda: sum(g.running for g in [*groups.values()]))
+        watch(
+            "groups_waiting",
+            "Groups that wait for an update.",
+            lambda: sum(not g.running for g in [*groups.values()]),
+        )
+        watch("weight_senders", "Senders of the update that is coming in.", lambda: self.updates.senders)
+        watch("version", "Version of the weights.", lambda: self._version)
+        watch("serving", "1 while groups are taken.", lambda: self.serving)
+
+
+class _Pace:
+    """How often groups finish, and so when there is room for another."""
+
+    def __init__(self):
+        self._last = time.monotonic()
+        self._interval_s = 1.0
+        self._refused = 0
+
+    def finished(self) -> None:
+        """A group has finished."""
+        now = time.monotonic()
+        self._interval_s += 0.1 * (now - self._last - self._interval_s)
+        self._last, self._refused = now, 0
+
+    def wait_s(self) -> float:
+        """When the next refused group should come again: each is sent to a later place of its own."""
+        self._refused += 1
+        return min(max(self._refused * self._interval_s, MIN_PUSHBACK_S), MAX_PUSHBACK_S)

@@ -1,0 +1,128 @@
+"""Weights on their way out: laid down in a file once, sent from there as often as needed.
+
+The learner may overwrite its parameters as soon as they are laid down. An endpoint that comes back late is served from
+the file. Two files are used in turn, because fresh pages cost more than what they hold, and because the older one may
+still be on its way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import xxhash
+
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.tensors import Box, TensorSpec
+from isocompute_jax.service.weights.shared_file import SharedFile, SharedFolder, sweep
+from isocompute_jax.service.weights.weight_file import WeightWriter, aligned
+
+PREFIX = "isocompute-outbox-"
+LOCAL = "/dev/shm"
+"""Only this host's processes use it, so that what no process of it has locked is nobody's."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parcel:
+    """One version of the weights, or this host's share of it, in a finished file.
+
+    Attributes:
+      version: policy version.
+      tensors: every tensor of the model.
+      path: the file.
+      checksum: xxh3_64 of all of it.
+      boxes: what it holds.
+      starts: the byte at which each box begins.
+      data: the file, mapped.
+    """
+
+    version: int
+    tensors: tuple[TensorSpec, ...]
+    path: str
+    checksum: int
+    boxes: tuple[Box, ...]
+    starts: tuple[int, ...]
+    data: memoryview
+
+
+class Outbox:
+    """The two files, in a folder that a restart of the same run finds again, empties and uses on.
+
+    Args:
+      directory: where the folder is made.
+      run: names the run (with the process, where several share the directory).
+      tensors: every tensor of the model, all that a server expects.
+      whole: all of the model comes from this process: the file holds every tensor whole, and a server can use it as
+        it is. Else boxes stand one behind the other.
+
+    Raises:
+      InputError: the folder cannot be made.
+      RunError: another live process uses it.
+    """
+
+    def __init__(self, directory: str, *, run: str, tensors: Sequence[TensorSpec], whole: bool):
+        self._tensors = tuple(tensors)
+        self._whole = whole
+        own = f"{PREFIX}{os.getuid()}-"
+        if os.path.realpath(directory) == LOCAL:
+            sweep(directory, own)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", run)[-40:]
+        digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
+        path = pathlib.Path(directory) / f"{own}{name}-{digest}"
+        try:
+            self._folder = SharedFolder(path)
+        except BlockingIOError:
+            raise RunError(f"{path} is in use: another learner of the run {run!r} is alive") from None
+        except OSError as error:
+            raise InputError(f"config.service.shared_dir = {directory!r}: {error}") from error
+        self._files = [self._folder.new_file() for _ in range(2)]
+
+    def write(self, boxes: Iterable[tuple[Box, np.ndarray]], *, version: int) -> Parcel:
+        """Lays weights down. The parcel before this one stays whole; the one before that is gone.
+
+        Args:
+          boxes: each with its numbers, C-contiguous; all that this process has.
+          version: theirs.
+
+        Raises:
+          RunError: there is no room.
+        """
+        self._files.reverse()
+        file = self._files[0]
+        try:
+            found, starts = (self._write_whole if self._whole else self._write_packed)(file, boxes)
+        except OSError as error:
+            raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
+        data = file.map()
+        return Parcel(version, self._tensors, file.path, xxhash.xxh3_64_intdigest(data), found, starts, data)
+
+    def close(self) -> None:
+        """Removes the folder; parcels keep what they have mapped."""
+        self._folder.remove()
+
+    def _write_whole(
+        self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]
+    ) -> tuple[tuple[Box, ...], tuple[int, ...]]:
+        """Every box at its place in its tensor; what the file then holds, and where."""
+        writer = WeightWriter(file, self._tensors)
+        for box, numbers in boxes:
+            writer.write(box, numbers)
+        return tuple(tensor.box for tensor in self._tensors), writer.weights.starts
+
+    def _write_packed(
+        self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]
+    ) -> tuple[tuple[Box, ...], tuple[int, ...]]:
+        """One box behind the other; which, and where."""
+        found, starts, end = [], [], 0
+        for box, numbers in boxes:
+            found.append(box)
+            starts.append(aligned(end))
+            file.write(numbers, starts[-1])
+            end = starts[-1] + box.nbytes
+        file.truncate(end)
+        return tuple(found), tuple(starts)

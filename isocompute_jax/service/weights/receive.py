@@ -1,0 +1,306 @@
+"""Receiving weights: several senders, one update.
+
+All calls with one (session, version) are the parts of one update. While its parts come in, an update of another
+(session, version) takes its place: the newer one wins, and the senders of the older get ABORTED. An update that is
+being applied is not disturbed: the next one waits for its end. Whatever goes wrong with one sender ends the update for
+all of them, and the old weights serve on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import grpc
+import numpy as np
+import xxhash
+
+from isocompute_jax.records.tensors import Box, TensorSpec
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.chunks import Chunk
+from isocompute_jax.service.proto.refusal import Interruptible, Refusal, invalid, lost
+from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
+from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
+from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
+
+THREADS = 4
+WRITES_AHEAD = 4
+"""Chunks of one sender that wait for a thread before its next one is read."""
+MAX_SENDERS = 4096
+MAX_VERSION = 2**31 - 1
+"""Completions carry versions as int32."""
+
+T = TypeVar("T")
+Message = pb.UpdateWeightsRequest | Chunk
+Messages = Callable[[], Awaitable[Message | None]]
+"""The next message of a sender; None at the end of its stream."""
+
+
+class Update:
+    """An update that is being collected, then applied."""
+
+    def __init__(self, header: pb.WeightsHeader, coverage: Coverage):
+        self.header = header
+        self.coverage = coverage
+        self.calls: dict[int, Interruptible] = {}
+        self.missing = header.senders
+        self.arrived = asyncio.Event()
+        self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
+        self.in_place: WeightFile | None = None
+        self.held: ManifestFile | None = None
+        self.staged: asyncio.Future[WeightWriter] | None = None
+        self.writes: set[asyncio.Future] = set()
+        self.applying: asyncio.Task[None] | None = None
+        self.committed = False
+        """Whether the engine has been told: from then on nothing stops it."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What its calls have in common."""
+        return self.header.session, self.header.version
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts are there."""
+        return self.arrived.is_set()
+
+
+class Updates:
+    """Collects updates from their senders.
+
+    Args:
+      area: where weights are put together.
+      apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
+      peer_timeout_s: longest wait for a sender's next message, and for the other senders.
+    """
+
+    def __init__(
+        self,
+        area: StagingArea,
+        apply: Callable[[Update, WeightFile], Awaitable[pb.UpdateWeightsReply]],
+        *,
+        peer_timeout_s: float,
+    ):
+        self._area = area
+        self._apply = apply
+        self._timeout = peer_timeout_s
+        self._current: Update | None = None
+        self._threads = ThreadPoolExecutor(THREADS, "weights")
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    @property
+    def senders(self) -> int:
+        """Calls that are part of the current update."""
+        return len(self._current.calls) if self._current is not None else 0
+
+    async def receive(self, messages: Messages) -> pb.UpdateWeightsReply:
+        """One sender's call, from its header to the reply.
+
+        Raises:
+          Refusal: why the update failed.
+        """
+        header = await self._header(messages)
+        listed = listed_tensors(header.tensors, self._area.tensors)
+        update = await self._join(header)
+        try:
+            with Interruptible() as call:
+                update.calls[header.sender] = call
+                await self._collect(update, listed, messages)
+                update.missing -= 1
+                if not update.missing:
+                    update.applying = asyncio.create_task(self._finish(update))
+                    update.arrived.set()
+                await self._wait(update.arrived.wait(), f"the other senders of version {header.version}")
+                return await asyncio.shield(update.outcome)
+        except Refusal as refusal:
+            self._fail(update, refusal, header.sender)
+            raise
+        except asyncio.CancelledError:
+            refusal = Refusal(grpc.StatusCode.DATA_LOSS, f"the call of sender {header.sender} broke")
+            self._fail(update, refusal, header.sender)
+            raise
+        except Exception as error:
+            self._fail(update, lost(f"sender {header.sender} failed: {error!r}"), header.sender)
+            raise
+
+    async def close(self, grace_s: float) -> None:
+        """Ends what is being collected, lets the engine take what it was told of, and removes the staging files."""
+        update = self._current
+        if update is not None and update.committed and update.applying is not None:
+            await asyncio.wait([update.applying], timeout=grace_s)
+        if self._current is not None:
+            self._fail(self._current, Refusal(grpc.StatusCode.UNAVAILABLE, "the server is shutting down"))
+        if self._releasing:
+            await asyncio.wait(self._releasing)
+        self._threads.shutdown()
+        self._area.close()
+
+    async def _header(self, messages: Messages) -> pb.WeightsHeader:
+        first = await self._next(messages)
+        if isinstance(first, Chunk) or first.WhichOneof("part") != "header":
+            raise invalid("the first message of an update must be its header")
+        header = first.header
+        if not 1 <= header.senders <= MAX_SENDERS:
+            raise invalid(f"senders = {header.senders} must lie in 1 .. {MAX_SENDERS}")
+        if header.sender >= header.senders:
+            raise invalid(f"sender = {header.sender} must lie below senders = {header.senders}")
+        if not 0 <= header.version <= MAX_VERSION:
+            raise invalid(f"version = {header.version} must lie in 0 .. {MAX_VERSION}")
+        if header.in_flight not in pb.InFlight.values():
+            raise invalid(f"in_flight = {header.in_flight} is unknown")
+        return header
+
+    async def _join(self, header: pb.WeightsHeader) -> Update:
+        """The update that a header belongs to: the current one, or a new one in its place."""
+        while (update := self._current) is not None:
+            if update.complete:
+                await asyncio.wait([update.outcome])
+            elif update.key != (header.session, header.version):
+                self._fail(update, Refusal(grpc.StatusCode.ABORTED, f"version {header.version} took its place"))
+            else:
+                break
+        if update is None:
+            self._current = Update(header, Coverage(self._area.tensors))
+            return self._current
+        if header.sender in update.calls:
+            refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
+        elif (header.senders, header.in_flight) != (update.header.senders, update.header.in_flight):
+            refusal = invalid(f"the senders of version {header.version} do not agree on `senders` and `in_flight`")
+        else:
+            return update
+        self._fail(update, refusal)
+        raise refusal
+
+    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
+        """Reads one sender's parts up to its `end`."""
+        received, waiting = 0, collections.deque[asyncio.Future[None]]()
+        while True:
+            message = await self._next(messages)
+            if isinstance(message, Chunk):
+                box = checked_box(message.box, listed)
+                if len(message.data) != box.nbytes:
+                    raise invalid(f"tensor {box.name!r}: a chunk has {len(message.data)} bytes, its box {box.nbytes}")
+                update.coverage.add(box)
+                received += box.nbytes
+                waiting.append(self._in_thread(update, _write, await self._staged(update), box, message))
+                if len(waiting) > WRITES_AHEAD:
+                    await waiting.popleft()
+                continue
+            match message.WhichOneof("part"):
+                case "manifest":
+                    received += await self._read_manifest(update, listed, message.manifest)
+                case "end":
+                    for write in waiting:
+                        await write
+                    if message.end.bytes != received:
+                        raise lost(f"{message.end.bytes} bytes were sent, {received} arrived")
+                    return
+                case _:
+                    raise invalid("after the header only chunks, manifests and one `end` may come")
+
+    async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
+        """Books a manifest's boxes and takes them over; their bytes."""
+        tensors = self._area.tensors
+        boxes = manifest_boxes(manifest, listed)
+        for box in boxes:
+            update.coverage.add(box)
+        starts = whole_starts(manifest, boxes, tensors) if update.header.senders == 1 else None
+        to = await self._staged(update) if starts is None else None
+        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, boxes, to)
+        if starts is not None:
+            update.held = file
+            update.in_place = WeightFile(file.held_path, tensors, starts)
+        return sum(box.nbytes for box in boxes)
+
+    async def _staged(self, update: Update) -> WeightWriter:
+        """The update's staging file, made when its first part comes."""
+        if update.staged is None:
+            update.staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
+            update.staged.add_done_callback(_seen)
+        return await asyncio.shield(update.staged)
+
+    def _in_thread(self, update: Update, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        """Runs a function in a thread; the update's files are kept until it ends."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        update.writes.add(future)
+        future.add_done_callback(update.writes.discard)
+        shielded = asyncio.shield(future)
+        shielded.add_done_callback(_seen)
+        return shielded
+
+    async def _next(self, messages: Messages) -> Message:
+        message = await self._wait(messages(), "the next part of the weights")
+        if message is None:
+            raise lost("the stream ended before its `end`")
+        return message
+
+    async def _wait(self, awaitable: Awaitable[T], what: str) -> T:
+        """Waits for a sender, but not for ever."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await awaitable
+        except TimeoutError:
+            raise lost(f"waited {self._timeout:g} s for {what}") from None
+
+    async def _finish(self, update: Update) -> None:
+        """Applies a complete update, and tells every sender."""
+        try:
+            await self._in_thread(update, update.coverage.check_complete)
+            weights = update.in_place or (await self._staged(update)).weights
+            reply = await self._apply(update, weights)
+        except Refusal as refusal:
+            update.committed = False
+            self._fail(update, refusal)
+        except Exception as error:
+            update.committed = False
+            self._fail(update, lost(f"the update failed: {error!r}"))
+            raise
+        else:
+            self._current = None
+            update.outcome.set_result(reply)
+            self._release(update)
+
+    def _fail(self, update: Update, refusal: Refusal, sender: int | None = None) -> None:
+        """Ends an update for all senders; `sender` is the one that knows already."""
+        if update.committed or update.outcome.done():
+            return
+        self._current = None
+        update.outcome.cancel()
+        if update.applying is not None and update.applying is not asyncio.current_task():
+            update.applying.cancel()
+        for number, call in update.calls.items():
+            if number != sender:
+                call.interrupt(refusal)
+        self._release(update)
+
+    def _release(self, update: Update) -> None:
+        task = asyncio.create_task(self._give_back(update))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _give_back(self, update: Update) -> None:
+        """Frees the staging file once no thread writes to it."""
+        if update.writes:
+            await asyncio.wait(update.writes)
+        if update.held is not None:
+            update.held.close()
+        if update.staged is not None:
+            await asyncio.wait([update.staged])
+            if update.staged.exception() is None:
+                self._area.give_back(update.staged.result())
+
+
+def _write(writer: WeightWriter, box: Box, chunk: Chunk) -> None:
+    if xxhash.xxh3_64_intdigest(chunk.data) != chunk.checksum:
+        raise lost(f"tensor {box.name!r}: a chunk does not have its checksum")
+    writer.write(box, np.frombuffer(chunk.data, np.uint8))
+
+
+def _seen(future: asyncio.Future) -> None:
+    """An error of a thread that nobody waits for any more is no news."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,1 @@
+"""Sweeps: a grid of runs, executed side by side and resumable as a whole."""

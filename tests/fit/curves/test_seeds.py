@@ -1,0 +1,101 @@
+"""Seeds: who belongs together, means at common compute, and ties within their noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.curves.seeds import average_seeds, group_runs, merge_close, uncovered
+from isocompute_jax.fit.frontier.ties import compare, lead
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.records.run_files import RunFacts
+
+
+def run(n=8, seed=0, compute=(0, 100, 200, 400), reward=(0.1, 0.2, 0.3, 0.4), batch=4, **swept) -> RunCurve:
+    facts = RunFacts(n, batch, 0, 100, 10, seed)
+    columns = {"avg@4": np.array(reward, dtype=float)}
+    return RunCurve(f"n{n}-{seed}", "table", "", facts, swept, True, np.array(compute, dtype=float), columns)
+
+
+def curves(*runs):
+    groups, _ = group_runs(runs)
+    found = [average_seeds(group, "avg@4") for group in groups]
+    return [curve for curve in found if curve is not None]
+
+
+def test_seeds_are_averaged_at_common_compute():
+    (curve,) = curves(run(seed=0), run(seed=1, reward=(0.1, 0.4, 0.5, 0.8)))
+    assert curve.seeds == (0, 1)
+    np.testing.assert_allclose(curve.compute, [0, 100, 200, 400])
+    np.testing.assert_allclose(curve.reward, [0.1, 0.3, 0.4, 0.6])
+
+
+def test_the_mean_ends_where_the_first_seed_ends_and_other_computes_are_interpolated():
+    (curve,) = curves(
+        run(seed=0, compute=(100, 200, 400, 800), reward=(0.1, 0.2, 0.3, 0.4)),
+        run(seed=1, compute=(100, 400), reward=(0.3, 0.5)),
+    )
+    np.testing.assert_allclose(curve.compute, [100, 200, 400])
+    np.testing.assert_allclose(curve.per_seed, [[0.1, 0.2, 0.3], [0.3, 0.4, 0.5]])
+
+
+def test_a_seed_that_broke_off_is_left_out_when_the_others_say_more_without_it():
+    full = {"compute": (100, 200, 300, 400, 500), "reward": (0.1, 0.2, 0.3, 0.4, 0.5)}
+    runs = [run(seed=0, **full), run(seed=1, **full), run(seed=2, compute=(100, 200), reward=(0.4, 0.5))]
+    groups, _ = group_runs(runs)
+    curve = average_seeds(groups[0], "avg@4")
+    assert curve is not None and curve.seeds == (0, 1) and curve.compute[-1] == 500
+    assert "leaves out seed 2" in (uncovered(groups[0], curve) or "")
+    groups, _ = group_runs([*runs[:2], run(seed=2, compute=(100, 200, 300, 400), reward=(0.4, 0.5, 0.6, 0.7))])
+    curve = average_seeds(groups[0], "avg@4")
+    assert curve is not None and curve.seeds == (0, 1, 2) and curve.compute[-1] == 400
+    assert "ends at compute 400, although a seed reaches 500" in (uncovered(groups[0], curve) or "")
+
+
+def test_other_swept_fields_keep_configurations_apart_and_name_them():
+    groups, _ = group_runs([run(seed=s, lr=lr, steps_note="same") for lr in (0.1, 0.2) for s in (0, 1)])
+    assert [(g.configuration.name, len(g.runs)) for g in groups] == [("n = 8, lr = 0.1", 2), ("n = 8, lr = 0.2", 2)]
+    groups, _ = group_runs([run(n=4), run(n=8, batch=4), run(n=8, batch=16)])
+    assert [g.configuration.name for g in groups] == ["n = 4, B = 4", "n = 8, B = 4", "n = 8, B = 16"]
+
+
+def test_a_repeated_seed_is_left_out_with_a_warning():
+    groups, warnings = group_runs([run(), run(), run(n=4), run(n=4, seed=1)])
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert "same configuration and seed" in warnings[0] and "different numbers of seeds" in warnings[1]
+
+
+def test_ties_follow_the_pooled_standard_error():
+    # At compute 100: means 0.30, 0.32 and 0.40, each with sample variance 0.02, so the error of a difference of two
+    # means of two seeds is sqrt(0.02 (1/2 + 1/2)) = 0.1414.
+    def pair(n, mean):
+        return [run(n=n, seed=s, compute=(100,), reward=(mean + d,)) for s, d in ((0, 0.1), (1, -0.1))]
+
+    (budget,) = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.40)))
+    assert budget.seed_sd == pytest.approx(np.sqrt(0.02))
+    assert budget.best == 2 and budget.tied == (1, 2)
+
+
+def test_a_lead_averages_each_seed_over_the_budgets_first():
+    # Over both budgets the seeds of n = 2 average 0.2 and 0.3, those of n = 4 0.5 and 0.5: variances 0.005 and 0.
+    pair = curves(
+        run(n=2, seed=0, compute=(100, 200), reward=(0.1, 0.3)),
+        run(n=2, seed=1, compute=(100, 200), reward=(0.2, 0.4)),
+        run(n=4, seed=0, compute=(100, 200), reward=(0.4, 0.6)),
+        run(n=4, seed=1, compute=(100, 200), reward=(0.6, 0.4)),
+    )
+    assert lead(pair, 1, 0, compute=np.array([100.0, 200.0])) == pytest.approx((0.25, np.sqrt(0.0025)))
+    assert np.isnan(lead(pair, 1, 0, compute=np.array([100.0, 300.0]))).all()
+    assert np.isnan(lead(pair, 1, 0, compute=np.array([]))).all()
+
+
+def test_one_seed_gives_no_noise_and_no_ties():
+    budgets = compare(curves(run(n=2), run(n=4, reward=(0.1, 0.1, 0.3, 0.5), compute=(0, 100, 200, 300))))
+    assert [b.compute for b in budgets] == [100, 200, 300, 400]
+    assert [b.best for b in budgets] == [0, 0, 1, 0]
+    assert all(np.isnan(b.seed_sd) and b.tied == (b.best,) for b in budgets)
+    assert np.isnan(budgets[-1].mean[1])
+
+
+def test_budgets_that_differ_by_rounding_are_one():
+    np.testing.assert_allclose(merge_close(np.array([2048, 2060, 4096, 4100, 8000, 8192.0])), [2060, 4096, 8000, 8192])

@@ -1,0 +1,127 @@
+"""The solver against dense linear algebra and SciPy: whitening, levels in closed form, bounds, batches."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+
+from isocompute_jax.fit.curves.forms import HILL, hill
+from isocompute_jax.fit.curves.solver import LANES, CurveBatch, fit_rising, grid_starts, project, whiten
+
+X = np.linspace(0.0, 6.0, 14)
+
+
+def correlation_matrix(rho: float, size: int) -> np.ndarray:
+    return rho ** np.abs(np.subtract.outer(np.arange(size), np.arange(size))) if rho else np.eye(size)
+
+
+def one_problem(y: np.ndarray, *, rho=0.0, root_weight=None, levels=(0.0, 1.0, 0.0, 1.0), box=None) -> CurveBatch:
+    lower, upper = box if box is not None else HILL.box(X[-1])
+    weight = np.ones_like(y) if root_weight is None else root_weight
+    rows = (X, y, weight, np.float64(rho), np.array(levels), np.asarray(lower, float), np.asarray(upper, float))
+    return CurveBatch(*(np.asarray(a)[None] for a in rows))
+
+
+@pytest.mark.parametrize("rho", [-0.6, 0.0, 0.3, 0.9])
+def test_whitening_is_generalised_least_squares(rho):
+    rng = np.random.default_rng(3)
+    residual, weight = rng.normal(size=14), rng.uniform(0.5, 2.0, 14)
+    padded = np.concatenate([weight, np.zeros(3)])
+    with jax.enable_x64(True):
+        white = np.asarray(whiten(np.concatenate([residual, np.full(3, 7.0)]), padded, rho))
+    scaled = weight * residual
+    dense = scaled @ np.linalg.solve(correlation_matrix(rho, 14), scaled) * (1 - rho**2)
+    assert np.sum(white**2) == pytest.approx(dense, rel=1e-12)
+    assert np.all(white[14:] == 0)
+
+
+@pytest.mark.parametrize("rho", [-0.4, 0.0, 0.7])
+def test_levels_under_correlated_noise_are_those_of_dense_algebra(rho):
+    rng = np.random.default_rng(4)
+    theta = np.array([2.0, 0.3])
+    share = 1 / (1 + np.exp(-np.exp(theta[1]) * (X - theta[0])))
+    y, weight = 0.2 + 0.5 * share + rng.normal(0, 0.03, 14), rng.uniform(0.5, 2.0, 14)
+    precision = np.linalg.inv(correlation_matrix(rho, 14)) * weight[:, None] * weight
+    design = np.column_stack([1 - share, share])
+    level = np.linalg.solve(design.T @ precision @ design, design.T @ precision @ y)
+    residual = y - design @ level
+    fit = fit_rising(
+        one_problem(y, rho=rho, root_weight=weight, box=(theta, theta)), share=HILL.share, starts=theta[None, None]
+    )
+    np.testing.assert_allclose([fit.low[0], fit.high[0]], level, rtol=1e-9)
+    assert fit.sse[0] == pytest.approx(residual @ precision @ residual * (1 - rho**2), rel=1e-9)
+    assert fit.converged[0]
+
+
+@pytest.mark.parametrize("rho", [-0.4, 0.5])
+def test_the_whole_fit_under_correlated_noise_is_scipys(rho):
+    rng = np.random.default_rng(5)
+    y = 0.1 + 0.6 / (1 + np.exp(-1.2 * (X - 3))) + rng.normal(0, 0.02, 14)
+    factor = np.linalg.cholesky(np.linalg.inv(correlation_matrix(rho, 14)) * (1 - rho**2)).T
+
+    def residuals(p: np.ndarray) -> np.ndarray:
+        return factor @ (p[0] + (p[1] - p[0]) / (1 + np.exp(-np.exp(p[3]) * (X - p[2]))) - y)
+
+    theirs = scipy.optimize.least_squares(residuals, [0.1, 0.7, 3.0, 0.2], xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    first, last = (a[None] for a in HILL.grid(X[-1]))
+    fit = fit_rising(one_problem(y, rho=rho), share=HILL.share, first=first, last=last)
+    assert fit.sse[0] == pytest.approx(2 * theirs.cost, rel=1e-9)
+    np.testing.assert_allclose([fit.low[0], fit.high[0], *fit.theta[0]], theirs.x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_bounded_levels_are_the_minimum_of_a_convex_problem(ordered):
+    rng = np.random.default_rng(6)
+    constraint = [{"type": "ineq", "fun": lambda p: p[1] - p[0]}] if ordered else []
+    for _ in range(12):
+        share, y = np.sort(rng.uniform(0, 1, 14)), rng.uniform(-0.3, 1.3, 14)
+        lows, highs = np.sort(rng.uniform(0, 0.6, 2)), np.sort(rng.uniform(0.6, 1.0, 2))
+        problem = one_problem(y, levels=(*lows, *highs))
+        with jax.enable_x64(True):
+            row = CurveBatch(*(a[0] for a in problem))
+            low, high, residual = (np.asarray(a) for a in project(row, share, ordered=ordered))
+        assert lows[0] <= low <= lows[1] and highs[0] <= high <= highs[1]
+        np.testing.assert_allclose(residual, y - low - (high - low) * share, atol=1e-14)
+        theirs = scipy.optimize.minimize(
+            lambda p, s=share, y=y: np.sum((y - p[0] - (p[1] - p[0]) * s) ** 2),
+            [lows.mean(), highs.mean()], bounds=[lows, highs], constraints=constraint, options={"ftol": 1e-14},
+        )  # fmt: skip
+        assert residual @ residual == pytest.approx(theirs.fun, rel=1e-7)
+
+
+def test_a_falling_curve_becomes_flat_at_its_mean():
+    fit = fit_rising(one_problem(0.9 - 0.1 * X), share=HILL.share, starts=np.zeros((1, 1, 2)))
+    np.testing.assert_allclose([fit.low[0], fit.high[0]], 0.6, rtol=1e-12)
+
+
+def test_theta_stays_in_its_box_and_fixed_parameters_stand_still():
+    y = 0.1 + 0.6 / (1 + np.exp(-2.0 * (X - 3)))
+    box = (np.array([3.5, 0.1]), np.array([4.0, 0.1]))
+    first, last = (a[None] for a in HILL.grid(X[-1]))
+    starts = grid_starts(one_problem(y, box=box), first, last, share=HILL.share, ordered=True)
+    assert np.all((starts >= box[0]) & (starts <= box[1]))
+    fit = fit_rising(one_problem(y, box=box), share=HILL.share, first=first, last=last)
+    assert fit.theta[0].tolist() == [3.5, 0.1]  # the truth, 3, lies below the box
+    assert fit.converged[0]
+
+
+def test_curves_share_lanes_without_touching_each_other():
+    rng = np.random.default_rng(7)
+    count = LANES + 40
+    compute = np.exp(X)
+    truth = rng.uniform([0, 0.5, 5, 0.5], [0.2, 0.9, 200, 3], (count, 4))
+    y = np.array([hill(compute, *p) for p in truth]) + rng.normal(0, 0.02, (count, len(X)))
+    rows = [one_problem(values) for values in y]
+    together = CurveBatch(*(np.concatenate(arrays) for arrays in zip(*rows, strict=True)))
+    first, last = (np.tile(a, (count, 1)) for a in HILL.grid(X[-1]))
+    fit = fit_rising(together, share=HILL.share, first=first, last=last)
+    assert np.all(fit.converged)
+    order = rng.permutation(count)
+    shuffled = fit_rising(CurveBatch(*(a[order] for a in together)), share=HILL.share, first=first, last=last)
+    np.testing.assert_allclose(shuffled.theta, fit.theta[order], rtol=1e-9)
+    for k in (0, LANES - 1, LANES, count - 1):
+        alone = fit_rising(rows[k], share=HILL.share, first=first[:1], last=last[:1])
+        for ours, batch in zip(alone, fit, strict=True):
+            np.testing.assert_allclose(ours[0], batch[k], rtol=1e-9)

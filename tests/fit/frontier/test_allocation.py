@@ -1,0 +1,74 @@
+"""The sigmoid of n*(C): exact recovery, and honesty when the data cannot carry it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.frontier.allocation import fit_allocation, running_average
+
+
+def test_noise_free_law_is_recovered():
+    compute = np.geomspace(1e4, 1e8, 30)
+    group_size = 2 ** (6.09 / (1 + np.exp(-4.75 * (np.log10(compute) - 5.84))) + 2.73)
+    fit = fit_allocation(compute, group_size, window=1)
+    np.testing.assert_allclose((fit.span, fit.slope, fit.midpoint, fit.floor), (6.09, 4.75, 5.84, 2.73), rtol=1e-6)
+    assert fit.saturation == pytest.approx(2 ** (6.09 + 2.73), rel=1e-6)
+    assert (fit.status, fit.message) == ("ok", "")
+    np.testing.assert_allclose(fit.optimal_group_size(compute), group_size, rtol=1e-6)
+
+
+def test_constant_is_flagged():
+    fit = fit_allocation(np.geomspace(1e4, 1e6, 8), np.full(8, 16.0), window=3)
+    assert fit.status == "warning" and "one level" in fit.message
+    assert fit.saturation == 16 and np.isnan(fit.slope)
+
+
+def test_two_level_step_is_flagged():
+    fit = fit_allocation(np.geomspace(1e4, 1e6, 10), np.array([4.0] * 6 + [8.0] * 4), window=3)
+    assert fit.status == "warning" and "two levels only (4 and 8, a single step)" in fit.message
+    assert fit.saturation == pytest.approx(8, rel=0.05)
+
+
+def test_falling_group_size_is_flagged():
+    fit = fit_allocation(np.geomspace(1e4, 1e6, 9), np.repeat([32.0, 16.0, 4.0], 3), window=1)
+    assert fit.status == "warning" and "does not rise" in fit.message
+
+
+def test_rise_that_goes_on_is_an_extrapolation():
+    compute = np.geomspace(1e4, 1e6, 12)
+    fit = fit_allocation(compute, 2 ** (6 / (1 + np.exp(-2 * (np.log10(compute) - 6.5))) + 2), window=1)
+    assert fit.status == "warning" and "extrapolation" in fit.message
+
+
+def test_nothing_to_fit_fails():
+    assert fit_allocation(np.array([]), np.array([]), window=3).status == "failed"
+
+
+def test_running_average_shrinks_alike_on_both_sides():
+    np.testing.assert_allclose(running_average(np.array([0.0, 3, 6, 0, 0]), window=3), [0, 3, 3, 2, 0])
+    np.testing.assert_allclose(running_average(np.arange(6.0), window=5), np.arange(6.0))
+    with pytest.raises(ValueError, match="odd"):
+        running_average(np.arange(4.0), window=2)
+
+
+def test_the_law_in_linear_steps_is_recovered():
+    steps = np.linspace(100, 8000, 40)
+    group_size = 2 ** (4.0 / (1 + np.exp(-2e-3 * (steps - 3000))) + 3.0)
+    fit = fit_allocation(steps, group_size, window=1, axis="steps")
+    np.testing.assert_allclose((fit.span, fit.slope, fit.midpoint, fit.floor), (4.0, 2e-3, 3000, 3.0), rtol=1e-6)
+    assert fit.status == "ok", fit.message
+    np.testing.assert_allclose(fit.optimal_group_size(steps), group_size, rtol=1e-6)
+
+
+def test_intervals_are_percentiles_of_the_laws_of_the_replicates():
+    compute = np.geomspace(1e4, 1e8, 24)
+    midpoints = np.linspace(5.6, 6.0, 41)
+    laws = 2 ** (6.0 / (1 + np.exp(-4.0 * (np.log10(compute) - midpoints[:, None]))) + 2.0)
+    fit = fit_allocation(compute, laws[20], window=1, replicates=laws)
+    assert fit.interval95["midpoint"] == pytest.approx(tuple(np.percentile(midpoints, (2.5, 97.5))), rel=1e-6)
+    assert fit.interval95["saturation"] == pytest.approx((256, 256), rel=1e-6)
+    flat = np.full_like(laws, 8.0)
+    assert fit_allocation(compute, laws[20], window=1, replicates=flat).interval95 == {}
+    gaps = np.where(compute < 2e4, np.nan, laws)
+    assert fit_allocation(compute, laws[20], window=1, replicates=gaps).interval95 == {}

@@ -1,0 +1,104 @@
+"""Recommendations: worked by hand inside, beyond and below the data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.frontier.allocation import fit_allocation
+from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.results import Configuration, CurveFit
+
+WINDOW = (1e3, 1e6)
+SIZES = (8, 32, 128)
+CONFIGURATIONS = [Configuration(f"n = {n}", n, 32, 6000) for n in SIZES]
+LEVELS = ((0.60, 2e4), (0.80, 6e4), (0.90, 4e5))  # the last is not on the frontier before 1e6
+FITS = [
+    CurveFit("hill", {"floor": 0.1, "asymptote": a, "midpoint": mid, "steepness": 1.0}, WINDOW) for a, mid in LEVELS
+]
+BUDGETS = np.geomspace(1e4, 1e6, 40)
+LAW = fit_allocation(BUDGETS, 2 ** (6.09 / (1 + np.exp(-4.75 * (np.log10(BUDGETS) - 5.0))) + 2.0), window=1)
+NO_LAW = fit_allocation(BUDGETS, np.full(40, 32.0), window=1)
+
+
+def ask(budget: float, *, law=LAW, configurations=CONFIGURATIONS, **more):
+    envelope = frontier(FITS, configurations)
+    rate = LearningRate()
+    return allocate(
+        budget, fits=FITS, configurations=configurations, frontier=envelope, allocation=law, learning_rate=rate, **more
+    )
+
+
+def test_inside_the_data_the_frontier_decides():
+    found = ask(1.5e5)
+    assert (found.run, found.group_size, found.problems_per_batch) == ("n = 32", 32, 32)
+    assert found.num_steps == round(1.5e5 / 1024) == 146
+    assert found.learning_rate == pytest.approx(1e-6)  # 1,024 rollouts per step
+    assert found.reward == pytest.approx(0.1 + 0.7 / (1 + 6e4 / 1.5e5)) and found.beyond == pytest.approx(0.15)
+    assert found.status == "ok" and "highest fitted curve" in found.reasons[0]
+
+
+def test_the_learning_rate_scales_with_the_square_root():
+    assert ask(2e4).run == "n = 8"
+    assert ask(2e4).learning_rate == pytest.approx(5e-7)  # 256 rollouts per step: a quarter, so half the rate
+    assert LearningRate(2e-6, 512.0, 1.0, "here")(1024.0) == pytest.approx(4e-6)
+    assert any("square root" in reason and "the paper's" in reason for reason in ask(2e4).reasons)
+    assert "does not depend" in LearningRate(2e-6, 512.0, 0.0, "here").reason()
+
+
+def test_beyond_the_data_the_law_decides():
+    assert LAW.status == "ok"
+    wanted = float(LAW.optimal_group_size(4e6))
+    assert wanted > 128
+    found = ask(4e6)
+    assert found.group_size == 128 and found.law_group_size == pytest.approx(wanted)
+    assert found.beyond == pytest.approx(4.0) and found.status == "warning"
+    assert f"n* = {wanted:.3g}" in found.reasons[0] and "128 is the nearest that was run" in found.reasons[0]
+    assert any("4 times the largest compute" in reason for reason in found.reasons)
+    assert any("asymptote is not identified" in reason for reason in found.reasons)
+    assert any("far beyond" in reason for reason in ask(5e6).reasons)
+
+
+def test_without_a_law_the_last_leader_stays():
+    found = ask(4e6, law=NO_LAW)
+    last = frontier(FITS, CONFIGURATIONS).segments[-1]
+    assert found.run == CONFIGURATIONS[last.index].name and np.isnan(found.law_group_size)
+    assert "not established" in found.reasons[0] and NO_LAW.message in found.reasons[0]
+
+
+def test_below_the_data_the_first_leader_is_named_and_doubted():
+    found = ask(100.0)
+    assert found.group_size == 8 and found.status == "warning"
+    assert found.num_steps == 1  # less than one step's rollouts
+    assert any("below the first evaluation" in reason for reason in found.reasons)
+
+
+def test_what_the_data_do_not_say_is_left_open():
+    unknown = [dataclasses.replace(c, problems_per_batch=0) for c in CONFIGURATIONS]
+    found = ask(1.5e5, configurations=unknown)
+    assert (found.problems_per_batch, found.num_steps, found.learning_rate) == (None, None, None)
+    assert any("left open" in reason for reason in found.reasons)
+
+
+def test_other_units_of_compute_are_turned_into_rollouts_for_steps():
+    found = ask(1.5e5, rollouts=lambda index, compute: compute / 100)
+    assert found.num_steps == 1 and ask(1.5e5, rollouts=lambda index, compute: 2 * compute).num_steps == 293
+
+
+def test_an_empty_frontier_is_an_error():
+    with pytest.raises(ValueError, match="empty"):
+        allocate(
+            1e4, fits=[], configurations=[], frontier=frontier([], []), allocation=NO_LAW, learning_rate=LearningRate()
+        )
+
+
+def test_the_expected_reward_stays_in_its_range():
+    falling = [CurveFit("power", {"scale": 9.0, "asymptote": 0.7, "exponent": 0.4}, WINDOW)]
+    found = allocate(
+        10.0, fits=falling, configurations=CONFIGURATIONS[:1], frontier=frontier(falling, CONFIGURATIONS[:1]),
+        allocation=NO_LAW, learning_rate=LearningRate(),
+    )  # fmt: skip
+    assert float(falling[0].reward(10.0)) < -1 and found.reward == 0.0

@@ -1,0 +1,430 @@
+"""Tables of every format and layout, sound and damaged, give the same curves or a finding that says where."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isocompute_jax.fit.read import (
+    SOLVE_SHARES,
+    ReadOptions,
+    csv_files,
+    jsonl_files,
+    parse_columns,
+    read_curves,
+    table_files,
+)
+from isocompute_jax.fit.read.cells import blank, numbers, texts
+from isocompute_jax.records.errors import InputError
+from tests.fit import frameworks
+
+HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
+
+
+def read(*sources, **options):
+    return read_curves([str(source) for source in sources], ReadOptions(**options))
+
+
+def write(path, *lines, end="\n", encoding="utf-8"):
+    path.write_bytes((end.join(lines) + end).encode(encoding))
+    return path
+
+
+def rows_of(count=3):
+    return [
+        {
+            "run": f"n{n}-{s}",
+            "group_size": n,
+            "problems_per_batch": 8,
+            "seed": s,
+            "compute": 1000 * 2**i,
+            "avg@4": 0.1 + 2**i / 1e3,
+            "entropy": 1.0 / (i + 1),
+            "note": "text",
+        }
+        for n in (4, 8)
+        for s in (0, 1)
+        for i in range(count)
+    ]
+
+
+def write_rows(path, rows):
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
+        return
+    if name.endswith(".jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        mark = "\t" if name.endswith(".tsv") else ","
+        text = "\n".join([mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
+
+
+@pytest.mark.parametrize("suffix", table_files.SUFFIXES)
+def test_every_format_in_long_form(tmp_path, suffix):
+    path = tmp_path / f"curves{suffix}"
+    write_rows(path, rows_of())
+    runs, warnings = read(path)
+    assert warnings == []
+    found = [(run.run, run.facts.group_size, run.facts.problems_per_batch, run.facts.seed) for run in runs]
+    assert found == [("n4-0", 4, 8, 0), ("n4-1", 4, 8, 1), ("n8-0", 8, 8, 0), ("n8-1", 8, 8, 1)]
+    for run in runs:
+        np.testing.assert_allclose(run.columns["avg@4"], [0.101, 0.102, 0.104], rtol=1e-15)
+        np.testing.assert_array_equal(run.compute, [1000, 2000, 4000])
+        np.testing.assert_array_equal(run.columns["entropy"], [1, 1 / 2, 1 / 3])
+        assert set(run.columns) == {"avg@4", "compute", "entropy"} and run.source == str(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
+    """The bad rows stand at known places; small blocks, so that they stand in several of them."""
+    for module in (csv_files, jsonl_files):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 256)
+    rows = [rows_of(1)[0] | {"compute": float(i), "avg@4": 0.5} for i in range(100)]
+    bad = {17: {"avg@4": 3.0}, 55: {"avg@4": -1.0}, 99: {"compute": -5.0}, 70: {"run": ""}}
+    for i, change in bad.items():
+        rows[i] |= change
+    path = tmp_path / f"t{suffix}"
+    write_rows(path, rows)
+    (run,), warnings = read(path)
+    assert len(run.compute) == 96
+    first = {".csv": "2", ".jsonl": "1", ".parquet": "row 1"}[suffix]
+    unit, first = ("row ", int(first[4:])) if " " in first else ("", int(first))
+    assert sorted(w.partition(": row left")[0] for w in warnings) == sorted(f"{path}:{unit}{first + i}" for i in bad)
+
+
+def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 128)
+    rng = np.random.default_rng(0)
+    lines, expected = ["", HEADER], {}
+    for i in range(300):
+        kind = rng.integers(5)
+        number = len(lines) + 1
+        if kind == 0:
+            lines.append("a,8,4,0,1")
+            expected[number] = "it has 5 cells, and the header 6"
+        elif kind == 1:
+            lines.append("")
+        elif kind == 2:
+            lines.append(f"a,8,4,0,{i},9")
+            expected[number] = "avg@4 is '9'"
+        else:
+            lines.append(f"a,8,4,0,{i},0.5")
+    path = write(tmp_path / "t.csv", *lines)
+    monkeypatch.setattr("isocompute_jax.fit.read.notices.MAX_REPEATED", 1000)
+    _, warnings = read(path)
+    assert len(warnings) == len(expected)
+    told = {int(w.removeprefix(f"{path}:").partition(":")[0]): w for w in warnings}
+    assert all(reason in told[number] for number, reason in expected.items())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfrun,compute,avg@4\nr\xc3\xa9,1,0.25\nr\xc3\xa9,2,0.5\n",
+        b"run,compute,avg@4\r\nr\xc3\xa9,1,0.25\r\nr\xc3\xa9,2,0.5\r\n",
+        b"run,compute,avg@4\rr\xc3\xa9,1,0.25\rr\xc3\xa9,2,0.5",
+        b"run;compute;avg@4\nr\xc3\xa9;1;0.25\nr\xc3\xa9;2;0.5\n",
+        b'"run","compute","avg@4"\n"r\xc3\xa9","1","0.25"\n"r\xc3\xa9"," 2 ","5e-1"\n',
+        b'run,"a\nb",compute,avg@4\nr\xc3\xa9,"x\ny",1,.25\nr\xc3\xa9,"a ""quote""",2,+0.5\n',
+        b"run,compute,avg@4,\nr\xc3\xa9,1,0.25,\nr\xc3\xa9,2,0.5,\xff\n",
+    ],
+)
+def test_csv_as_programs_write_it(tmp_path, text):
+    (tmp_path / "t.csv").write_bytes(text)
+    (run,), warnings = read(tmp_path / "t.csv")
+    assert run.run == "r\N{LATIN SMALL LETTER E WITH ACUTE}" and warnings == []
+    np.testing.assert_array_equal(run.compute, [1, 2])
+    np.testing.assert_array_equal(run.columns["avg@4"], [0.25, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("t.csv", b"", "the file is empty"),
+        ("t.csv", b"\n\n", "the file is empty"),
+        ("t.csv", "run,compute".encode("utf-16"), "UTF-16"),
+        ("t.csv", b"PK\x03\x04rest", "zip archive"),
+        ("t.csv", gzip.compress(b"x", mtime=0), "name it .gz"),
+        ("t.csv", b"a\0b,c\n1,2\n", "NUL"),
+        ("t.csv", b"x" * (1 << 20) + b"y", "longer than a megabyte"),
+        ("t.csv", HEADER.encode() + b"\n", "no row has avg@4"),
+        ("t.csv", HEADER.encode(), "no row has avg@4"),
+        ("t.csv.gz", b"run,compute\n", "cannot be read"),
+        ("t.csv.gz", gzip.compress(HEADER.encode() + b"\na,8,4,0,1,0.1\n" * 50, mtime=0)[:-30], "cannot be read"),
+        ("t.jsonl", b"", "the file is empty"),
+        ("t.jsonl", b"[" * 100_000, "not JSON"),
+        ("t.jsonl", b'{"avg@4": 0.5, "compute": 1' + b"0" * 5000 + b"}", ":1: row left out"),
+        ("t.parquet", b"", "the file is empty"),
+        ("t.parquet", b"PAR1 and nothing of it PAR1", "cannot be read"),
+    ],
+)
+def test_damaged_files_are_reported(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    write_rows(tmp_path / "good.csv", rows_of())
+    runs, warnings = read(tmp_path / name, tmp_path / "good.csv")
+    assert len(runs) == 4
+    assert warnings[0].startswith(str(tmp_path / name)) and reason in warnings[0]
+    with pytest.raises(InputError, match="--runs: no usable run"):
+        read(tmp_path / name)
+
+
+def test_bytes_that_are_no_text_and_numbers_out_of_range(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b"run,group_size,problems_per_batch,step,avg@4\n\xff,8,4,1,0.1\n\xc3\n\xff,8,4,2,0.2\n\xff,8,4,1e308,0.3\n"
+    )
+    (run,), warnings = read(path)
+    assert run.run == "\N{REPLACEMENT CHARACTER}" and run.compute.tolist() == [32, 64]
+    assert warnings == [
+        f"{path}:3: row left out: it has 1 cells, and the header 5",
+        f"{path}:5: row left out: its compute is neither given nor can be derived",
+    ]
+
+
+def test_parquet_with_text_that_is_none(tmp_path):
+    rows = [{"run": "abc"[i % 3], "compute": i, "avg@4": i / 30} for i in range(30)]
+    write_rows(tmp_path / "t.parquet", rows)
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[content.index(b"\x01\x00\x00\x00a") + 4] ^= 0x80  # in the first row group's dictionary of names
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(InputError, match="read up to a place where it is damaged"):
+        read(tmp_path / "t.parquet")
+
+
+def test_an_open_quotation_mark_is_reported(tmp_path):
+    path = write(
+        tmp_path / "t.csv", HEADER + ",note", *(f"a,8,4,0,{i},0.5," for i in range(5)), 'a,8,4,0,5,0.5,"x', "a,"
+    )
+    _, warnings = read(path)
+    assert warnings == [f"{path}: a quotation mark is not closed, so rows may be missing; fix the file"]
+
+
+def test_cells_that_are_no_numbers():
+    text = ["1", " 2 ", "+.5e1", "", None, "nan", "inf", "1e999", "1,234", "1_000", "0x10", "true", "1\0", "-0", "1."]
+    expected = [1, 2, 5, *[np.nan] * 10, 0, 1]
+    empty = [value in ("", None) for value in text]
+    for values in (text, pa.array(text), pa.array(text, pa.large_string()), pa.array([t and t.encode() for t in text])):
+        np.testing.assert_array_equal(numbers(values), expected)
+        np.testing.assert_array_equal(blank(values), empty)
+    np.testing.assert_array_equal(numbers([True, 10**400, [1], 2]), [np.nan, np.nan, np.nan, 2])
+    np.testing.assert_array_equal(numbers(pa.array([1, None, 3])), [1, np.nan, 3])
+    np.testing.assert_array_equal(numbers(pa.array([1.5, np.inf, None])), [1.5, np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(pa.array([True, False])), [np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(pa.array(["1", "x", "1"]).dictionary_encode()), [1, np.nan, 1])
+
+
+def test_names_are_read_from_any_type():
+    for values in (
+        ["b", "", None, "a", "b"],
+        pa.array(["b", "", None, "a", "b"]),
+        pa.array([b"b", b"", None, b"a", b"b"]),
+    ):
+        codes, names = texts(values)
+        assert [names[c] if c >= 0 else None for c in codes] == ["b", None, None, "a", "b"]
+    for values in ([3, 3.0, None], pa.array([3, 3, None]), pa.array([3.0, 3.0, None])):
+        codes, names = texts(values)
+        assert names == ["3"] and codes.tolist() == [0, 0, -1]
+
+
+def test_tables_without_a_run_column(tmp_path):
+    path = write(
+        tmp_path / "t.csv",
+        "group_size,seed,step,avg@4",
+        *(f"{n},{s},{t},0.5" for t in (1, 2) for n in (4, 8) for s in (0, 1)),
+    )
+    runs, warnings = read(path, constants={"problems_per_batch": 2})
+    assert [(run.run, run.facts.group_size, run.facts.seed) for run in runs] == [
+        (f"t, group_size={n}, seed={s}", n, s) for n in (4, 8) for s in (0, 1)
+    ]
+    assert [run.compute.tolist() for run in runs] == [[8, 16], [8, 16], [16, 32], [16, 32]] and warnings == []
+
+
+def test_evaluation_sets(tmp_path):
+    path = write(
+        tmp_path / "t.csv",
+        HEADER + ",eval_set",
+        *(f"a,8,4,0,{i},0.{i},{s}" for i, s in enumerate(["train", "validation", "", "validation", "train"])),
+    )
+    (run,), warnings = read(path)
+    np.testing.assert_array_equal(run.compute, [1, 2, 3])
+    (other,), _ = read(path, eval_set="train")
+    np.testing.assert_array_equal(other.compute, [0, 2, 4])
+    assert warnings == []
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_histograms_of_solve_rates(tmp_path, suffix):
+    rows = [
+        rows_of(1)[0] | {"compute": i, "solve_rate_histogram": h} for i, h in enumerate([[5, 1, 1, 1, 2], None, [0, 0]])
+    ]
+    write_rows(tmp_path / f"t{suffix}", rows)
+    (run,), _ = read(tmp_path / f"t{suffix}")
+    found = np.stack([run.columns[name] for name in SOLVE_SHARES])
+    np.testing.assert_array_equal(found[:, 0], [0.5, 0.1, 0.2, 0.2])
+    assert np.isnan(found[:, 1:]).all()
+
+
+def test_repeated_headers_and_too_many_runs(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.csv", "compute,avg@4,avg@4,x,x", "1,0.1,0.7,1,1", "2,0.2,0.7,1,1")
+    (run,), warnings = read(path)
+    np.testing.assert_array_equal(run.columns["avg@4"], [0.1, 0.2])
+    told = [f"{path}: its header has {name} 2 times; the first is used" for name in ("avg@4", "x")]
+    assert warnings == told
+    monkeypatch.setattr("isocompute_jax.fit.read.checked_rows.MAX_RUNS", 3)
+    write_rows(path, rows_of())
+    with pytest.raises(InputError, match="left out: it has more than 3 runs"):
+        read(path)
+
+
+def test_large_tables_keep_what_is_asked_for(tmp_path, monkeypatch):
+    rows = [row | {"best@4": 0.5, "tokens": 7} for row in rows_of()]
+    write_rows(tmp_path / "t.csv", rows)
+    monkeypatch.setattr("isocompute_jax.fit.read.reader.EXTRAS_BYTES", 10)
+    runs, warnings = read(tmp_path / "t.csv")
+    assert set(runs[0].columns) == {"avg@4", "best@4", "compute", "tokens"}
+    assert len(warnings) == 1 and "only best@4 are kept" in warnings[0]
+
+
+def test_a_plain_wide_table(tmp_path):
+    path = write(tmp_path / "t.csv", "step,n4,n8,n16", "1,0.1,,x", "2,0.2,0.3,0.4", "3,,0.4,0.5")
+    runs, warnings = read(
+        path, columns={"*": "avg@4"}, run_pattern=r"n(?P<group_size>\d+)", constants={"problems_per_batch": 1}
+    )
+    assert {run.run: (run.compute.tolist(), run.columns["avg@4"].tolist()) for run in runs} == {
+        "n4": ([4, 8], [0.1, 0.2]),
+        "n8": ([16, 24], [0.3, 0.4]),
+        "n16": ([32, 48], [0.4, 0.5]),
+    }
+    assert warnings == [f"{path}:2: row left out: avg@4 is 'x', not a number in [0, 1]"]
+
+
+def test_a_wide_table_of_several_types(tmp_path):
+    """Runs whose cells have other types stand in blocks of their own, and in the order of the table."""
+    columns = {
+        "step": [1, 2, 3],
+        "a - avg@4": [0.1, 0.2, 0.3],
+        "b - avg@4": [0, None, 1],
+        "c - avg@4": ["0.5", "x", None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with open(tmp_path / "t.jsonl", "w") as file:
+        for row in zip(*columns.values(), strict=True):
+            file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+    constants = {"group_size": 2, "problems_per_batch": 1}
+    for name, place in (("t.parquet", "row 2"), ("t.jsonl", "2")):
+        runs, warnings = read(tmp_path / name, constants=constants)
+        assert {run.run: (run.compute.tolist(), run.columns["avg@4"].tolist()) for run in runs} == {
+            "a": ([2, 4, 6], [0.1, 0.2, 0.3]),
+            "b": ([2, 6], [0, 1]),
+            "c": ([2], [0.5]),
+        }
+        left_out, single, *seeds = warnings
+        assert left_out == f"{tmp_path / name}:{place}: row left out: avg@4 is 'x', not a number in [0, 1]"
+        assert "run c has one evaluation only" in single and "3 runs have one configuration" in seeds[0]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_json_lines_are_the_same_by_arrow_and_by_python(tmp_path, monkeypatch, end):
+    rows = [row | {"run": "2024-05-01", "note": {"a": [i, None]}, "h": [i]} for i, row in enumerate(rows_of(9))]
+    path = write(tmp_path / "t.jsonl", *map(json.dumps, rows), end=end)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    monkeypatch.setattr(jsonl_files, "BLOCK_BYTES", 500)
+    quick, warnings = read(path)
+    monkeypatch.setattr(jsonl_files, "_arrow_block", lambda text, first: None)
+    slow, told = read(path)
+    assert warnings == told and [run.run for run in quick] == ["2024-05-01"]
+    for name, values in slow[0].columns.items():
+        np.testing.assert_array_equal(quick[0].columns[name], values)
+
+
+def test_json_that_only_python_can_judge_is_reported_by_line(tmp_path):
+    good = json.dumps({"compute": 1, "avg@4": 0.5})
+    deep = '{"compute": 7, "avg@4": 0.5, "x": ' + "[" * 20_000 + "]" * 20_000 + "}"
+    lines = [
+        good,
+        good + good,
+        good.replace("1", "2"),
+        deep,
+        '{"compute": 3, "avg@4": 1e999}',
+        "{",
+        good[:-1] + ', "compute": 4}',
+    ]
+    path = write(tmp_path / "t.jsonl", *lines)
+    (run,), warnings = read(path)
+    assert run.compute.tolist() == [1, 2, 4]
+    assert [int(w.removeprefix(f"{path}:").partition(":")[0]) for w in warnings] == [2, 4, 6, 5]
+
+
+def check_framework(runs, warnings, *, extra=()):
+    """The curves of `frameworks`: rollouts from step x problems x group size, nothing to report."""
+    assert warnings == []
+    found = {(run.facts.group_size, run.facts.seed): run for run in runs}
+    assert len(runs) == 4 and set(found) == set(frameworks.NAMES)
+    for (n, s), run in found.items():
+        assert run.run == frameworks.NAMES[n, s] and run.facts.problems_per_batch == 32
+        np.testing.assert_array_equal(run.compute, np.array(frameworks.STEPS) * 32 * n)
+        reward = np.array([frameworks.reward(n, s, step) for step in frameworks.STEPS])
+        np.testing.assert_array_equal(run.columns["avg@4"], reward)
+        np.testing.assert_array_equal(run.columns["step"], frameworks.STEPS)
+        for name, expected in extra:
+            np.testing.assert_allclose(run.columns[name], expected(reward), atol=1e-6)
+
+
+PATTERN = r"n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"
+
+
+def test_a_history_of_verl(tmp_path):
+    frameworks.write_verl(tmp_path / "history.csv")
+    columns = parse_columns([
+        "run_name:run",
+        "val-core/math_dapo/acc/mean@4:avg@4",
+        "val-core/math_dapo/acc/best@4/mean:best@4",
+        "val-aux/math_dapo/acc/worst@4/mean:worst@4",
+    ])  # fmt: skip
+    runs, warnings = read(tmp_path / "history.csv", columns=columns, run_pattern=PATTERN, strict=True)
+    check_framework(runs, warnings, extra=[("best@4", lambda r: 1 - (1 - r) ** 2), ("worst@4", lambda r: r**2)])
+
+
+def test_a_panel_of_trl(tmp_path):
+    frameworks.write_trl(tmp_path / "panel.csv")
+    columns = parse_columns(["eval/rewards/accuracy_reward/mean:avg@4"])
+    pattern = r"n(?P<group_size>\d+)-.*s(?P<seed>\d+)"
+    options = {"columns": columns, "run_pattern": pattern, "constants": {"problems_per_batch": 32}}
+    check_framework(*read(tmp_path / "panel.csv", **options, strict=True))
+    with pytest.raises(InputError, match=r"--columns=eval/rewards/accuracy_reward/mean:avg@4"):
+        read(tmp_path / "panel.csv")
+
+
+def test_logs_of_prime_rl(tmp_path):
+    frameworks.write_prime_rl(tmp_path / "logs")
+    columns = parse_columns(["eval/aime2024/avg@4:avg@4"])
+    runs, warnings = read(tmp_path / "logs" / "*.jsonl", columns=columns, run_pattern=PATTERN, strict=True)
+    check_framework(runs, warnings)
+
+
+def test_a_reading_equals_a_plain_loop(tmp_path):
+    """Parity with the csv module and float() on a table with every order of rows."""
+    rng = np.random.default_rng(1)
+    names = [f"r{i}" for i in range(5)]
+    seen: dict[str, dict[float, float]] = {name: {} for name in names}
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["compute", "avg@4", "run"])
+        for compute, reward, name in zip(rng.permutation(2000), rng.random(2000), rng.choice(names, 2000), strict=True):
+            writer.writerow([compute, reward, name])
+    with open(tmp_path / "t.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            seen[row["run"]][float(row["compute"])] = float(row["avg@4"])
+    runs, _ = read(tmp_path / "t.csv")
+    assert len(runs) == 5
+    for run in runs:
+        expected = sorted(seen[run.run].items())
+        np.testing.assert_array_equal(np.stack([run.compute, run.columns["avg@4"]], axis=1), expected)

@@ -1,0 +1,168 @@
+"""Hugging Face layout: hand-worked, there and back, and off the devices over meshes of eight fake devices."""
+
+import collections
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from isocompute_jax import model, sharding
+from isocompute_jax.model import hf_boxes, hf_tensors, to_hf_layout
+from isocompute_jax.model.hf_layout import decode, encode
+from isocompute_jax.model.params import param_specs, spec_leaves
+from isocompute_jax.records.tensors import Box
+from tests.model.tiny import random_params, tiny_config
+
+MESHES = [(2, 2, 2), (1, 2, 4), (8, 1, 1)]
+
+
+def assembled(boxes) -> dict[str, np.ndarray]:
+    """Tensors put together from boxes; fails where a number comes twice or never."""
+    parts = collections.defaultdict(list)
+    for box, numbers in boxes:
+        assert numbers.flags.c_contiguous and (box.dtype, box.shape) == (numbers.dtype.name, numbers.shape)
+        parts[box.name].append((box.offset, numbers))
+    whole = {}
+    for name, found in parts.items():
+        shape = np.max([np.add(offset, numbers.shape) for offset, numbers in found], axis=0)
+        counts = np.zeros(shape, int)
+        whole[name] = np.zeros(shape, found[0][1].dtype)
+        for offset, numbers in found:
+            here = tuple(slice(start, start + size) for start, size in zip(offset, numbers.shape, strict=True))
+            counts[here] += 1
+            whole[name][here] = numbers
+        np.testing.assert_array_equal(counts, 1, err_msg=name)
+    return whole
+
+
+def on_mesh(config, params, mesh):
+    return params if mesh is None else jax.device_put(params, model.param_shardings(config, mesh))
+
+
+def test_attention_and_linear_layouts_by_hand():
+    """torch.nn.Linear stores [out, in]; heads are joined with their size, on the side of them that is theirs."""
+    config = tiny_config(embed_dim=3, num_heads=2, num_kv_heads=1, head_dim=2, mlp_dim=4)
+    table = param_specs(config)["layers"]
+    wq = np.arange(12).reshape(3, 2, 2)  # [D, N, H]
+    np.testing.assert_array_equal(encode(table["wq"], wq), [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]])
+    wo = np.arange(12).reshape(2, 2, 3)  # [N, H, D]
+    np.testing.assert_array_equal(encode(table["wo"], wo), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]])
+    np.testing.assert_array_equal(encode(table["bq"], np.arange(4).reshape(2, 2)), [0, 1, 2, 3])
+    np.testing.assert_array_equal(encode(table["w_down"], np.arange(12).reshape(4, 3)), np.arange(12).reshape(4, 3).T)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_decoding_undoes_encoding(tied):
+    """Of one layer and of all of them at once."""
+    for spec in spec_leaves(tiny_config(tied_embeddings=tied, num_heads=6, num_kv_heads=3)):
+        for shape in {spec.shape, spec.tensor_shape}:
+            value = np.arange(np.prod(shape)).reshape(shape)
+            tensor = encode(spec, value)
+            assert tensor.shape == (*shape[: len(shape) - len(spec.tensor_shape)], *spec.hf_shape)
+            np.testing.assert_array_equal(decode(spec, tensor), value)
+
+
+@pytest.mark.parametrize("axes", [None, *MESHES])
+@pytest.mark.parametrize("changes", [{}, dict(tied_embeddings=False, num_heads=8, num_kv_heads=4, dtype="bfloat16")])
+def test_boxes_hold_every_number_once(axes, changes):
+    config = tiny_config(**changes)
+    params = random_params(config)
+    mesh = None if axes is None else sharding.make_mesh(**dict(zip(("data", "fsdp", "tensor"), axes, strict=True)))
+    found = assembled(hf_boxes(config, on_mesh(config, params, mesh)))
+    wanted = dict(hf_tensors(config, params))
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+def test_shares_are_small_and_disjoint():
+    config = tiny_config(num_heads=8, num_kv_heads=4)
+    mesh = sharding.make_mesh(fsdp=2, tensor=4)
+    boxes = [box for box, _ in hf_boxes(config, on_mesh(config, random_params(config), mesh))]
+    assert len({(box.name, box.offset) for box in boxes}) == len(boxes)
+    # Each device sends an eighth of every matrix; nobody gathers one.
+    assert {box.shape for box in boxes if box.name.endswith("q_proj.weight")} == {(64 // 4, 16 // 2)}
+    assert {box.shape for box in boxes if box.name.endswith("o_proj.weight")} == {(16 // 2, 64 // 4)}
+
+
+def test_layout_stays_sharded():
+    config = tiny_config(num_heads=8, num_kv_heads=4)
+    mesh = sharding.make_mesh(fsdp=2, tensor=4)
+    laid_out = to_hf_layout(config, on_mesh(config, random_params(config), mesh))
+    for name, spec in (("wq", (None, ("tensor",), ("fsdp",))), ("w_down", (None, ("fsdp",), ("tensor",)))):
+        leaf = laid_out["layers"][name]
+        assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)), leaf.ndim)
+    assert laid_out["layers"]["wo"].shape == (2, 16, 64)
+
+
+def test_one_kv_head_over_four_devices():
+    """It does not divide; its joined width does, and is cut all the same."""
+    config = tiny_config()
+    mesh = sharding.make_mesh(tensor=4, fsdp=2)
+    boxes = [box for box, _ in hf_boxes(config, on_mesh(config, random_params(config), mesh))]
+    assert {box.shape for box in boxes if box.name.endswith("k_proj.weight")} == {(8 // 4, 16 // 2)}
+
+
+def test_master_weights_leave_in_the_models_dtype():
+    config = tiny_config(dtype="bfloat16")
+    master = model.cast_params(random_params(config), jnp.float32)
+    master["final_norm"] = master["final_norm"] + 2.0**-12  # lost in bfloat16
+    [found] = [x for box, x in hf_boxes(config, master) if box.name == "model.norm.weight"]
+    np.testing.assert_array_equal(found, np.asarray(master["final_norm"].astype(jnp.bfloat16)))
+
+
+PROGRAM = """
+import sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+import numpy as np
+from isocompute_jax import model, sharding
+from tests.model.tiny import tiny_config
+
+config = tiny_config(num_heads=8, num_kv_heads=4)
+mesh = sharding.make_mesh(fsdp=2, tensor=4)
+shapes = model.abstract_params(config)
+fill = lambda leaf, where: jax.make_array_from_callback(
+    leaf.shape, where, lambda index: np.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape)[index]
+)
+params = jax.tree.map(fill, shapes, model.param_shardings(config, mesh))
+boxes = {f"{box.name} {' '.join(map(str, box.offset))}": x for box, x in model.hf_boxes(config, params)}
+np.savez(sys.argv[3], **boxes)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_hold_every_number_once(tmp_path):
+    """Real processes of one JAX program; each writes its own share."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    files = [tmp_path / f"{i}.npz" for i in range(2)]
+    commands = [[sys.executable, "-c", PROGRAM, address, str(i), str(file)] for i, file in enumerate(files)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    config = tiny_config(num_heads=8, num_kv_heads=4)
+    params = jax.tree.map(
+        lambda leaf: np.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape), model.abstract_params(config)
+    )
+    boxes, sizes = [], []
+    for file in files:
+        content = np.load(file)
+        sizes.append(sum(content[key].nbytes for key in content))
+        for key in content:
+            name, *offset = key.split(" ")
+            numbers = content[key]
+            boxes.append((Box(name, numbers.dtype.name, numbers.shape, tuple(map(int, offset))), numbers))
+    found = assembled(boxes)
+    for name, tensor in hf_tensors(config, params):
+        np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+    assert max(sizes) < 0.7 * sum(sizes)

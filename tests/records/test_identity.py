@@ -1,0 +1,97 @@
+"""What makes two runs the same configuration, and a directory the same run."""
+
+import dataclasses
+import json
+
+import pytest
+
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, override
+from isocompute_jax.options import option
+from isocompute_jax.records.identity import NOT_IDENTIFYING, differences, flatten, identity, identity_of
+
+RUN = RunConfig(model="m", train_set="t.jsonl", evaluation=EvaluationConfig(sets={"v": "v.jsonl"}))
+FACTS = dict(group_size=8, problems_per_batch=8, num_steps=3, problem_set_size=100, model_params=12, seed=7)
+
+
+def written(config) -> dict:
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "same_configuration", "same_run"),
+    [
+        ("group_size", 16, False, False),
+        ("optimizer.base_lr", 0.5, False, False),
+        ("evaluation.sets.v", "w.jsonl", False, False),
+        ("service.recompute_cache", True, False, False),
+        ("seed", 1, True, False),
+        ("agreement.every", 3, True, False),
+        ("checkpoint_every_s", 1.0, True, True),
+        ("service.endpoints", "h:1", True, True),
+        ("service.wait_s", 3.0, True, True),
+    ],
+)
+def test_a_field_says_what_it_tells_apart(field, value, same_configuration, same_run):
+    other = override(RUN, field, value)
+    assert (identity(other) == identity(RUN)) == same_configuration
+    found = differences(RUN, written(other))
+    assert (found == []) == same_run
+    assert same_run or found[0].startswith(f"config.{field}: {value!r} there")
+
+
+def test_a_field_that_was_not_there_yet_has_its_default():
+    theirs = written(RUN)
+    del theirs["mesh"], theirs["loss"]["kl_coef"]
+    assert differences(RUN, theirs) == []
+    assert differences(override(RUN, "mesh.data", 2), theirs) == ["config.mesh.data: 1 there, 2 here"]
+
+
+def test_a_field_that_is_unknown_now_differs():
+    assert differences(RUN, {**written(RUN), "lora": {"rank": 8}}) == ["config.lora.rank: 8 there, None here"]
+
+
+def test_a_block_and_a_file_without_one_say_the_same():
+    """So that runs of before and after the block was introduced are replicates of each other."""
+    content = {**FACTS, "config": written(RUN), "versions": {"jax": "1"}, "commit": "c", "devices": ["cpu:0"]}
+    assert identity_of(content) == identity_of({**content, "identity": identity(RUN)})
+    assert identity_of(content) == identity_of({**content, "seed": 8, "num_steps": 4, "commit": "d"})
+    assert identity_of(content) != identity_of({**content, "problem_set_size": 64})
+    assert not {"seed", "agreement.every", "service.endpoints"} & identity_of(content).keys()
+
+
+def test_the_config_json_of_another_program_is_flattened():
+    content = {**FACTS, "lr": 1e-3, "optim": {"betas": [0.9, 0.95]}, "host": "a", "config": "base.yaml"}
+    assert identity_of(content) == {
+        "group_size": 8,
+        "problems_per_batch": 8,
+        "problem_set_size": 100,
+        "model_params": 12,
+        "lr": 1e-3,
+        "optim.betas": "[0.9, 0.95]",
+        "config": "base.yaml",
+    }
+
+
+def test_what_did_not_identify_before_the_block_is_what_does_not_identify_now():
+    fields = dict(flatten(written(RUN)))
+    assert set(identity(RUN)) == {name for name in fields if not NOT_IDENTIFYING & set(name.split("."))}
+
+
+def test_a_group_passes_on_what_it_is_declared_as():
+    @dataclasses.dataclass(frozen=True)
+    class Inner:
+        a: int = 1
+        b: tuple[int, ...] = (1, 2)
+
+    @dataclasses.dataclass(frozen=True)
+    class Outer:
+        kept: Inner = option(default_factory=Inner)
+        repeated: Inner = option(default_factory=Inner, replicate=True)
+        executed: Inner = option(default_factory=Inner, identity=False)
+
+    assert identity(Outer()) == {"kept.a": 1, "kept.b": "[1, 2]"}
+    changed = Outer(Inner(2), Inner(3), Inner(4))
+    assert differences(Outer(), written(changed), "it") == [
+        "it.kept.a: 2 there, 1 here",
+        "it.repeated.a: 3 there, 1 here",
+    ]

@@ -1,0 +1,192 @@
+"""How a token is drawn: the right frequencies, the right nucleus, and never a token outside of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isocompute_jax import model
+from isocompute_jax.sampling import SamplingParams
+from isocompute_jax.sampling.choice import SMALLEST_PROBABILITY, nucleus, pick
+from isocompute_jax.sampling.randomness import open_uniform
+from tests.sampling.builders import CONFIG, make_request, sample, weights
+
+DRAWS = 4096
+LARGEST = np.float32(1 - 2**-24)
+"""The largest number that is drawn."""
+
+
+def first_token_probs(prompt, temperature) -> np.ndarray:
+    """softmax(logits / temperature) after `prompt`, in float64 NumPy."""
+    tokens = jnp.asarray([prompt])
+    hidden, _ = model.prefill(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
+    scaled = np.asarray(model.logits(CONFIG, weights(), hidden[0, -1]), np.float64) / temperature
+    return np.exp(scaled - scaled.max()) / np.sum(np.exp(scaled - scaled.max()))
+
+
+def looped_nucleus(probs, top_p):
+    """Most probable tokens first until their sum reaches top_p; tokens as probable as the last one stay, too."""
+    chosen, total = [], 0.0
+    for token in sorted(range(len(probs)), key=lambda i: -probs[i]):
+        if total >= top_p and probs[token] != probs[chosen[-1]]:
+            break
+        chosen.append(token)
+        total += probs[token]
+    return sorted(chosen)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """First tokens of 4,096 rollouts of one prompt, and their log-probabilities, for (temperature, top_p)."""
+
+    def draw(temperature, top_p):
+        params = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=1)
+        request = make_request("coin", prompt=[3, 7, 1], group_size=DRAWS, params=params)
+        completions = sample([request], budget=DRAWS)["coin"].completions
+        assert all(len(completion.tokens) == 1 for completion in completions)
+        return np.array([c.tokens[0] for c in completions]), np.array([c.logprobs[0] for c in completions])
+
+    return draw
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 1.0), (1.0, 0.7), (0.6, 0.7)])
+def test_frequencies_match_the_softmax(drawn, temperature, top_p):
+    """Chi-square over the tokens that can be drawn; with top_p the distribution is renormalised over the nucleus."""
+    tokens, logprobs = drawn(temperature, top_p)
+    probs = first_token_probs([3, 7, 1], temperature)
+    allowed = looped_nucleus(probs, top_p) if top_p < 1 else list(range(CONFIG.vocab_size))
+    assert len(allowed) >= 2
+    assert (len(allowed) < CONFIG.vocab_size) == (top_p < 1)
+    expected = np.zeros(CONFIG.vocab_size)
+    expected[allowed] = probs[allowed] / probs[allowed].sum()
+    counts = np.bincount(tokens, minlength=CONFIG.vocab_size)
+    assert counts[expected == 0].sum() == 0
+    # Cells of fewer than five expected draws are joined, as the test asks for.
+    rare = [i for i in allowed if DRAWS * expected[i] < 5]
+    cells = [[i] for i in allowed if i not in rare] + ([rare] if rare else [])
+    observed = [counts[cell].sum() for cell in cells]
+    wanted = [DRAWS * expected[cell].sum() for cell in cells]
+    assert scipy.stats.chisquare(observed, wanted).pvalue > 0.001
+    np.testing.assert_allclose(logprobs, np.log(expected[tokens]), atol=1e-5)
+
+
+def test_the_frequency_test_has_teeth(drawn):
+    """The draws at one temperature are not taken for those of another."""
+    tokens, _ = drawn(1.0, 1.0)
+    counts = np.bincount(tokens, minlength=CONFIG.vocab_size)
+    assert scipy.stats.chisquare(counts, DRAWS * first_token_probs([3, 7, 1], 1.15)).pvalue < 0.001
+
+
+def test_nucleus_logprobs_sum_to_one(drawn):
+    tokens, logprobs = drawn(1.0, 0.7)
+    probability = dict(zip(tokens.tolist(), np.exp(logprobs.astype(np.float64)), strict=True))
+    assert sorted(probability) == looped_nucleus(first_token_probs([3, 7, 1], 1.0), 0.7)
+    assert sum(probability.values()) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(
+    cuts=st.lists(st.integers(0, 64), min_size=7, max_size=7).map(sorted),
+    whole=st.integers(1, 8),
+    offset=st.sampled_from([-1, 0, 1]),
+)
+def test_nucleus_equals_a_plain_loop(cuts, whole, offset):
+    """Probabilities in 64ths, so that sums are exact in float32, ties and zeros included.
+
+    top_p lies on the sum of the most probable tokens, and just beside it: a sum that equals top_p is enough.
+    """
+    counts = np.diff([0, *cuts, 64])
+    edge = np.clip(2 * np.sort(counts)[::-1][:whole].sum() + offset, 1, 127) / 128
+    probs = (counts / 64).astype(np.float32)
+    got = np.flatnonzero(nucleus(jnp.asarray(probs), float(edge))).tolist()
+    assert got == looped_nucleus((counts / 64).tolist(), edge)
+
+
+@given(st.lists(st.floats(-8, 8, width=32), min_size=7, max_size=7), st.integers(0, 2**23 - 1).map(lambda i: i / 2**23))
+def test_pick_inverts_the_cdf(scaled, uniform):
+    """The token whose slice of [0, 1) holds the uniform number, within rounding; its log-probability is log-softmax."""
+    token, logprob = pick(jnp.array(scaled), jnp.float32(uniform), jnp.float32(1))
+    exact = np.exp(np.array(scaled) - scipy.special.logsumexp(scaled))
+    below, above = exact[: int(token)].sum(), exact[: int(token) + 1].sum()
+    assert below - 1e-6 <= uniform < above + 1e-6
+    assert float(logprob) == pytest.approx(np.log(exact[int(token)]), abs=1e-5)
+
+
+def test_tokens_without_probability_are_never_drawn():
+    """Over a large vocabulary the parallel cumsum also rises, by an ulp, at tokens outside the nucleus; it dips, too.
+
+    The uniform numbers are placed on each of these rises. Among V = 1,000 they are one in 10^6, not never.
+    """
+    vocab, top_p = 1000, 0.7
+    scaled = 3 * jax.random.normal(jax.random.key(0), (64, vocab))
+
+    @jax.jit
+    def cumulate(scaled):
+        probs = jnp.exp(jax.nn.log_softmax(scaled, axis=-1))
+        probs = jnp.where(nucleus(probs, top_p), probs, 0.0)
+        return probs, jnp.cumsum(probs, axis=-1)
+
+    probs, cdf = map(np.asarray, cumulate(scaled))
+    rows, places = np.nonzero((np.diff(cdf, axis=-1, prepend=0) > 0) & (probs == 0))
+    assert len(rows) > 10  # there are such rises, or this proves nothing
+    draw = jax.jit(lambda scaled, uniforms: pick(scaled, uniforms, jnp.full(uniforms.shape, top_p)))
+    uniforms = cdf[rows, places - 1] / cdf[rows, -1]
+    for offset in (-1, 0, 1):
+        shifted = np.nextafter(uniforms, np.float32(offset), dtype=np.float32) if offset else uniforms
+        shifted = np.clip(shifted, 0, LARGEST)
+        tokens, _ = draw(scaled[rows], shifted)
+        assert np.all(probs[rows, np.asarray(tokens)] > 0)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 2**32 - 2, 2**32 - 1])
+@pytest.mark.parametrize("vocab", [5, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_the_ends_of_the_unit_interval(bits, vocab, top_p):
+    """The least and the greatest numbers take the first and last tokens that have a chance, not those of log-prob -50.
+
+    Of the words of `jax.random.bits`, 0 to 511 gave the number 0 in `jax.random.uniform`, and by it the first token.
+    """
+    scaled = np.full(vocab, -50.0, np.float32)
+    scaled[[1, vocab // 2, -2]] = 0.3, 0.1, 0.2
+    token, logprob = pick(jnp.asarray(scaled), open_uniform(jnp.uint32(bits)), jnp.float32(top_p))
+    assert int(token) == (1 if bits < 2 else vocab - 2)
+    assert float(logprob) == pytest.approx(scaled[int(token)] - np.log(np.exp([0.3, 0.1, 0.2]).sum()), abs=1e-5)
+
+
+def test_improbable_tokens_are_never_drawn():
+    """Not at u = 0 either, nor where the parallel cumsum of a large vocabulary rises by an ulp at such a token."""
+    scaled = 3 * jax.random.normal(jax.random.key(0), (64, 1000)).at[:, ::2].set(-50.0)
+    cdf = np.asarray(jnp.cumsum(jax.nn.softmax(scaled), axis=-1))
+    rows, places = np.nonzero(np.diff(cdf, axis=-1) > 0)
+    rows, places = rows[places % 2 == 1], places[places % 2 == 1]  # rises at an even token
+    assert len(rows) > 10
+    ends = np.array([0.0, SMALLEST_PROBABILITY, LARGEST], np.float32)
+    for uniforms in (*(np.full(len(rows), end) for end in ends), cdf[rows, places] / cdf[rows, -1]):
+        tokens, logprobs = pick(scaled[rows], jnp.clip(uniforms, 0, LARGEST), jnp.ones(len(rows)))
+        assert np.all(np.asarray(tokens) % 2 == 1)
+        assert np.min(logprobs) > np.log(SMALLEST_PROBABILITY)
+
+
+def test_rare_tokens_are_drawn_as_often_as_they_should():
+    """A first token of probability 2^-28 owns the numbers below 2^-28: sixteen of the 2^32 words, not 512."""
+    scaled = jnp.log(jnp.array([2.0**-28, 1 - 2.0**-28]))
+    bits = jnp.arange(600, dtype=jnp.uint32)
+    tokens, _ = pick(jnp.tile(scaled, (600, 1)), open_uniform(bits), jnp.ones(600))
+    assert int(jnp.sum(tokens == 0)) == 16
+
+
+@pytest.mark.parametrize("others", [1.0, 0.5])
+def test_each_row_has_a_top_p_of_its_own(others):
+    """As if it were drawn alone; rows that do not run decide nothing."""
+    scaled = 2 * jax.random.normal(jax.random.key(0), (6, 50))
+    uniform = jax.random.uniform(jax.random.key(1), (6,))
+    top_p = jnp.array([1.0, 0.7, 1.0, 0.3, others, others])
+    for running in (jnp.ones(6, bool), top_p == 1):
+        tokens, logprobs = jax.jit(pick)(scaled, uniform, top_p, running)
+        for row in np.flatnonzero(running):
+            token, logprob = pick(scaled[row], uniform[row], top_p[row])
+            assert tokens[row] == token
+            np.testing.assert_allclose(logprobs[row], logprob, rtol=0, atol=1e-6)

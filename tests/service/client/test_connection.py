@@ -1,0 +1,127 @@
+"""One endpoint: how it is reached, by whom, and what settings are refused before anything is."""
+
+import asyncio
+import pathlib
+import re
+import subprocess
+
+import grpc
+import pytest
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import convert
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from tests.service.fleet_builders import Live, fleet, live, params, requests
+
+
+def openssl(directory: pathlib.Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> pathlib.Path:
+    """An authority, a server and a client that it signed, and a stranger."""
+    directory = tmp_path_factory.mktemp("certificates")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    for name in ("ca", "stranger"):
+        openssl(directory, "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "1",
+                "-subj", f"/CN={name}")  # fmt: skip
+    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    for name in ("server", "client"):
+        openssl(directory, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "1",
+                "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    return directory
+
+
+def status(address: str, **service) -> pb.StatusReply | grpc.StatusCode:
+    """What a server answers, or how it is that it does not."""
+
+    async def ask():
+        endpoint = Endpoint(address, ServiceConfig(**service))
+        try:
+            return await endpoint.status(timeout=10.0, tensors=True)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        finally:
+            await endpoint.close()
+
+    return asyncio.run(ask())
+
+
+def test_status_over_tcp_and_a_unix_socket(tmp_path):
+    with live() as [server]:
+        reply = status(server.address)
+        assert reply.engine == "simulated" and len(reply.tensors) == len(server.engine.facts.tensors)
+    path = f"unix:{tmp_path}/socket"
+    with live(host=path) as [server]:
+        assert status(path).vocab_size == 32
+
+
+def test_tls_and_mutual_tls(certificates, tmp_path):
+    ours = {"ca_file": str(certificates / "ca.pem")}
+    client = {"cert_file": str(certificates / "client.pem"), "key_file": str(certificates / "client.key")}
+    tls = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+    with live(**tls) as [server]:
+        assert status(server.address, **ours).engine == "simulated"
+        assert status(server.address) is grpc.StatusCode.UNAVAILABLE
+        assert status(server.address, ca_file=str(certificates / "stranger.pem")) is grpc.StatusCode.UNAVAILABLE
+    with live(tls_client_ca=str(certificates / "ca.pem"), **tls) as [server]:
+        assert status(server.address, **ours) is grpc.StatusCode.UNAVAILABLE
+        assert status(server.address, **ours, **client).engine == "simulated"
+        with fleet(server, directory=tmp_path, **ours, **client) as sampler:
+            sampler.update_weights(params(), version=1)
+            sampler.submit(requests(3))
+            assert len(list(sampler.completed())) == 3
+
+
+def test_cancelled_groups_end_with_aborted():
+    async def run(server: Live):
+        endpoint = Endpoint(server.address, ServiceConfig())
+        call = endpoint.sample(convert.request_to_message(requests(1)[0], group_id="g"))
+        while not await endpoint.cancel(["g", "not there"], timeout=10.0):
+            pass
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+        await endpoint.close()
+        return caught.value.code()
+
+    with live(wait_for_weights=False) as [server]:
+        server.engine.frozen = True
+        assert asyncio.run(run(server)) is grpc.StatusCode.ABORTED
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (dict(endpoints="here"), "config.service.endpoints: 'here' is neither host:port"),
+        (dict(endpoints="a:1,b:70000"), "config.service.endpoints: 'b:70000'"),
+        (dict(endpoints="http://a:1"), "config.service.endpoints: 'http://a:1'"),
+        (dict(endpoints="a:1, a:1"), "config.service.endpoints = 'a:1, a:1': a:1 is listed twice"),
+        (dict(cert_file="c"), "config.service.cert_file and config.service.key_file belong together"),
+        (dict(cert_file="c", key_file="k"), "config.service.cert_file needs config.service.ca_file"),
+        (dict(token_file="/nowhere"), "config.service.token_file = '/nowhere': No such file"),
+        (dict(ca_file="/dev/null"), "config.service.ca_file = '/dev/null': the file is empty"),
+        (dict(shared_dir="/nowhere"), "config.service.shared_dir = '/nowhere': not a folder"),
+        (dict(streams=0), "config.service.streams = 0"),
+        (dict(stall_s=0.0), "config.service.stall_s = 0.0"),
+        (dict(wait_s=-1.0), "config.service.wait_s = -1.0"),
+    ],
+)
+def test_settings_that_cannot_work(fields, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        ServiceConfig(**{"endpoints": "a:1", **fields}).validate()
+
+
+def test_settings_that_can():
+    config = ServiceConfig(endpoints="a:1, [::1]:2,10.0.0.1:3,unix:/tmp/s,unix:t")
+    config.validate()
+    assert config.targets == ("a:1", "[::1]:2", "10.0.0.1:3", "unix:/tmp/s", "unix:t")
+
+
+def test_no_endpoints_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=re.escape("config.service.endpoints is empty")), fleet(directory=tmp_path):
+        pass

@@ -1,0 +1,351 @@
+"""What stands around the service: addresses, TLS, health, reflection, metrics, and a real process from start to end."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto import sampler_pb2_grpc
+from isocompute_jax.service.server.refusals import SERVICE
+from isocompute_jax.service.server.server import Server, ServerConfig, is_loopback
+from tests.service.builders import Probe, arrays, refused, request, run, serving, update
+
+Code = grpc.StatusCode
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A folder with two authorities, a server's certificate by one and a client's by each."""
+    folder = tmp_path_factory.mktemp("certificates")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for authority in ("ca", "other"):
+        out = ("-keyout", folder / f"{authority}.key", "-out", folder / f"{authority}.pem")
+        openssl("req", "-x509", *key, "-days", 2, "-subj", f"/CN={authority}", *out)
+    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other")):
+        asked, made = folder / f"{name}.csr", folder / f"{name}.pem"
+        openssl("req", *key, "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", asked)
+        by = ("-CA", folder / f"{authority}.pem", "-CAkey", folder / f"{authority}.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", asked, *by, "-days", 2, "-extfile", folder / "names", "-out", made)
+    return folder
+
+
+def client_credentials(folder, authority="ca", name=None) -> grpc.ChannelCredentials:
+    files = [folder / f"{authority}.pem", *([folder / f"{name}.key", folder / f"{name}.pem"] if name else [])]
+    return grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+
+
+def test_tls(tmp_path, certificates):
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "weights").mkdir()
+    tls = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+
+    async def test():
+        engine, token = Probe(), {"token_file": str(tmp_path / "token")}
+        good = client_credentials(certificates)
+        async with serving(engine, tmp_path / "weights", credentials=good, **tls, **token) as (server, client):
+            assert len(await client.sample()) == 2
+            await client.update(update(arrays(1), version=1), token="secret")
+            assert engine.version == 1
+            bad = client_credentials(certificates, "other")
+            async with grpc.aio.secure_channel(server.address, bad) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
+
+    run(test())
+
+
+def test_mutual_tls(tmp_path, certificates):
+    tls = {
+        "tls_cert": str(certificates / "server.pem"),
+        "tls_key": str(certificates / "server.key"),
+        "tls_client_ca": str(certificates / "ca.pem"),
+    }
+
+    async def test():
+        good = client_credentials(certificates, name="client")
+        async with serving(Probe(), tmp_path, credentials=good, **tls) as (server, client):
+            assert len(await client.sample()) == 2
+            for name in (None, "stranger"):
+                bad = client_credentials(certificates, name=name)
+                async with grpc.aio.secure_channel(server.address, bad) as channel:
+                    stub = sampler_pb2_grpc.SamplerStub(channel)
+                    await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"host": "0.0.0.0"}, "--insecure"),
+        ({"host": "::"}, "--insecure"),
+        ({"host": "example.org"}, "--insecure"),
+        ({"host": "10.0.0.1"}, "--tls_cert"),
+        ({"tls_cert": "a"}, "--tls_key"),
+        ({"tls_key": "a"}, "--tls_cert"),
+        ({"tls_client_ca": "a"}, "--tls_cert"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, words):
+    with pytest.raises(InputError, match=words):
+        ServerConfig(**settings)
+
+
+def test_loopback_addresses():
+    assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "::1", "localhost", "unix:/tmp/socket"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.0.1", "host.local", ""]))
+    ServerConfig(host="0.0.0.0", insecure=True)
+    ServerConfig(host="0.0.0.0", tls_cert="a", tls_key="b")
+
+
+@pytest.mark.parametrize("flag", ["tls_cert", "tls_key", "token_file"])
+def test_files_that_cannot_be_read_are_named(tmp_path, certificates, flag):
+    settings = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
+    config = ServerConfig(weights_dir=str(tmp_path), **(settings | {flag: str(tmp_path / "nowhere")}))
+
+    async def test():
+        with pytest.raises(InputError, match=rf"--{flag}=.*nowhere"):
+            await Server(Probe(), config).start()
+
+    run(test())
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two\nlines", "ümlaut"])
+def test_tokens_that_cannot_be_sent(tmp_path, content):
+    (tmp_path / "token").write_text(content)
+
+    async def test():
+        with pytest.raises(InputError, match="--token_file"):
+            Server(Probe(), ServerConfig(weights_dir=str(tmp_path), token_file=str(tmp_path / "token")))
+
+    run(test())
+
+
+def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, caplog):
+    (tmp_path / "token").write_text("secret")
+
+    async def test():
+        for mode, warned in ((0o600, 0), (0o640, 1)):
+            (tmp_path / "token").chmod(mode)
+            caplog.clear()
+            Server(Probe(), ServerConfig(weights_dir=str(tmp_path), token_file=str(tmp_path / "token")))
+            assert len(caplog.records) == warned
+        assert "chmod 600" in caplog.text
+
+    run(test())
+
+
+def test_a_port_in_use_is_said(tmp_path):
+    async def test():
+        async with serving(Probe(), tmp_path) as (server, _):
+            port = int(server.address.rpartition(":")[2])
+            second = Server(Probe(), ServerConfig(weights_dir=str(tmp_path), port=port))
+            with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
+                await second.start()
+            await second.stop(0)
+
+    run(test())
+
+
+def test_unix_sockets(tmp_path):
+    async def test():
+        async with serving(Probe(), tmp_path, host=f"unix:{tmp_path}/socket") as (server, client):
+            assert server.address == f"unix:{tmp_path}/socket"
+            assert len(await client.sample()) == 2
+
+    run(test())
+
+
+def test_reflection_and_unknown_health(tmp_path):
+    async def test():
+        async with serving(Probe(), tmp_path) as (_, client):
+            stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+            asked = [
+                reflection_pb2.ServerReflectionRequest(list_services=""),
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+            ]
+            listed, found = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
+            names = {service.name for service in listed.list_services_response.service}
+            assert {SERVICE, "grpc.health.v1.Health"} <= names
+            assert found.file_descriptor_response.file_descriptor_proto
+            health = health_pb2_grpc.HealthStub(client.channel)
+            await refused(health.Check(health_pb2.HealthCheckRequest(service="unknown")), Code.NOT_FOUND)
+
+    run(test())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_metrics(tmp_path):
+    port = free_port()
+
+    def scrape() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            lines = reply.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (li.rpartition(" ") for li in lines if li[0] != "#")}
+
+    async def test():
+        engine = Probe()
+        async with serving(engine, tmp_path, metrics_port=port) as (_, client):
+            await client.sample(group_size=3)
+            await refused(client.sample(group_size=0), Code.INVALID_ARGUMENT)
+            await client.update(update(arrays(1), version=5))
+            engine.frozen = True
+            call = client.start(group_size=1)
+            await engine.started.acquire()
+            await engine.started.acquire()
+            found = await asyncio.to_thread(scrape)
+            assert found["isocompute_rollouts_total"] == 3
+            assert found["isocompute_tokens_total"] == engine.tokens_generated == 24
+            assert found['isocompute_refused_total{code="INVALID_ARGUMENT",method="Sample"}'] == 1
+            assert found["isocompute_update_seconds_count"] == 1
+            assert (found["isocompute_groups_running"], found["isocompute_groups_waiting"]) == (1, 0)
+            assert (found["isocompute_version"], found["isocompute_serving"]) == (5, 1)
+            call.cancel()
+        with pytest.raises(OSError):
+            await asyncio.to_thread(scrape)
+
+    run(test())
+
+
+def test_shutdown_lets_running_groups_end(tmp_path):
+    async def test():
+        engine = Probe()
+        engine.frozen = True
+        async with serving(engine, tmp_path) as (server, client):
+            task = asyncio.create_task(client.sample())
+            await engine.started.acquire()
+            stopping = asyncio.create_task(server.stop(10))
+            while (await client.status()).serving:
+                pass
+            await refused(client.sample(group_id="late"), Code.UNAVAILABLE, "shutting down")
+            await refused(client.update(update(arrays(1))), Code.UNAVAILABLE, "shutting down")
+            health = health_pb2_grpc.HealthStub(client.channel)
+            reply = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+            assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert not task.done()
+            engine.frozen = False
+            assert len(await task) == 2
+            await stopping
+
+    run(test())
+
+
+class Process:
+    """`python -m benchmarks.simulated` as a process."""
+
+    def __init__(self, folder: pathlib.Path, *flags: str):
+        self.folder, self.port_file = folder, folder / "port"
+        command = [sys.executable, "-m", "benchmarks.simulated", f"--port_file={self.port_file}"]
+        command += [f"--weights_dir={folder}", *flags]
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self.wait_for("listening on")
+
+    def wait_for(self, words: str) -> str:
+        """Reads the log up to a line with these words."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if words in line:
+                return line
+        raise AssertionError(self.lines)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self) -> int:
+        _, rest = self.process.communicate(timeout=20)
+        self.lines.append(rest)
+        return self.process.returncode
+
+
+def test_a_process_ends_gracefully(tmp_path):
+    with Process(tmp_path, "--tokens_per_s=200", "--median_length=100") as server:
+        address = server.port_file.read_text()
+        assert server.lines[-1].endswith(f"listening on {address}\n")
+
+        async def test():
+            async with grpc.aio.insecure_channel(address) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                call = stub.Sample(request())
+                while not (await stub.Status(pb.StatusRequest())).tokens_generated:
+                    await asyncio.sleep(0.01)
+                server.process.send_signal(signal.SIGTERM)
+                done = [one async for reply in call for one in reply.completions]
+                assert sorted(one.index for one in done) == [0, 1] and len(done[0].tokens) == 100
+
+        run(test())
+        assert server.end() == 0, server.lines
+        assert os.listdir(tmp_path) == []
+        assert "Traceback" not in "".join(server.lines)
+
+
+def test_groups_that_outlast_the_grace_are_refused(tmp_path):
+    with Process(tmp_path, "--tokens_per_s=0", "--grace_s=0.2") as server:
+
+        async def test():
+            async with grpc.aio.insecure_channel(server.port_file.read_text()) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                call = stub.Sample(request())
+                while not (await stub.Status(pb.StatusRequest())).running_groups:
+                    await asyncio.sleep(0.01)
+                server.process.send_signal(signal.SIGINT)
+                await refused(call.read(), Code.UNAVAILABLE, "shut down")
+
+        run(test())
+        assert server.end() == 0, server.lines
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    with Process(tmp_path, "--tokens_per_s=0", "--grace_s=1000") as server:
+
+        async def test():
+            async with grpc.aio.insecure_channel(server.port_file.read_text()) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                call = stub.Sample(request())
+                while not (await stub.Status(pb.StatusRequest())).running_groups:
+                    await asyncio.sleep(0.01)
+                server.process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(server.wait_for, "shutting down")
+                server.process.send_signal(signal.SIGTERM)
+                await refused(call.read(), Code.UNAVAILABLE)
+
+        run(test())
+        assert server.end() == 128 + signal.SIGTERM
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_process_says_what_is_wrong(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.simulated", f"--weights_dir={tmp_path}", "--host=0.0.0.0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --host=0.0.0.0") and "Traceback" not in done.stderr

@@ -1,0 +1,54 @@
+"""What is shown of a sweep, read from the ends of its logs."""
+
+import dataclasses
+import pathlib
+
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.records import run_files
+from isocompute_jax.sweeps import status
+
+BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
+
+
+def state_with_logs(root: pathlib.Path) -> status.SweepState:
+    """Two runs, one of them at step 100 of 128 at 64 rollouts/s."""
+    config = dataclasses.replace(BASE, group_size=2, max_compute=2048, evaluation=EvaluationConfig(sets={"v": "p"}))
+    (root / "a").mkdir()
+    line = {"tokens": 1, "device_hours": 0.0}
+    for step in range(1, 101):
+        columns = {"step": step, "compute": 16 * step, "wall_s": step / 4, "reward": 0.25}
+        run_files.append_line(root / "a" / run_files.METRICS, {**line, **columns})
+    for name, score in (("v", 0.5), ("train", 0.9)):
+        columns = {"step": 96, "compute": 1536, "wall_s": 24.0, "eval_set": name, "avg@4": score}
+        run_files.append_line(root / "a" / run_files.EVAL, {**line, **columns})
+    states = {"a": "running", "b": "waiting"}
+    return status.SweepState(root, {"a": config, "b": config}, states, {}, num_workers=1)
+
+
+def test_status_is_read_from_the_ends_of_the_logs(tmp_path, monkeypatch):
+    state = state_with_logs(tmp_path)
+    with open(tmp_path / "a" / run_files.METRICS, "a") as file:
+        file.write('{"step": 101, "comp')  # a write in progress
+    monkeypatch.setattr(status, "TAIL_BYTES", 1000)
+    found = status.read_status(tmp_path / "a", state.runs["a"])
+    assert found == status.RunStatus(step=100, compute=1600, reward=0.25, score="avg@4 0.500", rate=64.0)
+    assert status.read_status(tmp_path / "b", state.runs["b"]) == status.RunStatus()
+    assert 1 < len(status.tail(tmp_path / "a" / run_files.METRICS)) < 20
+
+
+def test_headline_says_how_much_is_left(tmp_path):
+    # 448 rollouts of one run and 2,048 of the other are left, at 64 a second.
+    state = state_with_logs(tmp_path)
+    statuses = {name: status.read_status(tmp_path / name, config) for name, config in state.runs.items()}
+    text = status.headline(state, statuses)
+    assert text == "1 running, 1 waiting; 39% of 4,096 rollouts; 64 rollouts/s, about 0:00:39 left"
+
+
+def test_a_long_table_shows_what_runs(tmp_path):
+    state = state_with_logs(tmp_path)
+    state.runs = {f"r{i}": state.runs["b"] for i in range(50)} | {"a": state.runs["a"]}
+    state.states = dict.fromkeys(state.runs, "waiting") | {"a": "running"}
+    table = status.status_table(state, max_rows=5)
+    assert table.row_count == 5
+    assert "a" in list(table.columns[0].cells)
+    assert str(table.caption).endswith("46 runs not shown")

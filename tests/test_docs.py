@@ -1,0 +1,135 @@
+"""What the pages show: Python blocks are run as they stand there, and shell lines name targets and flags that exist.
+
+A block that begins with ```python is run and must succeed; ```python excerpt marks one that is only read. What a block
+prints stands in a ```text block right after it, up to white space, where `...` stands for anything.
+"""
+
+import doctest
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$(?:\s*^\1```text\n(.*?)^\1```$)?", re.DOTALL | re.MULTILINE)
+MAIN = re.compile(r"-m isocompute_jax\.(\w+)$")
+STAND_INS = {"{endpoints}": "127.0.0.1:50051", "{token_file}": "token", "configs/mine.py": "configs/arithmetic_hard.py"}
+"""For what the launcher or the reader fills in."""
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    kind: str
+    text: str
+    output: str
+    """What the page says that it prints."""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
+        for fence in FENCE.finditer(text):
+            line = text.count("\n", 0, fence.start()) + 1
+            found.append(Block(name, line, fence[2].strip(), fence[3], fence[4] or ""))
+    return found
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """(`page:line`, its words) of every command in a block that is not Python; what stands after `--` is one more."""
+    found = []
+    for block in blocks():
+        if block.kind.startswith("python"):
+            continue
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if not re.match(r"\s*(\$ )?(make |[\w./-]*python[\d.]* )", line):
+                continue
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+            while "--" in words:
+                found.append((str(block), words[: words.index("--")]))
+                words = words[words.index("--") + 1 :]
+            found.append((str(block), words))
+    return found
+
+
+def filled_in(word: str) -> str:
+    for name, value in STAND_INS.items():
+        word = word.replace(name, value)
+    return word
+
+
+def python(arguments: list[str], **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, **options)
+
+
+SCRIPTS = [block for block in blocks() if block.kind == "python"]
+MAKE = [(where, words) for where, words in commands() if words[0] == "make"]
+PYTHON = [(where, words) for where, words in commands() if words[0] != "make"]
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_script_runs(block, tmp_path):
+    """In a process of its own, away from the checkout: no run directory, no flags, warnings are errors."""
+    done = python(["-W", "error", "-c", block.text], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.OutputChecker().check_output(block.output, done.stdout, options), done.stdout
+
+
+def test_python_blocks_say_whether_they_run():
+    kinds = {block.kind for block in blocks() if block.kind.startswith("py")}
+    assert kinds <= {"python", "python excerpt"}
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = [(page.name, name) for page in PAGES for name in re.findall(r"`make ([a-z0-9-]+)", page.read_text())]
+    named += [(where, word) for where, words in MAKE for word in words[1:] if "=" not in word]
+    assert [(where, name) for where, name in named if name not in targets] == []
+
+
+@pytest.mark.parametrize(("where", "words"), PYTHON, ids=lambda value: value if isinstance(value, str) else "")
+def test_python_commands_have_flags_that_exist(where, words):
+    """A main of the package parses the line; of any other script the file or the module exists and knows the flags."""
+    arguments = [filled_in(word) for word in words[1:]]
+    if main := MAIN.match(" ".join(arguments[:2])):
+        done = python([*arguments, "--only_check_args"], cwd=ROOT)  # absl's flag: parse, and end
+        assert (main[1], done.returncode, done.stderr) == (main[1], 0, "")
+        return
+    path = arguments[1].replace(".", "/") + ".py" if arguments[0] == "-m" else arguments[0]
+    files = [file for file in (ROOT / path, ROOT / path.removesuffix(".py") / "__main__.py") if file.exists()]
+    assert files, path
+    source = files[0].read_text(encoding="utf-8")
+    flags = [word[2:].split("=")[0] for word in arguments if word.startswith("--")]
+    assert [flag for flag in flags if not re.search(rf"[\"'](--)?{flag}[\"']", source)] == []
+
+
+def test_links_lead_somewhere():
+    """Relative links name files that exist, and their anchors a heading there."""
+    broken = []
+    for page in PAGES:
+        prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """Those that GitHub makes of headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
