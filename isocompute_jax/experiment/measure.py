@@ -81,9 +81,7 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     config, inputs = parts.config, parts.inputs
     state = serve(parts, state)
     results = [
-        evaluate_set(
-            name, problems, config=config, step=state.step, sampler=parts.sampler, tokenizer=inputs.tokenizer
-        )
+        evaluate_set(name, problems, config=config, step=state.step, sampler=parts.sampler, tokenizer=inputs.tokenizer)
         for name, problems in inputs.evaluation_sets.items()
     ]
     for columns, tokens in results:

@@ -113,9 +113,7 @@ class WaitingSampler(ShuffledSampler):
             yield group
 
 
-def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(
-    short_run, whole, tmp_path
-):
+def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(short_run, whole, tmp_path):
     waiting = Makes(WaitingSampler)
     assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run", make_sampler=waiting)) == app.INTERRUPTED
     assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
@@ -176,7 +174,9 @@ def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, tmp_path, k, 
         assert any(line["correction"] != pytest.approx(1, abs=1e-4) for line in trained)
     steps = sorted({line["step"] for line in evaluations_of(tmp_path)})
     assert steps[0] == 0 and steps[-1] == 12
-    assert all(sampler.closed and not sampler._waiting["train"] and not sampler._done["train"] for sampler in made.samplers)
+    assert all(
+        sampler.closed and not sampler._waiting["train"] and not sampler._done["train"] for sampler in made.samplers
+    )
 
 
 def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, caplog, tmp_path):
@@ -276,7 +276,13 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     for line, update in zip(lines, updates, strict=True):
         for name in ("loss", "policy_loss", "gradient_norm", "entropy", "ratio", "ratio_max", "correction"):
             assert line[name] == pytest.approx(update[name], rel=1e-5, abs=1e-6), name
-    assert [update["ratio_max"] > 1.002 for update in updates] == [False, True, True, False, True]  # later updates are clipped
+    assert [update["ratio_max"] > 1.002 for update in updates] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]  # later updates are clipped
     assert [line["compute"] for line in lines] == [64, 128, 192, 256, 320]
 
 

@@ -14,7 +14,7 @@ from isocompute_jax.experiment.loop import train
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
-from isocompute_jax.study.presets import PRESETS, SMOKE
+from isocompute_jax.study.presets import SMOKE
 from isocompute_jax.sweeps.executor import SweepResult, open_state
 
 MICRO = dataclasses.replace(
@@ -152,19 +152,3 @@ def test_a_failed_run_fails_the_study_and_an_interrupted_sweep_interrupts_it(stu
     Result.interrupted = ("group_size=4,seed=0",)
     with pytest.raises(KeyboardInterrupt):
         stages.run_study(MICRO, tmp_path, workers=1)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_plans_runs_that_resolve(name, tmp_path):
-    preset = PRESETS[name]
-    names = set()
-    for part in preset.slices:
-        runs = stages.planned_runs(preset, part, tmp_path)
-        assert runs
-        for run in runs:
-            config = run.config.resolved()
-            assert config.num_steps >= 1
-            assert config.train_set == str(tmp_path / "curated" / part.problem_set / "train.jsonl")
-        assert part.problem_set in (*preset.curation.sets, *preset.curation.mixtures)
-        names.add(part.name)
-    assert len(names) == len(preset.slices)
