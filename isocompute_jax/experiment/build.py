@@ -119,6 +119,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     """
     tokenizer = load_tokenizer(config.model)
     model_config = model.load_config(config.model, dtype=config.dtype)
+    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}

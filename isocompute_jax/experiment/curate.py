@@ -137,6 +137,7 @@ def measure(
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
     tokenizer = load_tokenizer(model_directory)
     sampler = InProcessSampler(
         model_config,

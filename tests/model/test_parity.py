@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.records.errors import InputError
 from tests.model.tiny import random_params
 
 torch = pytest.importorskip("torch")
@@ -88,6 +89,19 @@ def test_prefix_sharing_equals_one_pass(shape):
     expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
     np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_longer_sequences_than_the_model_was_made_for_are_refused():
+    config = make_config("tied", max_positions=8)
+    params = random_params(config)
+    prompt, completion = jnp.zeros((1, 6), int), jnp.zeros((1, 2, 3), int)
+    _, prefix = model.prefill(config, params, prompt, jnp.ones_like(prompt, bool))
+    with pytest.raises(InputError, match="max_position_embeddings = 8"):
+        model.extend(config, params, completion, prefix)
+    with pytest.raises(InputError, match="max_position_embeddings = 8"):
+        model.decode(config, params, completion[..., 0], jnp.int32(0), prefix, model.init_cache(config, 1, 2, 3))
+    with pytest.raises(InputError, match="max_position_embeddings = 8"):
+        model.prefill(config, params, jnp.zeros((1, 9), int), jnp.ones((1, 9), bool))
 
 
 def test_remat_changes_nothing():

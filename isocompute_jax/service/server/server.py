@@ -19,9 +19,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.refusal import Refusal
 from isocompute_jax.service.server.engines.base import Engine, EngineError
-from isocompute_jax.service.server.servicer import SERVICE, Servicer, generic_handler
+from isocompute_jax.service.server.refusals import SERVICE, Refusals
+from isocompute_jax.service.server.servicer import Servicer
 from isocompute_jax.service.weights.staging import StagingArea, check_directory
 
 log = logging.getLogger(__name__)
@@ -96,7 +98,6 @@ class Server:
         self._engine = engine
         self._config = config
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-        self._grpc = grpc.aio.server(options=_options(config))
         self._metrics = None
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
@@ -114,7 +115,9 @@ class Server:
             peer_timeout_s=config.peer_timeout_s,
             changed=self._report_health,
         )
-        self._grpc.add_generic_rpc_handlers((generic_handler(self.servicer),))
+        refusals = Refusals(self.servicer.fail, self.servicer.metrics.refused)
+        self._grpc = grpc.aio.server(interceptors=(refusals,), options=_options(config))
+        sampler_pb2_grpc.add_SamplerServicer_to_server(self.servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._grpc)

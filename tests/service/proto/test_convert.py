@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import chunks, convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.checked_request import checked_request
@@ -104,13 +103,6 @@ def _fields(message):
 def test_completions_that_do_not_fit_together(fields):
     with pytest.raises(ValueError, match="completion 3"):
         convert.message_to_completion(pb.Completion(index=3, **({"finish_reason": 1} | fields)))
-
-
-def test_tensors_round_trip():
-    tensors = (TensorSpec("a", "bfloat16", (2, 3)), TensorSpec("b", "float32", ()))
-    assert convert.messages_to_tensors(convert.tensors_to_messages(tensors)) == tensors
-    with pytest.raises(ValueError, match="'c' has dtype 'int8'"):
-        convert.messages_to_tensors([pb.Tensor(name="c", dtype="int8")])
 
 
 BOXES = st.builds(
