@@ -19,7 +19,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.study.report import summary_of
+from isocompute_jax.study.report_sections import summary_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
 from isocompute_jax.sweeps.grid import grid
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import signal
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +103,8 @@ def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
 
 class WaitingSampler(ShuffledSampler):
     """Every server is gone in step 3, and the user gives up: as the fleet does, it looks whether to go on waiting."""
+
+    interrupted: Callable[[], bool]
 
     def completed(self, *, lane=TRAIN):
         for group in super().completed(lane=lane):

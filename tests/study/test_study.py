@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import typing
 
 import pytest
 
@@ -38,7 +39,7 @@ def times(root: pathlib.Path) -> dict[pathlib.Path, int]:
 def study(tmp_path_factory) -> tuple[pathlib.Path, dict[str, int]]:
     """A finished study, broken off once after every stage, and how often each stage worked."""
     root = tmp_path_factory.mktemp("study") / "micro"
-    worked = dict.fromkeys(("train_base_model", "curate", "run_sweep", "analyse"), 0)
+    worked: dict[str, int] = dict.fromkeys(("train_base_model", "curate", "run_sweep", "analyse"), 0)
 
     class Stop(BaseException):
         pass
@@ -144,7 +145,8 @@ def test_a_failed_run_fails_the_study_and_an_interrupted_sweep_interrupts_it(stu
         (tmp_path / name).symlink_to(root / name)
 
     class Result:
-        interrupted, failed = (), {"group_size=4,seed=0": "exit code 1"}
+        interrupted: tuple[str, ...] = ()
+        failed: typing.ClassVar = {"group_size=4,seed=0": "exit code 1"}
 
     monkeypatch.setattr(stages, "run_sweep", lambda *_, **__: Result)
     with pytest.raises(RunError, match="slice hard: 1 of 2 runs failed: group_size=4,seed=0: exit code 1"):
