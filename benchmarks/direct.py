@@ -16,9 +16,9 @@ import numpy as np
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.server import server_flags
-from isocompute_jax.service.server.engines.base import Engine, GroupRequest
+from isocompute_jax.service.server.engines.base import Engine
 from isocompute_jax.service.server.engines.vllm import VllmEngine
 from isocompute_jax.service.server.server import ServerConfig, serve
 
@@ -32,8 +32,7 @@ _SOCKET = flags.DEFINE_string("socket", "", "Path of the Unix socket.")
 
 async def _answer(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     requests = [
-        GroupRequest(
-            group_id=f"direct-{group['problem_id']}",
+        SampleRequest(
             problem_id=group["problem_id"],
             seed=0,
             step=group["step"],
@@ -51,7 +50,7 @@ async def _answer(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.
     writer.close()
 
 
-async def _draw(engine: Engine, request: GroupRequest) -> None:
+async def _draw(engine: Engine, request: SampleRequest) -> None:
     async for _ in engine.generate(request):
         pass
 

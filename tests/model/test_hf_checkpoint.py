@@ -1,6 +1,7 @@
 """Hugging Face directories: nothing changes on the way out and back, and whatever is wrong is named."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,8 @@ def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
     config = CONFIGS[shape]
     params = random_params(config)
     model.save_checkpoint(tmp_path, config, params, tokenizer_from=None, max_file_bytes=max_file_bytes)
-    reference, info = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
+    load: Any = AutoModelForCausalLM.from_pretrained
+    reference, info = load(tmp_path, dtype=torch.float32, output_loading_info=True)
     assert type(reference).__name__ == "Qwen2ForCausalLM"
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert reference.config.max_position_embeddings == config.max_positions
@@ -319,7 +321,7 @@ def _assert_sharding(array, wanted):
 
 def test_counts_of_published_models():
     """Qwen2.5-0.5B has 494,032,768 parameters, Qwen2.5-7B 7,615,616,512; nothing is allocated to count them."""
-    shared = dict(rope_theta=1e6, norm_eps=1e-6, max_positions=32768)
+    shared: dict[str, Any] = dict(rope_theta=1e6, norm_eps=1e-6, max_positions=32768)
     small = model.ModelConfig(151936, 896, 24, 14, 2, 64, 4864, True, **shared)
     large = model.ModelConfig(152064, 3584, 28, 28, 4, 128, 18944, False, **shared)
     assert model.count_params(small) == 494_032_768

@@ -11,9 +11,9 @@ import pytest
 
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.base import EngineError, GroupRequest, NotTakenError
+from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.engines.jax_engine import CHUNK_STEPS, JaxEngine
 from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 from tests.model.tiny import random_params, tiny_config
@@ -36,7 +36,7 @@ def make_engine(directory, **changes):
 
 def make_group(name, *, group_size=3, params=LONG, stop=()):
     prompt = np.array([1 + len(name) % 11, 3, 2], np.int32)
-    return GroupRequest(name, name, 1, 2, prompt, group_size, params, stop)
+    return SampleRequest(name, prompt, group_size, 1, 2, tuple(stop), params)
 
 
 def serve(engine, use):

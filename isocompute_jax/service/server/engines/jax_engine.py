@@ -1,4 +1,4 @@
-"""The engine that samples with JAX: continuous batching in slots (`sampling.slots_sampler`).
+"""The engine that samples with JAX: continuous batching in slots (`sampling.slot_sampler`).
 
 One thread owns the device: it takes what the event loop has put into its inbox, draws a chunk of tokens, hands over
 what ended, and begins again. A group drawn again by the same weights is bit-identical, whatever runs beside it.
@@ -26,9 +26,9 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
-from isocompute_jax.sampling.slots_sampler import SlotSampler
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest, NotTakenError
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 LOWEST_TEMPERATURE = 1e-4
@@ -100,7 +100,7 @@ class JaxEngine:
         self._thread = threading.Thread(target=self._run, name="jax-engine", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
 
         Raises:
@@ -114,16 +114,7 @@ class JaxEngine:
             )
         ticket = next(self._tickets)
         arrived = self._groups[ticket] = asyncio.Queue()
-        asked = SampleRequest(
-            problem_id=request.problem_id,
-            prompt_tokens=request.prompt_tokens,
-            group_size=request.group_size,
-            seed=request.seed,
-            step=request.step,
-            stop_tokens=request.stop_tokens,
-            params=request.params,
-        )
-        self._inbox.put(partial(self._sampler.submit, ticket, asked))
+        self._inbox.put(partial(self._sampler.submit, ticket, request))
         left = request.group_size
         try:
             while left:

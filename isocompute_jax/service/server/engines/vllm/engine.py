@@ -11,8 +11,9 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
 from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
 from isocompute_jax.service.server.engines.vllm.settings import Settings
 from isocompute_jax.service.weights.weight_file import WeightFile
@@ -131,7 +132,7 @@ class VllmEngine:
     def _count(self, tokens: int) -> None:
         self.tokens_generated += tokens
 
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
 
         Raises:
@@ -162,7 +163,7 @@ class VllmEngine:
                 task.cancel()  # which aborts the request in the engine
             await asyncio.wait(tasks)
 
-    async def _draw(self, request: GroupRequest, params: Any, index: int, finished: Finished) -> None:
+    async def _draw(self, request: SampleRequest, params: Any, index: int, finished: Finished) -> None:
         """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
         from isocompute_jax.service.server.engines.vllm import rollouts
 
