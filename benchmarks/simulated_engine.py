@@ -127,7 +127,7 @@ class SimulatedEngine:
         logprobs = np.full(length, -np.log(self.facts.vocab_size), np.float32)
         drawn_at = began + np.arange(1, length + 1) / self._tokens_per_s
         versions = np.array(self._versions, np.int32)[np.searchsorted(self._updated_at, drawn_at)]
-        finished.put_nowait((index, Completion(tokens, logprobs, np.ones(length, bool), versions, reason)))
+        finished.put_nowait((index, Completion.drawn(tokens, logprobs, versions, reason)))
 
     async def _wait(self, began: float, length: int) -> None:
         """Until `length` tokens are drawn."""

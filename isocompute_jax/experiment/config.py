@@ -175,6 +175,11 @@ class RunConfig:
         """Batches that are sampled or ready at once, the next update's included; the oldest is window - 1 behind."""
         return self.updates_per_phase if self.asynchrony == "phases" else self.max_staleness + 1
 
+    @property
+    def check_every(self) -> int:
+        """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
+        return self.agreement.every if self.service.endpoints else 0
+
     def editable(self) -> config_dict.ConfigDict:
         """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
         return config_dict.ConfigDict(dataclasses.asdict(self)).lock()

@@ -1,4 +1,7 @@
-"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it (REFERENCE section 1)."""
+"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it.
+
+As in the IsoCompute Playbook (arXiv 2603.12151).
+"""
 
 from __future__ import annotations
 
@@ -134,6 +137,7 @@ def measure(
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
     tokenizer = load_tokenizer(model_directory)
     sampler = InProcessSampler(
         model_config,

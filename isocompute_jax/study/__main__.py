@@ -4,7 +4,7 @@
 
 Makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the frontier and
 writes report.html. With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own.
-Interrupted (Ctrl-C), the same command goes on where it was; finished, it does nothing again.
+Interrupted (Ctrl-C), the same command resumes it; finished, it does nothing again.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def run_study(
     Raises:
       InputError: `workdir` holds another study.
       RunError: a training run failed (the others were finished first).
-      KeyboardInterrupt: interrupted; the same call goes on where it was.
+      KeyboardInterrupt: interrupted; the same call resumes it.
     """
     root = prepare(preset, workdir)
     make_problem_sets(preset, root)

@@ -64,7 +64,7 @@ def test_an_interrupted_run_resumes_from_its_checkpoint():
     assert evaluations[-1]["step"] == 8 and evaluations[-1]["evaluation_rollouts"] == 32 * len(evaluations)
     assert metrics[-1]["tokens"] > metrics[4]["tokens"] and metrics[-1]["wall_s"] > metrics[4]["wall_s"]
     assert set(metrics[4]) <= set(metrics[-1]) and set(evaluations[0]) <= set(evaluations[-1])
-    # The optimizer goes on from its moments and its warm-up: no step is as in a run that starts.
+    # The optimizer continues with its moments and its warm-up: no step is as in a run that starts.
     assert metrics[5]["learning_rate"] == metrics[4]["learning_rate"] > metrics[0]["learning_rate"]
     assert (INTERRUPTED / "model" / "model.safetensors").exists()
 

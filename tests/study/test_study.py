@@ -1,4 +1,4 @@
-"""The study: every stage does its work once, goes on where it was, and keeps to one preset per directory."""
+"""The study: every stage does its work once, resumes where it was, and keeps to one preset per directory."""
 
 import dataclasses
 import json

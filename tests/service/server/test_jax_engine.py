@@ -13,7 +13,7 @@ from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.sampling.slots_sampler import SlotSampler
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.engines.jax_engine import CHUNK_STEPS, JaxEngine
 from isocompute_jax.service.server.engines.settings import JaxSettings

@@ -1,4 +1,4 @@
-"""The engine that samples with JAX: continuous batching in slots (`sampling.slots_sampler`).
+"""The engine that samples with JAX: continuous batching in slots (`sampling.slot_sampler`).
 
 One thread owns the device: it takes what the event loop has put into its inbox, draws a chunk of tokens, hands over
 what ended, and begins again. A group drawn again by the same weights is bit-identical, whatever runs beside it.
@@ -26,8 +26,8 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
-from isocompute_jax.sampling.slots_sampler import SlotSampler
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
 from isocompute_jax.service.server.engines.settings import JaxSettings
 from isocompute_jax.service.weights.weight_file import WeightFile

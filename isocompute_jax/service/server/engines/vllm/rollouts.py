@@ -73,4 +73,4 @@ def completion(output: CompletionOutput) -> Completion:
         raise EngineError(
             f"vLLM gave {len(tokens)} tokens with {len(logprobs)} log-probabilities and {len(versions)} versions"
         )
-    return Completion(tokens, logprobs, np.ones(len(tokens), bool), versions, output.finish_reason)
+    return Completion.drawn(tokens, logprobs, versions, output.finish_reason)
