@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import signal
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,8 @@ def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
 class WaitingSampler(ShuffledSampler):
     """Every server is gone in step 3, and the user gives up: as the fleet does, it looks whether to go on waiting."""
 
+    interrupted: Callable[[], bool]
+
     def completed(self, *, lane=TRAIN):
         for group in super().completed(lane=lane):
             if group.step == 3 and lane == TRAIN:
@@ -189,7 +192,7 @@ def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, 
                 submitted.append((requests[0].step, [request.problem_id for request in requests]))
             super().submit(requests, lane=lane)
 
-    with builders.interrupted_before_step(6):
+    with builders.interrupted_in_step(5):
         assert app.exit_code(lambda: loop.train(config, tmp_path, make_sampler=Makes(Recording))) == app.INTERRUPTED
     assert [number for number, _ in submitted] == [0, 1, 2, 3, 4, 5, 6]
     with caplog.at_level("INFO"):
@@ -290,7 +293,7 @@ def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, bas
     config = dataclasses.replace(phased, checkpoint_every_s=1e9, evaluation=base_run.evaluation)
     loop.train(config, tmp_path / "whole")
     assert {line["step"] for line in evaluations_of(tmp_path / "whole")} >= {0, 2, 5}
-    with builders.interrupted_before_step(2):
+    with builders.interrupted_in_step(2):
         assert app.exit_code(lambda: loop.train(config, tmp_path / "run")) == app.INTERRUPTED
     assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
     loop.train(dataclasses.replace(config, checkpoint_every_s=0.0), tmp_path / "run")

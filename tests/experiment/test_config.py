@@ -111,7 +111,7 @@ def test_editable_and_back():
     assert from_dict(editable.to_dict()) == config
     with pytest.raises(AttributeError, match="group_size"):
         editable.grop_size = 4
-    editable.optimizer.base_lr = 0.5
+    editable.optimizer.base_lr = 0.5  # pyright: ignore
     assert from_dict(editable.to_dict()) == override(config, "optimizer.base_lr", 0.5)
 
 
