@@ -17,6 +17,7 @@ from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables, law_title
+from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import reach, scale, stated
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
