@@ -58,7 +58,7 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
     started = time.perf_counter()
     for first in range(0, len(asked), shape.problems):
         part = asked[first : first + shape.problems]
-        longest = -(-max(request.params.max_tokens for request in part) // 16) * 16
+        longest = min(-(-max(request.params.max_tokens for request in part) // 16) * 16, LENGTH.value - PROMPT)
         unit = maker.make_unit([(request, 0) for request in part], shape)
         samples = sample_unit(
             params, unit, np.float32(1.0), np.float32(1.0), config=config, max_tokens=longest, stop_tokens=()
