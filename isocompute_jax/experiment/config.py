@@ -49,9 +49,6 @@ class RecipeConfig(CreditConfig):
     )
     microbatch_tokens: int = option(2048, "Completion tokens computed at once, forward and backward.", low=1)
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:

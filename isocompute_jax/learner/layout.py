@@ -113,11 +113,11 @@ def layout(
 
 
 def single_batch(
-    *,
     prompt_tokens: Int[Array | np.ndarray, "P S"],
     prompt_mask: Bool[Array | np.ndarray, "P S"],
     tokens: Int[Array | np.ndarray, "P G T"],
     mask: Bool[Array | np.ndarray, "P G T"],
+    *,
     sampler_logprobs: Float[Array | np.ndarray, "P G T"],
     old_logprobs: Float[Array | np.ndarray, "P G T"] | None = None,
 ) -> TokenBatch:

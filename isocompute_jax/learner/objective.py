@@ -65,7 +65,9 @@ def make_loss(score: Score, config: LossConfig, credited: Credit, reference_para
         mask = jnp.asarray(batch.mask & rows.takes_part[..., None])
         sampler = jnp.asarray(batch.sampler_logprobs)
         old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else jnp.asarray(batch.old_logprobs)
-        policy, correction = policy_gradient_terms(config, logprobs, old, sampler, mask, jnp.asarray(rows.advantages)[..., None])
+        policy, correction = policy_gradient_terms(
+            config, logprobs, old, sampler, mask, jnp.asarray(rows.advantages)[..., None]
+        )
         policy_loss = jnp.sum(jnp.where(mask, rows.policy_weights[..., None], 0.0) * (correction * policy.loss))
         regularizer_weights = jnp.where(mask, rows.regularizer_weights[..., None], 0.0)
         total = policy_loss - config.entropy_coef * jnp.sum(regularizer_weights * entropies)
