@@ -17,6 +17,7 @@ from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables, law_title
+from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import reach, scale, stated
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
@@ -241,13 +242,13 @@ def test_models_count_alike_when_asked():
 @pytest.mark.parametrize(
     ("change", "flag"),
     [
-        ({"analysis": "x"}, "--analysis=x must be one of model_size, chinchilla"),
-        ({"x": "time"}, "--x=time"),
+        ({"analysis": "x"}, "--analysis = .x.: known: .model_size., .chinchilla."),
+        ({"x": "time"}, "--x = .time."),
         ({"holdout": 1.0}, "--holdout=1.0"),
-        ({"anchors": 0}, "--anchors=0"),
+        ({"anchors": 0}, "--anchors = 0"),
         ({"predict_params": (1e9, -1.0)}, r"--predict_params=1e\+09,-1"),
         ({"flops": (math.inf,)}, "--flops=inf"),
-        ({"resamples": -1}, "--resamples=-1"),
+        ({"resamples": -1}, "--replicates = -1"),
     ],
 )
 def test_bad_options_name_the_flag(change, flag):
