@@ -11,7 +11,7 @@ import pytest
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
-from isocompute_jax.experiment.curate import CurationConfig
+from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.fit import outputs
 from isocompute_jax.records import run_files
@@ -19,7 +19,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.study.report import summary_of
+from isocompute_jax.study.report_sections import summary_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
 from isocompute_jax.sweeps.grid import grid
 
@@ -64,7 +64,7 @@ def test_an_interrupted_run_resumes_from_its_checkpoint():
     assert evaluations[-1]["step"] == 8 and evaluations[-1]["evaluation_rollouts"] == 32 * len(evaluations)
     assert metrics[-1]["tokens"] > metrics[4]["tokens"] and metrics[-1]["wall_s"] > metrics[4]["wall_s"]
     assert set(metrics[4]) <= set(metrics[-1]) and set(evaluations[0]) <= set(evaluations[-1])
-    # The optimizer goes on from its moments and its warm-up: no step is as in a run that starts.
+    # The optimizer continues with its moments and its warm-up: no step is as in a run that starts.
     assert metrics[5]["learning_rate"] == metrics[4]["learning_rate"] > metrics[0]["learning_rate"]
     assert (INTERRUPTED / "model" / "model.safetensors").exists()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, FinishReason
-from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
 FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
@@ -106,14 +106,6 @@ def tensors_to_messages(tensors: Iterable[TensorSpec]) -> list[pb.Tensor]:
     return [pb.Tensor(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in tensors]
 
 
-def messages_to_tensors(messages: Iterable[pb.Tensor]) -> tuple[TensorSpec, ...]:
-    """The tensors of a model.
-
-    Raises:
-      ValueError: names the tensor whose dtype cannot travel.
-    """
-    tensors = tuple(TensorSpec(message.name, message.dtype, tuple(message.shape)) for message in messages)
-    for tensor in tensors:
-        if tensor.dtype not in DTYPE_BYTES:
-            raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, not one of {', '.join(DTYPE_BYTES)}")
-    return tensors
+def box_to_message(box: Box, index: Mapping[str, int]) -> pb.Box:
+    """A box; `index` is that of each tensor in the header."""
+    return pb.Box(tensor=index[box.name], offset=box.offset, shape=box.shape)

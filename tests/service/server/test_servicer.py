@@ -12,7 +12,7 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
 from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
-from isocompute_jax.service.server.servicer import SERVICE
+from isocompute_jax.service.server.refusals import SERVICE
 from tests.service.builders import Probe, arrays, refused, request, run, serving, update
 
 Code = grpc.StatusCode
@@ -269,7 +269,7 @@ def test_status_answers_while_the_engine_is_busy(tmp_path):
             await engine.started.acquire()
             before = await client.status(tensors=True)
             assert (before.running_groups, before.waiting_groups, before.serving) == (1, 0, True)
-            assert convert.messages_to_tensors(before.tensors) == engine.facts.tensors
+            assert list(before.tensors) == convert.tensors_to_messages(engine.facts.tensors)
             assert (before.model, before.engine, before.engine_version) == ("simulated", "simulated", "1")
             assert before.host_id and before.incarnation and before.limits.max_message_bytes == 64 << 20
             assert (before.limits.max_model_len, before.limits.max_groups, before.vocab_size) == (4096, 1024, 32)
