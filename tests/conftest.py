@@ -1,4 +1,4 @@
-"""What every test runs under: eight fake CPU devices, one compilation cache, reproducible Hypothesis."""
+"""What tests run under: eight fake CPU devices, one compilation cache, checked annotations, reproducible Hypothesis."""
 
 import os
 import pathlib
@@ -13,9 +13,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that needs the network is
 
 import hypothesis  # noqa: E402  (JAX reads the variables above when it is first imported)
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 
 # Not through the environment: the processes that tests start see one device, as a user's would.
 jax.config.update("jax_num_cpu_devices", 8)
+
+# Every call of the numerical rooms is held to its annotations: types, dtypes, and shapes across the arguments.
+# The other rooms pass no arrays whose shapes are annotated.
+jaxtyping.install_import_hook([f"isocompute_jax.{room}" for room in ("model", "sampling")], "beartype.beartype")
 
 # One example sequence for everybody: a failure seen once is seen again. No deadline: the first call compiles.
 hypothesis.settings.register_profile("isocompute", deadline=None, derandomize=True)

@@ -133,7 +133,7 @@ class SlotSampler:
         chosen = np.array([r is not None and r.group.ticket in tickets for r in self._rollouts])
         if chosen.any():
             self._slots = release(self._slots, chosen, mesh=self._mesh)
-            self._free(np.flatnonzero(chosen))
+            self._free(np.flatnonzero(chosen).tolist())
             # Keys computed anew since the last chunk may not be finite, and no log-probability has told so yet.
             self._slots = clear(self._slots, chosen, mesh=self._mesh)
 
