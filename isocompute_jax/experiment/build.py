@@ -15,9 +15,9 @@ from isocompute_jax import learner, model, sharding
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
-from isocompute_jax.experiment.state import LoopState
 from isocompute_jax.learner import BatchShape, LossConfig, OptimizerConfig, TokenBatch, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.model import ModelConfig, Params
@@ -42,7 +42,9 @@ class MakeSampler(Protocol):
         tokenizer: Tokenizer,
         mesh: Mesh | None,
         interrupted: Callable[[], bool],
-    ) -> Sampler: ...
+    ) -> Sampler:
+        """The sampler; it serves nothing before the first `update_weights`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +121,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     """
     tokenizer = load_tokenizer(config.model)
     model_config = model.load_config(config.model, dtype=config.dtype)
+    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from isocompute_jax import model
 from isocompute_jax.experiment.build import Parts
-from isocompute_jax.experiment.state import LoopState, from_checkpoint
+from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 

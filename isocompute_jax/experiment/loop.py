@@ -25,9 +25,9 @@ from isocompute_jax.experiment import build, journal, measure, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.rollouts import graded
-from isocompute_jax.experiment.state import LoopState, ReadyBatch
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError

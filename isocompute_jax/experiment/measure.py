@@ -10,8 +10,8 @@ import numpy as np
 from isocompute_jax.experiment import agreement, journal
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.evaluate import evaluate_set
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.rollouts import sample
-from isocompute_jax.experiment.state import LoopState
 from isocompute_jax.records import run_files
 
 

@@ -44,8 +44,8 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
 def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> Iterator[None]:
     """Makes the directory, locks it, and writes its config.json unless it is there.
 
-    A new directory in which bad input was found before anything was done is removed again, so that the corrected command
-    does not meet the config of the first one.
+    A new directory in which bad input was found before anything was done is removed again, so that the corrected
+    command does not meet the config of the first one.
 
     Raises:
       InputError: another process is at work in it, or it holds a run of another config.

@@ -43,7 +43,7 @@ def main() -> None:
     from isocompute_jax.fit.report.terminal import headline_table
     from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
-    from isocompute_jax.study.report import summary_of
+    from isocompute_jax.study.report_sections import summary_of
     from isocompute_jax.study.stages import prepare, run_study
 
     if BASE_ONLY.value:

@@ -11,7 +11,7 @@ import pytest
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
-from isocompute_jax.experiment.curate import CurationConfig
+from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.fit import outputs
 from isocompute_jax.records import run_files
@@ -19,7 +19,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.study.report import summary_of
+from isocompute_jax.study.report_sections import summary_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
 from isocompute_jax.sweeps.grid import grid
 

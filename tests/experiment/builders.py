@@ -112,8 +112,8 @@ def before_step(number: int, effect: Callable[[], None]):
         yield
 
 
-def interrupted_before_step(number: int):
-    """As a user's Ctrl-C at that moment."""
+def interrupted_in_step(number: int):
+    """Within the context, runs in this process get a Ctrl-C while they make step `number`."""
     return before_step(number, lambda: os.kill(os.getpid(), signal.SIGINT))
 
 

@@ -11,7 +11,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment import build, journal, measure
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
-from isocompute_jax.experiment.state import LoopState
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SamplingParams

@@ -12,7 +12,8 @@ from isocompute_jax import curate as main
 from isocompute_jax import model
 from isocompute_jax.experiment import curate as room
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curate import CurationConfig, curate, cut, measure, mix
+from isocompute_jax.experiment.curate import curate, cut, measure, mix
+from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams

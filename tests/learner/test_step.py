@@ -25,13 +25,12 @@ CONFIG = tiny_config()
 
 
 def fresh_state(seed=0, dtype="float32"):
-    config = tiny_config(dtype=dtype)
-    return learner.init_state(random_params(config, seed), config, optimizer())
+    return learner.init_state(random_params(tiny_config(dtype=dtype), seed), optimizer())
 
 
 def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
     step = train_step(**kind) if step is None else step
-    state, metrics = step(state, batch, jnp.float32(lr), jnp.float32(1.0), reference)
+    state, metrics = step(state, *batch, jnp.float32(lr), reference)
     return state, jax.tree.map(float, metrics)
 
 
@@ -117,7 +116,7 @@ def test_adamw_parity():
 def test_metrics_of_an_on_policy_step():
     """The first use of a batch has ratio 1 everywhere and clips nothing; sampler statistics are those of a loop."""
     groups = make_groups()
-    batch = pack(groups, WHOLE)  # for the loop; the step takes the same groups in two micro-batches
+    batch, _ = pack(groups, WHOLE)  # for the loop; the step takes the same groups in two micro-batches
     params = random_params(CONFIG)
     logprobs, entropies = scores_of(params, batch)
     mask = batch.mask[0]
@@ -140,10 +139,10 @@ OFF_POLICY = learner.LossConfig(clip_low=0.002, clip_high=0.002, correction_mode
 
 def test_reusing_a_batch_moves_the_ratio_and_the_clip():
     """With old_logprobs of before the first update, the second has ratios off 1, and clips some of them."""
-    batch = pack(make_groups())
+    batch, credited = pack(make_groups())
     state = fresh_state()
     old = [scores_of(state.params, batch, i)[0] for i in range(SEVERAL.microbatches)]
-    batch = batch.replace(old_logprobs=np.stack(old))
+    batch = (batch.replace(old_logprobs=np.stack(old)), credited)
     state, first = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     _, second = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     assert first["ratio_max"] == pytest.approx(1.0, abs=1e-5)
@@ -154,7 +153,8 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
 
 
 def without_policy_term(batch):
-    return batch.replace(advantages=np.zeros_like(batch.advantages))
+    tokens, credited = batch
+    return tokens, credited.replace(advantages=np.zeros_like(credited.advantages))
 
 
 def test_the_entropy_bonus_raises_entropy():
@@ -164,7 +164,7 @@ def test_the_entropy_bonus_raises_entropy():
     after, metrics = take_step(state, without_policy_term(pack(groups)), lr=1e-3, reference=state.params)
     assert metrics["kl"] == 0.0 and metrics["policy_loss"] == 0.0 and metrics["gradient_norm"] > 0
     (_, before_entropy), (_, after_entropy) = (
-        trained_scores(params, pack(groups, WHOLE)) for params in (state.params, after.params)
+        trained_scores(params, pack(groups, WHOLE)[0]) for params in (state.params, after.params)
     )
     assert after_entropy.mean() > before_entropy.mean() + 1e-3
 
@@ -172,7 +172,7 @@ def test_the_entropy_bonus_raises_entropy():
 def test_the_kl_penalty_pulls_towards_the_reference():
     """The distance to the reference falls step by step, and below where the entropy bonus alone leads."""
     groups = make_groups()
-    batch, whole = without_policy_term(pack(groups)), pack(groups, WHOLE)
+    batch, (whole, _) = without_policy_term(pack(groups)), pack(groups, WHOLE)
     target, _ = trained_scores(REFERENCE_PARAMS, whole)
     pulled = alone = fresh_state()
     distances, penalties = [], []
@@ -212,8 +212,8 @@ def test_bfloat16_keeps_float32_masters():
 def test_gradients_of_bfloat16_agree_with_float32():
     batch = pack(make_groups())
     params = random_params(tiny_config(dtype="bfloat16"))
-    half = learner.init_state(params, tiny_config(dtype="bfloat16"), optimizer())
-    full = learner.init_state(model.cast_params(params, "float32"), CONFIG, optimizer())
+    half = learner.init_state(params, optimizer())
+    full = learner.init_state(model.cast_params(params, "float32"), optimizer())
     half, _ = take_step(half, batch, dtype="bfloat16", reference=REFERENCE_PARAMS)
     full, _ = take_step(full, batch, reference=REFERENCE_PARAMS)
     assert relative_difference(half.opt_state[0], full.opt_state[0]) < 0.05  # 8 bits of mantissa

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 
 from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.slots_sampler import SlotSampler
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from tests.sampling.builders import CONFIG, STOP, make_request, weights
 
 LENGTH = 24

@@ -14,7 +14,8 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.refusals import SERVICE
-from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.server.server import Server
+from isocompute_jax.service.server.server_config import ServerConfig
 from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 
 TENSORS = (

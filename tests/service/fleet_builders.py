@@ -17,7 +17,8 @@ from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.server.server import Server
+from isocompute_jax.service.server.server_config import ServerConfig
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)

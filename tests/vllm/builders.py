@@ -19,7 +19,7 @@ import psutil
 import xxhash
 
 from isocompute_jax import model
-from isocompute_jax.learner.step import completion_logprobs
+from isocompute_jax.learner import completion_logprobs
 from isocompute_jax.model import EMBEDDED, ModelConfig, Params
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec

@@ -86,12 +86,11 @@ def message_to_completion(message: pb.Completion) -> Completion:
         )
     if message.finish_reason not in FINISHED:
         raise ValueError(f"completion {message.index} has the unknown finish_reason {message.finish_reason}")
-    return Completion(
-        tokens=np.array(message.tokens, np.int32),
-        logprobs=np.array(message.logprobs, np.float32),
-        mask=np.ones(length, bool),
-        policy_versions=np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
-        finish_reason=FINISHED[message.finish_reason],
+    return Completion.drawn(
+        np.array(message.tokens, np.int32),
+        np.array(message.logprobs, np.float32),
+        np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
+        FINISHED[message.finish_reason],
     )
 
 

@@ -106,7 +106,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             request = checked_request(message, self._engine.facts)
         except ValueError as error:
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        with self._admitted(request.group_id) as group:
+        with self._admitted(message.group_id) as group:
             while not self._open.is_set():
                 await self._open.wait()
             self._check_serving()

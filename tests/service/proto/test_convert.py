@@ -73,7 +73,7 @@ def test_requests_round_trip(prompt, stop, group_size, seed, step, temperature, 
     message = convert.request_to_message(asked, group_id="g", session="", policy_version=0)
     message = pb.SampleRequest.FromString(message.SerializeToString())
     got = checked_request(message, FACTS)
-    assert (got.group_id, got.problem_id, got.seed, got.step) == ("g", "id", seed, step)
+    assert message.group_id == "g" and (got.problem_id, got.seed, got.step) == ("id", seed, step)
     assert (got.group_size, got.params, got.stop_tokens) == (group_size, params, tuple(stop))
     np.testing.assert_array_equal(got.prompt_tokens, prompt)
     assert message.HasField("session") and message.HasField("policy_version")

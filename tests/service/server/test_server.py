@@ -18,7 +18,8 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.server.refusals import SERVICE
-from isocompute_jax.service.server.server import Server, ServerConfig, is_loopback
+from isocompute_jax.service.server.server import Server
+from isocompute_jax.service.server.server_config import ServerConfig, is_loopback
 from tests.service.builders import Probe, arrays, refused, request, run, serving, update
 
 Code = grpc.StatusCode
