@@ -49,16 +49,16 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 	  $(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) \
 	  --endpoints={endpoints} --token_file={token_file} $(ARGS)
 
-# A file stays in one process: its fixtures and its compiled programs are then made once.
+# Each process begins with half of the tests in their order, and takes over half of what the other has left.
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
-	$(RUN) -m pytest -n $(WORKERS) --dist=loadfile $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
 test-slow: $(DEV) ## the tests that take minutes each
-	$(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
 # Sums come out in another order on other machines: what only holds on this one shows here.
 test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
-	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=loadfile $(NUMERICAL) $(ARGS)
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) $(ARGS)
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
 	$(RUN) -m pytest -m vllm tests/vllm $(ARGS)
