@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.options import LawOptions
@@ -19,12 +20,12 @@ from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.html_page import render_law_report, render_report
 from isocompute_jax.fit.report.sections import Section
-from isocompute_jax.fit.report.summary_json import summarise
+from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.fit.report.terminal import headline_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
-SUMMARY, REPORT, FIGURES = "summary.json", "report.html", "figures"
+SUMMARY, REPORT, HEADLINE, FIGURES = "summary.json", "report.html", "headline.txt", "figures"
 
 Figures = Mapping[str, pathlib.Path]
 
@@ -47,7 +48,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, figures/*.svg and *.png, and report.html,
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt, figures/*.svg
+    and *.png, and report.html,
     each written under a temporary name and renamed.
 
     Args:
@@ -62,13 +64,17 @@ def analyse(
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
     analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
-    summary = summarise(analysis)
+    result = conclude(analysis)
+    summary, text = summary_of(result), headline_table(result)
+
+    def draw(folder: pathlib.Path) -> Figures:
+        return draw_figures(result, folder)
 
     def render(figures: Figures) -> str:
-        return render_report(summary, figures, before=before, after=after)
+        return render_report(result, figures, before=before, after=after)
 
-    _write(pathlib.Path(out_dir), summary, tables(summary), draw_figures, render)
-    return Written(summary, headline_table(summary))
+    _write(pathlib.Path(out_dir), summary, {**tables(result), HEADLINE: f"{text}\n"}, draw, render)
+    return Written(summary, text)
 
 
 def analyse_law(
@@ -86,18 +92,23 @@ def analyse_law(
     curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
     summary = law_summary(curves, warnings, options)
 
+    text = law_table(summary)
+
+    def draw(folder: pathlib.Path) -> Figures:
+        return draw_law_figures(summary, folder)
+
     def render(figures: Figures) -> str:
         return render_law_report(summary, law_sections(summary, figures))
 
-    _write(pathlib.Path(out_dir), summary, law_tables(summary), draw_law_figures, render)
-    return Written(summary, law_table(summary))
+    _write(pathlib.Path(out_dir), summary, {**law_tables(summary), HEADLINE: f"{text}\n"}, draw, render)
+    return Written(summary, text)
 
 
 def _write(
     out: pathlib.Path,
     summary: dict[str, Any],
     texts: Mapping[str, str],
-    draw: Callable[[dict[str, Any], pathlib.Path], Figures],
+    draw: Callable[[pathlib.Path], Figures],
     render: Callable[[Figures], str],
 ) -> None:
     """Every file of an analysis; the report last."""
@@ -107,6 +118,6 @@ def _write(
         raise InputError(f"--out: {out} cannot be made a directory ({error.strerror})") from error
     for name, text in texts.items():
         write_atomic(out / name, text)
-    figures = draw(summary, out / FIGURES)
+    figures = draw(out / FIGURES)
     write_atomic(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     write_atomic(out / REPORT, render(figures))

@@ -8,9 +8,11 @@ from typing import Any
 from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.report.csv_tables import csv_text
-from isocompute_jax.fit.report.sections import Figures, Html, ReportTable, Section, Summary
+from isocompute_jax.fit.report.sections import Figures, Html, ReportTable, Section
 from isocompute_jax.fit.report.wording import aligned, reach, scale, wrapped
 from isocompute_jax.fit.report.wording import figures as number
+
+Summary = dict[str, Any]
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
