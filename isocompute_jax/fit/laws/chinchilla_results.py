@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from isocompute_jax.fit.laws.results import NOT_IN_SUMMARY, Estimate
+from isocompute_jax.fit.laws.results import Estimate
+from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.results import Status
 
 
@@ -45,8 +46,8 @@ class ChinchillaFit:
     status: Status
     message: str
     predicted: np.ndarray
-    replicates: np.ndarray = dataclasses.field(metadata=NOT_IN_SUMMARY)
-    left_out: tuple[str, ...] = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    replicates: np.ndarray = dataclasses.field(metadata=INTERNAL)
+    left_out: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)
 
     def loss(self, model_params: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
         """L at N parameters and D tokens."""
@@ -119,7 +120,7 @@ class ChinchillaResult:
     points: LossPoints
     fits: tuple[ChinchillaFit, ...]
     optimal: tuple[Optimum, ...]
-    surface: LossSurface | None = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    surface: LossSurface | None = dataclasses.field(metadata=INTERNAL)
 
     def path(self, method: str) -> tuple[Optimum, ...]:
         """The compute-optimal path by one method; empty where it is not identified."""

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from isocompute_jax.fit.laws.analysis import LawAnalysis
-from isocompute_jax.fit.laws.results import INTERNAL
-from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plain, versions
+from isocompute_jax.fit.plain_data import fields_of, plain
+from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, versions
 
 
 def law_summary(analysis: LawAnalysis) -> dict[str, Any]:
@@ -23,18 +23,3 @@ def law_summary(analysis: LawAnalysis) -> dict[str, Any]:
         "warnings": analysis.warnings,
         **fields_of(analysis.result),
     })  # fmt: skip
-
-
-def fields_of(result: Any) -> dict[str, Any]:
-    """A record of results as a dict, records within it too, without what is internal."""
-    return {
-        field.name: _dumped(getattr(result, field.name))
-        for field in dataclasses.fields(result)
-        if not field.metadata.get(INTERNAL, False)
-    }
-
-
-def _dumped(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return fields_of(value)
-    return [_dumped(inner) for inner in value] if isinstance(value, tuple) else value

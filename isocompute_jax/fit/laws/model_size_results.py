@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from isocompute_jax.fit.laws.results import NOT_IN_SUMMARY, Estimate
+from isocompute_jax.fit.laws.results import Estimate
+from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.results import Status
 
 
@@ -95,7 +96,7 @@ class ModelSizeLaw:
     r2: float
     status: Status
     message: str
-    departs: bool = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    departs: bool = dataclasses.field(metadata=INTERNAL)
 
     @property
     def identified(self) -> bool:
@@ -137,7 +138,7 @@ class ModelLine:
     num_points: int
     num_runs: int
     points: LinePoints
-    drawn: LinePoints = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    drawn: LinePoints = dataclasses.field(metadata=INTERNAL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ class Crossover:
     better_after: float
     status: Status
     message: str
-    loss: float = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    loss: float = dataclasses.field(metadata=INTERNAL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -335,9 +336,9 @@ class ModelSizeResult:
     predictions: tuple[PredictedSlope, ...]
     reuse: ReuseFit
     equal_data: tuple[EqualData, ...]
-    later: HoldoutScore | None = dataclasses.field(metadata=NOT_IN_SUMMARY)
-    fitted_share: float = dataclasses.field(metadata=NOT_IN_SUMMARY)
-    reuse_ends: tuple[tuple[EqualData, EqualData], ...] = dataclasses.field(metadata=NOT_IN_SUMMARY)
+    later: HoldoutScore | None = dataclasses.field(metadata=INTERNAL)
+    fitted_share: float = dataclasses.field(metadata=INTERNAL)
+    reuse_ends: tuple[tuple[EqualData, EqualData], ...] = dataclasses.field(metadata=INTERNAL)
 
     @property
     def crossings_inside(self) -> tuple[Crossover, ...]:

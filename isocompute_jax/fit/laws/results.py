@@ -1,16 +1,8 @@
-"""What the results of both laws have in common.
-
-Results are small frozen records. summary.json has their fields, in their order and under their names, but for those
-that are `internal`.
-"""
+"""What the results of both laws have in common."""
 
 from __future__ import annotations
 
 import dataclasses
-
-INTERNAL = "internal"
-NOT_IN_SUMMARY = {INTERNAL: True}
-"""Metadata of a field for pictures, sentences or further computing."""
 
 
 @dataclasses.dataclass(frozen=True)
