@@ -13,10 +13,10 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_sections
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
