@@ -139,7 +139,8 @@ def request(**fields) -> pb.SampleRequest:
 
 def pushback_ms(error: grpc.RpcError) -> int:
     """When a full server asked to come again."""
-    return int(dict((key, value) for key, value in error.trailing_metadata() or ())[PUSHBACK])
+    trailing: Any = error.trailing_metadata()
+    return int(dict(trailing)[PUSHBACK])
 
 
 def health_stub(client: Client) -> Any:

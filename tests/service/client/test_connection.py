@@ -69,8 +69,11 @@ def test_status_over_tcp_and_a_unix_socket(tmp_path):
 
 
 def test_tls_and_mutual_tls(certificates, tmp_path):
-    ours = {"ca_file": str(certificates / "ca.pem")}
-    client = {"cert_file": str(certificates / "client.pem"), "key_file": str(certificates / "client.key")}
+    ours: dict[str, Any] = {"ca_file": str(certificates / "ca.pem")}
+    client: dict[str, Any] = {
+        "cert_file": str(certificates / "client.pem"),
+        "key_file": str(certificates / "client.key"),
+    }
     tls: dict[str, Any] = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
     with live(**tls) as [server]:
         assert status(server.address, **ours).engine == "simulated"

@@ -183,8 +183,7 @@ def test_unix_sockets(tmp_path):
 def test_reflection_and_unknown_health(tmp_path):
     async def test():
         async with serving(Probe(), tmp_path) as (_, client):
-            channel: Any = client.channel  # of asyncio, which the stubs are not typed for
-            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)  # pyright: ignore[reportArgumentType]
             asked = [
                 reflection_pb2.ServerReflectionRequest(list_services=""),
                 reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
