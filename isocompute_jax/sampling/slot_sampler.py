@@ -135,7 +135,7 @@ class SlotSampler:
         chosen = np.array([r is not None and r.submission.ticket in tickets for r in self._rollouts])
         if chosen.any():
             self._slots = release(self._slots, chosen, mesh=self._mesh)
-            self._free(np.flatnonzero(chosen))
+            self._free(np.flatnonzero(chosen).tolist())
             # Keys recomputed since the last chunk may not be finite, and no log-probability has shown it yet.
             self._slots = clear(self._slots, chosen, mesh=self._mesh)
 
