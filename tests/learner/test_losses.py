@@ -216,7 +216,7 @@ def test_truncation_golden():
     """TIS with cap 2: the sampler was 4, 2, 1 and 1/2 times too unsure; only the first weight is cut."""
     difference = jnp.log(jnp.array([[4.0, 2.0, 1.0, 0.5]]))
     mask = jnp.ones((1, 4), bool)
-    options = dict(mode="truncate", low=0.5, high=2.0)
+    options: dict[str, Any] = dict(mode="truncate", low=0.5, high=2.0)
     token = losses.sampler_correction(difference, jnp.zeros((1, 4)), mask, level="token", **options)
     np.testing.assert_allclose(token, [[2.0, 2.0, 1.0, 0.5]], rtol=1e-6)
     # 4 x 2 x 1 x 1/2 = 4 for the whole rollout, cut to 2; without its first token 2 x 1 x 1/2 = 1
@@ -364,8 +364,8 @@ def test_sampler_correction_carries_no_gradient():
     case = CASES[1]
 
     def total(old, sampler):
-        options = dict(level="token", mode="truncate", low=0.5, high=2.0)
-        return jnp.sum(losses.sampler_correction(old, sampler, case.mask, **options))
+        options: dict[str, Any] = dict(level="token", mode="truncate", low=0.5, high=2.0)
+        return jnp.sum(losses.sampler_correction(old, sampler, jnp.asarray(case.mask), **options))
 
     for gradient in jax.grad(total, (0, 1))(case.old, case.sampler):
         assert not np.any(gradient)

@@ -1,6 +1,7 @@
 """Batches that older weights sampled: the step's gradient against coefficients worked out in NumPy, and old scores."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,9 +95,9 @@ def test_the_gradient_off_policy_is_that_of_coefficients_by_hand(current, name):
     old = (current + rng.uniform(-0.4, 0.4, current.shape)).astype(np.float32)
     sampler = (old + rng.uniform(-0.4, 0.4, current.shape)).astype(np.float32)
     weights, cut = np.zeros_like(current), []
-    signal = [p for p, group in enumerate(GROUPS) if len(set(group.rewards.tolist())) > 1]
+    signal = [p for p, group in enumerate(GROUPS) if len(set(learner.rewards_of(group).tolist())) > 1]
     for p in signal:
-        rewards = GROUPS[p].rewards.astype(np.float64)
+        rewards = learner.rewards_of(GROUPS[p]).astype(np.float64)
         advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
         for g, completion in enumerate(GROUPS[p].completions):
             for t in np.flatnonzero(completion.mask):
@@ -146,7 +147,7 @@ def test_scores_of_a_sharded_batch(current):
     batch, _ = pack(reported(current), SEVERAL)
     params = jax.device_put(PARAMS, model.param_shardings(CONFIG, mesh()))
     score = learner.make_scorer(score_function(temperature=TEMPERATURE), mesh=mesh())
-    sharded = score(params, learner.place_batch(batch, mesh()))
+    sharded: Any = score(params, learner.place_batch(batch, mesh()))
     assert sharded.sharding.spec[1] == ("data", "fsdp")
     mask = np.asarray(batch.mask)
     np.testing.assert_allclose(np.asarray(sharded)[mask], batch.sampler_logprobs[mask], rtol=0, atol=5e-6)

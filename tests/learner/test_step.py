@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ def fresh_state(seed=0, dtype="float32"):
 
 def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
     step = train_step(**kind) if step is None else step
-    state, metrics = step(state, *batch, jnp.float32(lr), reference)
+    state, metrics = step(state, *batch, learning_rate=jnp.float32(lr), reference_params=reference)
     return state, jax.tree.map(float, metrics)
 
 
@@ -152,8 +153,7 @@ def test_sgd_of_optax_steps_against_the_gradient(options):
 def test_adamw_of_optax_descends():
     state, gradient, after = one_step_with(optax.adamw(1e-3))
     step = jax.tree.map(jnp.subtract, after.params, state.params)
-    assert optax.tree.vdot(gradient, step) < 0
-    assert optax.tree.norm(step) > 0
+    assert jnp.asarray(optax.tree.vdot(gradient, step)) < 0
 
 
 def test_our_optimizer_takes_the_learning_rate_of_the_step():
@@ -165,7 +165,8 @@ def test_the_optimizer_state_is_that_of_its_parts():
     """Checkpoints hold this tree: clipping, Adam's count and moments, and decay, in this order."""
     params = {"w": jnp.zeros(3)}
     parts = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(0.0))
-    ours, theirs = learner.make_optimizer(learner.OptimizerConfig()).init(params), parts.init(params)
+    ours: Any = learner.make_optimizer(learner.OptimizerConfig()).init(params)
+    theirs = parts.init(params)
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     assert [type(part) for part in ours] == [optax.EmptyState, optax.ScaleByAdamState, optax.EmptyState]
 
