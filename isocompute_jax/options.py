@@ -85,15 +85,16 @@ def check(instance: Any, prefix: str | None = None) -> None:
     hints = typing.get_type_hints(type(instance))
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
+        where = f"{prefix}{(flag_name(field) if prefix == '--' else None) or field.name}"
         choices = choices_of(hints[field.name])
         if choices and value not in choices:
-            raise InputError(unknown_word(f"{prefix}{field.name}", value, choices))
+            raise InputError(unknown_word(where, value, choices))
         low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
         if value is None or (low is None and high is None):
             continue
         each = value if isinstance(value, tuple | list) else (value,)
         if not all((low is None or v >= low) and (high is None or v <= high) for v in each):
-            raise InputError(f"{prefix}{field.name} = {value!r} must be {_range(low, high)}")
+            raise InputError(f"{where} = {value!r} must be {_range(low, high)}")
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:

@@ -133,3 +133,19 @@ def anchors(page: pathlib.Path) -> set[str]:
     """Those that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_method_page_names_modules_and_fields_that_exist():
+    """Of every method: where it is, and what turns it on."""
+    from isocompute_jax.experiment.config import RunConfig
+
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    modules = re.findall(r"`([\w/]+\.py)`", text)
+    assert modules and [name for name in modules if not (ROOT / "isocompute_jax" / name).exists()] == []
+    fields = [field.rstrip(".").split(".") for field in re.findall(r"`config\.([\w.]+)", text)]
+    assert fields
+    for path in fields:
+        found = RunConfig()
+        for name in path:
+            assert hasattr(found, name), ".".join(path)
+            found = getattr(found, name)

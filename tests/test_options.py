@@ -101,7 +101,7 @@ def test_given_values_replace_flags():
     [
         ((), "--engine is missing"),
         (("--engine=jax", "--budget=much"), "--budget: 'much' is not a number"),
-        (("--engine=jax", "--budget=0.5"), "--budgets = .* at least 1"),
+        (("--engine=jax", "--budget=0.5"), "--budget = .* at least 1"),
         (("--engine=jax", "--fixed=A"), "--fixed: .*name=value"),
     ],
 )
@@ -118,7 +118,7 @@ def test_bounds_and_choices_are_held_while_parsing(argument):
 
 def test_bounds_and_choices_are_held_in_a_library_too():
     for wrong in ({"port": -1}, {"port": math.nan}, {"length": 1}, {"share": 1.5}, {"budgets": (2.0, 0.0)}):
-        with pytest.raises(InputError, match=f"--{next(iter(wrong))} = "):
+        with pytest.raises(InputError, match=f"--{next(iter(wrong)).removesuffix('s')} = "):
             Options(**({"engine": "jax"} | wrong))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="did you mean 'exact'"):
         Options(engine="jax", mode="exat")  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -28,23 +28,8 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.tasks import Tokenizer, load_tokenizer
 
-
-class MakeSampler(Protocol):
-    """Makes the sampler of a run; see `samplers.make_sampler`."""
-
-    def __call__(
-        self,
-        config: RunConfig,
-        model_config: ModelConfig,
-        params: Params,
-        *,
-        workdir: pathlib.Path,
-        tokenizer: Tokenizer,
-        mesh: Mesh | None,
-        interrupted: Callable[[], bool],
-    ) -> Sampler:
-        """The sampler; it serves nothing before the first `update_weights`."""
-        ...
+MakeSampler = Callable[..., Sampler]
+"""Makes the sampler of a run: `samplers.make_sampler`, or one with the same arguments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +186,7 @@ def build(
         problems=by_id(inputs.problems),
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        batch_shape=learner.batch_shape(
-            problems_per_batch=config.problems_per_batch,
-            group_size=config.group_size,
-            max_prompt_tokens=config.sampling.max_prompt_tokens,
-            max_tokens=config.sampling.max_tokens,
-            microbatch_tokens=config.recipe.microbatch_tokens,
-            batch_shards=1 if inputs.mesh is None else sharding.batch_shards(inputs.mesh),
-        ),
+        batch_shape=shape_of(config, config.problems_per_batch, config.group_size, inputs.mesh),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
         pipeline=pipeline,
@@ -218,6 +196,18 @@ def build(
         ),
     )
     return parts, LoopState(first, inputs.stream.get_state())
+
+
+def shape_of(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> BatchShape:
+    """The compiled shape of a batch of so many problems and rollouts of each."""
+    return learner.batch_shape(
+        problems_per_batch=problems,
+        group_size=group_size,
+        max_prompt_tokens=config.sampling.max_prompt_tokens,
+        max_tokens=config.sampling.max_tokens,
+        microbatch_tokens=config.recipe.microbatch_tokens,
+        batch_shards=1 if mesh is None else sharding.batch_shards(mesh),
+    )
 
 
 def training_requests(

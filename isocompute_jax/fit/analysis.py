@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
+from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
@@ -48,7 +49,7 @@ class Analysis:
     forms: Mapping[str, tuple[CurveFit, ...]]
     resampled: Bootstrap | None
     profiles: tuple[Profile | None, ...]
-    holdout: tuple[dict[str, CurveHoldout], ...]
+    holdout: tuple[dict[FormName, CurveHoldout], ...]
     comparison: Comparison | None
     grid: tuple[GridFit, ...]
     allocation: AllocationFit

@@ -9,53 +9,67 @@ from typing import Any
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.flag_parsing import number, numbers
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
+
+
+def _grid(flag: str, text: str) -> Grid:
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise InputError(f"{flag}={text} must be from:to:by, e.g. {flag}=0.45:0.8:0.005")
+    return Grid(*(number(flag, part) for part in parts))
 
 
 @dataclasses.dataclass(frozen=True)
 class AnalysisOptions:
-    """Options of `--analysis=frontier`.
+    """Options of `--analysis=frontier`; rewards of `fit` have the range of those of `read`."""
 
-    Attributes:
-      read: how inputs are read; its metric is optimised, and best@k and worst@k are analysed beside it.
-      fit: how curves are fitted; the range of rewards is that of `read`.
-      targets: further columns to find the best n for, beside avg@k, best@k and worst@k.
-      records: which evaluations of a mean curve are fitted (`strict` in the IsoCompute paper).
-      bin_width: bin of the `bucketed` rule, in units of reward; 0 is strict.
-      smoothing: running average over neighbouring budgets before the sigmoid of n*(C); odd.
-      stderr_column: column with the standard error of each evaluation, for weights; empty for none.
-      evaluation_samples: samples behind an evaluation (k x problems), for binomial weights; 0 for equal weights.
-      bootstrap: how the frontier is resampled (see `bootstrap`).
-      replicates: bootstrap replicates.
-      seed: of the bootstrap.
-      holdout: below 1 the share of each curve's compute that predicts the rest, from 1 on a compute; 0 for none.
-      grid: asymptotes of ScaleRL's grid procedure, run beside the fit; None for none.
-      budgets: compute to recommend an allocation for.
-      learning_rate: the rule for recommendations; None for that of the runs, or the paper's where they do not say.
-      title: heading of the report.
-    """
-
-    read: ReadOptions = dataclasses.field(default_factory=ReadOptions)
-    fit: FitOptions = dataclasses.field(default_factory=FitOptions)
-    targets: tuple[str, ...] = ()
-    records: Records = "strict"
-    bin_width: float = 0.0
-    smoothing: int = 3
-    stderr_column: str = ""
-    evaluation_samples: int = 0
-    bootstrap: Resampling = "auto"
-    replicates: int = 200
-    seed: int = 0
-    holdout: float = 0.5
-    grid: Grid | None = None
-    budgets: tuple[float, ...] = ()
-    learning_rate: LearningRate | None = None
-    title: str = "How many rollouts per problem?"
+    read: ReadOptions = option(help="How inputs are read.", default_factory=ReadOptions, flag=None)
+    fit: FitOptions = option(help="How curves are fitted.", default_factory=FitOptions, flag=None)
+    targets: tuple[str, ...] = option(
+        (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
+    )
+    records: Records = option(
+        "strict",
+        "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier "
+        "one (bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each "
+        "choice.",
+    )
+    bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
+    smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
+    stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
+    evaluation_samples: int = option(
+        0, "Samples behind an evaluation (k x problems), for binomial weights; 0: equal weights.", low=0
+    )
+    bootstrap: Resampling = option(
+        "auto",
+        "Intervals of switch points and n*(C) by drawing seeds again (runs), blocks of neighbouring residuals "
+        "(blocks), or seeds where there are at least five of each (auto).",
+    )
+    replicates: int = option(200, "Bootstrap replicates.", low=0)
+    seed: int = option(0, "Seed of the bootstrap.", low=0)
+    holdout: float = option(
+        0.5,
+        "Fit the first part of each curve and score the rest: a share of its compute, or a compute; 0: off. For laws: "
+        "the share of each run's evaluations that is predicted.",
+    )
+    grid: Grid | None = option(
+        None, "Run ScaleRL's grid procedure beside the fit: A from:to:by, as 0.45:0.8:0.005.", parse=_grid
+    )
+    budgets: tuple[float, ...] = option(
+        (), "Compute to recommend an allocation for: --budget=1e6,4M.", flag="budget", parse=numbers
+    )
+    learning_rate: LearningRate | None = option(
+        None, "Rule for recommendations; None for that of the runs, or the paper's where they do not say.", flag=None
+    )
+    title: str = option("How many rollouts per problem?", "Heading of the report.")
 
     def __post_init__(self) -> None:
+        check(self, "--")
         if self.smoothing < 1 or self.smoothing % 2 == 0:
             raise InputError(f"--smoothing={self.smoothing} must be odd and at least 1")
         if not 0 <= self.bin_width < 1:
@@ -64,9 +78,6 @@ class AnalysisOptions:
             raise InputError("--records=bucketed needs --bin_width above 0, e.g. --bin_width=0.02")
         if self.stderr_column and self.evaluation_samples:
             raise InputError("--stderr_column and --evaluation_samples both give weights; leave one out")
-        for name in ("evaluation_samples", "replicates", "seed"):
-            if getattr(self, name) < 0:
-                raise InputError(f"--{name}={getattr(self, name)} must be at least 0")
         if self.bootstrap != "none" and self.replicates < 20:
             raise InputError(
                 f"--replicates={self.replicates} is too few for an interval: 20 or more, or --bootstrap=none"

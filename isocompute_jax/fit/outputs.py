@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
+from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
+from isocompute_jax.fit.laws.law_sections import law_sections
+from isocompute_jax.fit.laws.law_summary import law_summary
+from isocompute_jax.fit.laws.law_tables import law_table, law_tables
 from isocompute_jax.fit.laws.options import LawOptions
-from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
@@ -67,7 +69,10 @@ def analyse(
     def render(figures: Figures) -> str:
         return render_report(summary, figures, before=before, after=after)
 
-    _write(pathlib.Path(out_dir), summary, tables(summary), draw_figures, render)
+    def draw(folder: pathlib.Path) -> Figures:
+        return draw_figures(summary, folder)
+
+    _write(pathlib.Path(out_dir), summary, tables(summary), draw, render)
     return Written(summary, headline_table(summary))
 
 
@@ -84,20 +89,24 @@ def analyse_law(
     Args and errors are those of `analyse`.
     """
     curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
-    summary = law_summary(curves, warnings, options)
+    analysis = fit_law(curves, warnings, options)
+    summary = law_summary(analysis)
+
+    def draw(folder: pathlib.Path) -> Figures:
+        return draw_law_figures(analysis, folder)
 
     def render(figures: Figures) -> str:
-        return render_law_report(summary, law_sections(summary, figures))
+        return render_law_report(analysis, summary, law_sections(analysis, figures))
 
-    _write(pathlib.Path(out_dir), summary, law_tables(summary), draw_law_figures, render)
-    return Written(summary, law_table(summary))
+    _write(pathlib.Path(out_dir), summary, law_tables(analysis), draw, render)
+    return Written(summary, law_table(analysis))
 
 
 def _write(
     out: pathlib.Path,
     summary: dict[str, Any],
     texts: Mapping[str, str],
-    draw: Callable[[dict[str, Any], pathlib.Path], Figures],
+    draw: Callable[[pathlib.Path], Figures],
     render: Callable[[Figures], str],
 ) -> None:
     """Every file of an analysis; the report last."""
@@ -107,6 +116,6 @@ def _write(
         raise InputError(f"--out: {out} cannot be made a directory ({error.strerror})") from error
     for name, text in texts.items():
         write_atomic(out / name, text)
-    figures = draw(summary, out / FIGURES)
+    figures = draw(out / FIGURES)
     write_atomic(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     write_atomic(out / REPORT, render(figures))

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.forms import FORMS, FormName
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -74,7 +74,7 @@ class CurveFit:
       search: for further computations; None when failed.
     """
 
-    form: str
+    form: FormName
     params: Mapping[str, float]
     window: tuple[float, float]
     stderr: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -162,8 +162,10 @@ def _rope_theta(raw: dict[str, Any]) -> float:
                 found[f"{field}.rope_theta"] = value
             elif name in ("rope_type", "type"):
                 _refuse_unless(f"{field}.{name}", value, "default")
+            elif name in _ONLY:
+                _refuse_unless(f"{field}.{name}", value, _ONLY[name])
             elif value is not None:
-                _refuse_unless(f"{field}.{name}", value, _ONLY.get(name))
+                raise InputError(f"{field}.{name} = {value!r} is not implemented; a plain rotary embedding has none")
     if len(set(found.values())) > 1:
         said = " but ".join(f"{name} = {value!r}" for name, value in found.items())
         raise InputError(f"{said}: keep the one that the model was trained with")

@@ -14,9 +14,10 @@ from isocompute_jax.experiment.config import EvaluationConfig, from_dict, overri
 from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.fit import outputs
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import IDENTITY, identity_of
+from isocompute_jax.records.identity import IDENTITY, identity, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
 from isocompute_jax.study.report_sections import summary_of
@@ -88,6 +89,19 @@ def test_a_sweep_resumes_and_leaves_finished_runs_alone():
     other = grid(override(config_of(INTERRUPTED), "optimizer.base_lr", 1e-3), AXES)
     with pytest.raises(InputError, match=r"config\.optimizer\.base_lr: 0\.02 there, 0\.001 here"):
         check_directories(other, "sweep")
+
+
+def test_a_seed_of_today_is_pooled_with_the_old_ones():
+    for number in (2, 3):  # as today's code would have written it
+        run = pathlib.Path(f"sweep/group_size=8,seed={number}")
+        shutil.copytree("sweep/group_size=8,seed=1", run)
+        content = json.loads((run / run_files.CONFIG).read_text())
+        config = dataclasses.replace(config_of(run), seed=number)
+        content |= {"seed": number, "config": dataclasses.asdict(config), IDENTITY: identity(config)}
+        (run / run_files.CONFIG).write_text(json.dumps(content))
+    curves, warnings = read_curves(["sweep"], ReadOptions())
+    assert len(curves) == 8 and not any("configuration" in warning for warning in warnings)
+    assert len({repr(sorted(curve.identity.items())) for curve in curves}) == 3
 
 
 def test_its_runs_are_fitted_seeds_together():

@@ -196,7 +196,7 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run):
     sampler.submit([SampleRequest(p.id, tokenizer.encode(p.prompt), 24, 3, 0, stop, params) for p in problems])
     solved, answers = {}, {p.id: p.answer for p in problems}
     for group in sampler.completed():
-        texts = tokenizer.decode([completion.tokens for completion in group.completions])
+        texts = tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
         name = group.problem_id
         solved[name] = sum(re.findall(r"-?\d+", text)[-1:] == [answers[name]] for text in texts)
     assert {p.id: round(p.measured["avg@24"] * 24) for p in measured} == solved

@@ -1,6 +1,7 @@
 """The sampler draws from what the learner scores, and what else is in the batch never matters."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sampling import SamplingParams
 from tests.sampling.builders import (
     CONFIG,
     LENGTH,
@@ -104,15 +104,15 @@ def test_groups_larger_than_the_budget_come_back_whole():
 
 def test_random_streams_are_keyed_by_seed_step_problem_and_rollout():
     """Changing any one of the four changes the draws; nothing else does."""
-    options = dict(prompt=[3, 7, 1], stop=())
-    base = sample([make_request("same", **options)])["same"]
-    again = sample([make_request("same", **options)])["same"]
+    make = functools.partial(make_request, prompt=[3, 7, 1], stop=())
+    base = sample([make("same")])["same"]
+    again = sample([make("same")])["same"]
     assert token_lists(base) == token_lists(again)
     changed = {
-        "seed": make_request("same", **options, seed=2),
-        "step": make_request("same", **options, step=3),
-        "swapped": make_request("same", **options, seed=2, step=1),
-        "problem": make_request("same2", **options),
+        "seed": make("same", seed=2),
+        "step": make("same", step=3),
+        "swapped": make("same", seed=2, step=1),
+        "problem": make("same2"),
     }
     draws = {"base": token_lists(base)}
     for kind, request in changed.items():
@@ -188,4 +188,4 @@ def test_prompts_that_do_not_fit_are_refused_by_name(length):
 )
 def test_impossible_sampling_params_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
-        SamplingParams(**(dict(temperature=1.0, top_p=1.0, max_tokens=4) | {field: value}))
+        dataclasses.replace(PARAMS, **{field: value})

@@ -5,47 +5,59 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS, Form, parameter
+from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS, Form, FormName, parameter
+from isocompute_jax.fit.flag_parsing import named_numbers, named_pairs, number, pair
+from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Loss = Literal["squares", "huber"]
 
 
+def _floor(flag: str, text: str) -> Any:
+    """`free`, `first` or a number."""
+    return text if text in ("free", "first") else number(flag, text)
+
+
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """How curves are fitted.
+    """How curves are fitted."""
 
-    Attributes:
-      form: `hill`, `logistic`, `expsat` or `power`, for all curves.
-      loss: `squares`, or `huber`: residuals beyond `huber_delta` count linearly.
-      huber_delta: in units of reward (of weighted residuals, when there are weights).
-      fix: parameter -> value that it is held at, by name or symbol (`A`, `R0`, `C_mid`, `B`, `k`).
-      bounds: parameter -> (least, most), by name or symbol.
-      r0: the floor: `free`, `first` (each curve's first reward) or a value.
-      reward_range: range of rewards; floor and asymptote stay in it.
-      window: compute range of the evaluations that are fitted; None for all.
-      tolerance: A counts as identified only when its 95% interval is no wider than +- this.
-      intervals: whether to compute intervals and what rests on them; without, a fit is about ten times cheaper.
-    """
-
-    form: str = "hill"
-    loss: Loss = "squares"
-    huber_delta: float = 0.01
-    fix: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    bounds: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    r0: float | Literal["free", "first"] = "free"
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    window: tuple[float, float] | None = None
-    tolerance: float = 0.02
-    intervals: bool = True
+    form: FormName = option(
+        "hill", "Form of all curves: " + "; ".join(f"{form.name}: {form.equation}" for form in FORMS.values())
+    )
+    loss: Loss = option("squares", "Least squares, or Huber's loss against outliers.")
+    huber_delta: float = option(
+        0.01,
+        "Residual from which Huber's loss is linear, in units of reward (of weighted residuals, with weights).",
+    )
+    fix: Mapping[str, float] = option(
+        help="Parameters held at a value, by symbol or name: --fix=A=0.61,B=1.",
+        default_factory=dict,
+        parse=named_numbers,
+    )
+    bounds: Mapping[str, tuple[float, float]] = option(
+        help="Parameters held between two values: --bounds=A=0.5:0.9,B=0.3:3.", default_factory=dict, parse=named_pairs
+    )
+    r0: float | Literal["free", "first"] = option(
+        "free", "Floor: free, first (each curve's first reward), or a value.", parse=_floor
+    )
+    reward_range: tuple[float, float] = option(
+        (0.0, 1.0), "Range of rewards; floor and asymptote stay in it.", parse=pair
+    )
+    window: tuple[float, float] | None = option(
+        None, "Least and largest compute that is fitted: --window=1500,50000.", parse=pair
+    )
+    tolerance: float = option(0.02, "A counts as identified when its 95% interval is no wider than +- this.")
+    intervals: bool = option(
+        True, "Compute intervals and what rests on them; without, a fit is about ten times cheaper.", flag=None
+    )
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise InputError(f"--form={self.form} is not one of {', '.join(FORMS)}")
+        check(self, "--")
         if not (math.isfinite(self.huber_delta) and self.huber_delta > 0):
             raise InputError(f"--huber_delta={self.huber_delta} must be above 0, in units of reward")
         if not self.tolerance > 0:

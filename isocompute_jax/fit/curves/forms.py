@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,8 @@ SYMBOLS = {
 }  # fmt: skip
 """What the papers call the parameters; B of a power law is its `exponent`."""
 
-Box = tuple[np.ndarray, np.ndarray]
+FormName = Literal["hill", "logistic", "expsat", "power"]
+Bounds = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Form:
     """One form of curve.
 
     Attributes:
-      name: `hill`, `logistic`, `expsat` or `power`.
+      name: what flags and summaries call it.
       equation: for people.
       curve: (compute, **params) -> reward, in the parameters' own units.
       shape: (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power.
@@ -48,13 +50,13 @@ class Form:
       at_zero: whether the curve has a value at C = 0 (the base model).
     """
 
-    name: str
+    name: FormName
     equation: str
     curve: Callable[..., np.ndarray]
     shape: tuple[tuple[str, int], ...]
     share: Callable[[jax.Array, jax.Array], jax.Array]
-    box: Callable[[float], Box]
-    grid: Callable[[float], Box]
+    box: Callable[[float], Bounds]
+    grid: Callable[[float], Bounds]
     at_zero: bool
 
     @property
@@ -122,7 +124,7 @@ def power_share(theta: jax.Array, x: jax.Array) -> jax.Array:
     return -jnp.expm1(-jnp.exp(theta[0]) * x)
 
 
-def _box(*ranges: tuple[float, float]) -> Box:
+def _box(*ranges: tuple[float, float]) -> Bounds:
     lower, upper = zip(*ranges, strict=True)
     return np.array(lower), np.array(upper)
 
@@ -168,7 +170,7 @@ POWER = Form(
     at_zero=False,
 )
 
-FORMS = {form.name: form for form in (HILL, LOGISTIC, EXPSAT, POWER)}
+FORMS: dict[FormName, Form] = {form.name: form for form in (HILL, LOGISTIC, EXPSAT, POWER)}
 
 
 def parameter(form: Form, name: str) -> str:

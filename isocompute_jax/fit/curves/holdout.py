@@ -12,7 +12,7 @@ import numpy as np
 from isocompute_jax.fit.curves import uncertainty
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.results import CurveFit
 from isocompute_jax.records.errors import InputError
 
@@ -33,7 +33,7 @@ class CurveHoldout:
       compute: [num_points].
     """
 
-    form: str
+    form: FormName
     cut: float
     num_points: int
     mean_abs_error: float
@@ -78,7 +78,7 @@ def hold_out(
     use: Sequence[np.ndarray],
     cut: float,
     options: FitOptions,
-) -> list[dict[str, CurveHoldout]]:
+) -> list[dict[FormName, CurveHoldout]]:
     """Fits every form to the first part of each curve and scores it on the rest.
 
     Args:
@@ -93,7 +93,7 @@ def hold_out(
     """
     cuts = [cut * c.max() if cut < 1 else cut for c in compute]
     early = [u & (c <= end) for c, u, end in zip(compute, use, cuts, strict=True)]
-    results: list[dict[str, CurveHoldout]] = [{} for _ in compute]
+    results: list[dict[FormName, CurveHoldout]] = [{} for _ in compute]
     for name in FORMS:
         own = for_form(options, name)
         for found, fit, c, r, end in zip(
@@ -122,7 +122,7 @@ def _score(fit: CurveFit, compute: np.ndarray, reward: np.ndarray, cut: float) -
     )
 
 
-def for_form(options: FitOptions, form: str) -> FitOptions:
+def for_form(options: FitOptions, form: FormName) -> FitOptions:
     """The same options for another form, without what holds parameters that it does not have."""
     changed: Mapping[str, object] = {"form": form, "r0": options.r0 if FORMS[form].at_zero else "free"}
     try:

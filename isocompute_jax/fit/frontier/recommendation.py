@@ -14,6 +14,7 @@ from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among, replicate_rewards
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
+from isocompute_jax.options import option
 
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
@@ -24,19 +25,20 @@ FAR = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class LearningRate:
-    """Learning rate by rollouts per step: base_lr x (B / base_batch)^exponent.
+    """Learning rate by rollouts per step B: base_lr x (B / base_batch)^exponent."""
 
-    Attributes:
-      base_lr: rate at `base_batch`.
-      base_batch: rollouts per step.
-      exponent: 0.5 is the square-root rule of the IsoCompute paper.
-      source: where these come from, for the reader.
-    """
-
-    base_lr: float = 1e-6
-    base_batch: float = 1024.0
-    exponent: float = 0.5
-    source: str = "the paper's (1e-6 at 1,024 rollouts per step), not from these runs"
+    base_lr: float = option(1e-6, "Learning rate at --base_batch, for recommendations.")
+    base_batch: float = option(1024.0, "Rollouts per step that --base_lr is for.")
+    exponent: float = option(
+        0.5,
+        "Learning rate = base_lr x (B / base_batch)^this; 0.5 is the square-root rule of the IsoCompute paper.",
+        flag="lr_exponent",
+    )
+    source: str = option(
+        "the paper's (1e-6 at 1,024 rollouts per step), not from these runs",
+        "Where these come from, for the reader.",
+        flag=None,
+    )
 
     def __call__(self, rollouts_per_step: float) -> float:
         """The rate for B rollouts per step."""

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from isocompute_jax.fit.laws.results import Estimate, ModelSizeFit
+from isocompute_jax.fit.laws.model_size_results import ModelSizeFit
+from isocompute_jax.fit.laws.results import Estimate
 
 MARGIN = 1e3
 """N0 is searched from the smallest model / margin to the largest model x margin."""

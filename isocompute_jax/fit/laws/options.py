@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from isocompute_jax.fit.flag_parsing import numbers
 from isocompute_jax.fit.laws.reuse import MOST_REUSE
+from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Analysis = Literal["model_size", "chinchilla"]
@@ -13,61 +15,45 @@ Analysis = Literal["model_size", "chinchilla"]
 
 @dataclasses.dataclass(frozen=True)
 class LawOptions:
-    """Options of `--analysis=model_size` and `--analysis=chinchilla`.
+    """Options of `--analysis=model_size` and `--analysis=chinchilla`."""
 
-    Attributes:
-      analysis: which law.
-      metric: column that is read.
-      eval_set: evaluation set whose rows are used.
-      loss: what L is: `one_minus_metric` (rewards) or `metric` (the column is a loss already).
-      x: resource of the model-size law: `compute` is 6 N tokens (training FLOPs; sampling is not in it), `data` is
-        rollouts where every run has them, tokens otherwise.
-      weights: of the model-size law: `points` counts evaluations alike, `models` counts model sizes alike.
-      holdout: share of each run's evaluations, the last ones, that is predicted from the first.
-      held_out_models: number of largest models that are predicted from the smaller ones.
-      anchors: first evaluations of a held-out model that set its level.
-      predict_params: model sizes, in parameters, whose slope is predicted.
-      most_reuse: tau = epochs above which problems count as much reused.
-      points: of the pre-training law: the `last` row of each run, or `all` rows with tokens.
-      flops: budgets C = 6 N D at which the compute-optimal N and D are given; empty for the range of the data.
-      resamples: bootstrap repetitions of the pre-training law.
-      seed: of the bootstrap.
-      title: heading of the report; empty for the law's own.
-    """
-
-    analysis: Analysis = "model_size"
-    metric: str = "avg@4"
-    eval_set: str = "validation"
-    loss: Literal["one_minus_metric", "metric"] = "one_minus_metric"
-    x: Literal["compute", "data"] = "compute"
-    weights: Literal["points", "models"] = "points"
-    holdout: float = 0.5
-    held_out_models: int = 1
-    anchors: int = 3
-    predict_params: tuple[float, ...] = ()
-    most_reuse: float = MOST_REUSE
-    points: Literal["last", "all"] = "last"
-    flops: tuple[float, ...] = ()
-    resamples: int = 200
-    seed: int = 0
-    title: str = ""
+    analysis: Analysis = option("model_size", "Which law.", flag=None)
+    metric: str = option("avg@4", "Column that is read.")
+    eval_set: str = option("validation", "Evaluation set whose rows are used.")
+    loss: Literal["one_minus_metric", "metric"] = option(
+        "one_minus_metric",
+        "What L is in a law: 1 - metric (model_size), or the metric itself (chinchilla).",
+        flag="law_loss",
+    )
+    x: Literal["compute", "data"] = option(
+        "compute",
+        "Resource of model_size: compute (6 N tokens, training FLOPs without sampling) or data (rollouts where every "
+        "run has them, tokens otherwise).",
+    )
+    weights: Literal["points", "models"] = option(
+        "points", "What model_size counts alike: evaluations (points), or model sizes (models)."
+    )
+    holdout: float = option(0.5, "Share of each run's evaluations, the last ones, that is predicted from the first.")
+    held_out_models: int = option(1, "Largest models predicted from smaller.", low=0)
+    anchors: int = option(3, "First evaluations that set a held-out model's level.", low=1)
+    predict_params: tuple[float, ...] = option(
+        (), "Model sizes, in parameters, to predict k(N) for: --predict_params=7e9,70e9.", parse=numbers
+    )
+    most_reuse: float = option(MOST_REUSE, "Epochs above which problems count as much reused.")
+    points: Literal["last", "all"] = option("last", "Rows of each run that chinchilla fits.")
+    flops: tuple[float, ...] = option(
+        (),
+        "Budgets C = 6 N D to give the optimal N and D for: --flops=1e21,1e23; empty for the range of the data.",
+        parse=numbers,
+    )
+    resamples: int = option(200, "Bootstrap repetitions of the pre-training law.", flag="replicates", low=0)
+    seed: int = option(0, "Seed of the bootstrap.", low=0)
+    title: str = option("", "Heading of the report; empty for the law's own.")
 
     def __post_init__(self) -> None:
-        choices = {
-            "analysis": ("model_size", "chinchilla"),
-            "loss": ("one_minus_metric", "metric"),
-            "x": ("compute", "data"),
-            "weights": ("points", "models"),
-            "points": ("last", "all"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"--{name}={getattr(self, name)} must be one of {', '.join(allowed)}")
+        check(self, "--")
         if not 0 < self.holdout < 1:
             raise InputError(f"--holdout={self.holdout} must lie between 0 and 1: a share of each run's evaluations")
-        for name, least in (("held_out_models", 0), ("anchors", 1), ("resamples", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name}={getattr(self, name)} must be at least {least}")
         for name, values in (
             ("predict_params", self.predict_params), ("flops", self.flops), ("most_reuse", (self.most_reuse,)),
         ):  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from isocompute_jax.fit.flag_parsing import named_numbers, pair
+from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
 
@@ -20,37 +21,70 @@ SUFFIXES = {"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6, "b": 1e9, "B": 1e9}
 Unit = Literal["rollouts", "tokens", "gpu_hours", "steps"]
 
 
+def parse_columns(items: Sequence[str]) -> dict[str, str]:
+    """The items of --columns=theirs:ours,... as a mapping; split at the last colon, since their names may have some.
+
+    Several of theirs may be one of ours, for tables of several kinds; of those that one table has, the first counts.
+
+    Raises:
+      InputError: an item is not of that form, or one of theirs is given twice.
+    """
+    columns: dict[str, str] = {}
+    for item in items:
+        theirs, colon, ours = (part.strip() for part in item.rpartition(":"))
+        if not (theirs and colon and ours):
+            raise InputError(f"--columns: {item!r} is not of the form theirs:ours, e.g. --columns=val/acc:avg@4")
+        if theirs in columns:
+            raise InputError(f"--columns: {theirs!r} is given twice, as {columns[theirs]} and as {ours}")
+        columns[theirs] = ours
+    return columns
+
+
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How inputs are read; checked on construction, errors name the flag.
+    """How inputs are read; checked on construction, errors name the flag."""
 
-    Attributes:
-      metric: column that is read as the reward.
-      eval_set: rows of other evaluation sets are left out; rows without the field belong to every set.
-      columns: theirs -> ours; `*` stands for every other column of a wide table.
-      compute: unit of `RunCurve.compute`.
-      reward_range: a reward outside is reported and left out; the upper end may be infinite.
-      run_pattern: regular expression searched in a run's name; its named groups are facts (`FACTS`).
-      constants: facts that neither a table nor the pattern gives; they never override.
-      single_points: runs of one evaluation are what is wanted (a final loss), and not worth a remark.
-      strict: a finding is an error.
-    """
-
-    metric: str = "avg@4"
-    eval_set: str = "validation"
-    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    compute: Unit = "rollouts"
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    run_pattern: str = ""
-    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    single_points: bool = False
-    strict: bool = False
+    metric: str = option("avg@4", "Column to optimise; best@k and worst@k come along with avg@k. chinchilla: loss.")
+    eval_set: str = option(
+        "validation",
+        "Evaluation set whose rows are used, where rows name one; rows that name none belong to every set.",
+    )
+    columns: Mapping[str, str] = option(
+        help="theirs:ours,... renames columns, e.g. --columns=train/global_step:step,val/acc:avg@4. Ours are run, "
+        "step, compute, tokens, gpu_hours, group_size, problems_per_batch, seed, problem_set_size, model_params and "
+        "metrics; theirs may be *, every other column of a wide table.",
+        default_factory=dict,
+        parse=lambda _, items: parse_columns(items),
+    )
+    compute: Unit = option(
+        "rollouts",
+        "Unit of compute. Rollouts are taken from the column compute, else from step x problems_per_batch x "
+        "group_size; steps need neither. Laws over compute read tokens unless this is given.",
+    )
+    reward_range: tuple[float, float] = option(
+        (0.0, 1.0),
+        "Least and largest possible reward, e.g. -1,1; a reward outside is reported and left out. The upper end may be "
+        "infinite for a loss.",
+        parse=pair,
+    )
+    run_pattern: str = option(
+        "",
+        r"Regular expression that finds facts in run names: --run_pattern='n(?P<group_size>\d+)-s(?P<seed>\d+)'.",
+    )
+    constants: Mapping[str, float] = option(
+        help="Facts that the tables leave out: --constants=problems_per_batch=32. They never override.",
+        default_factory=dict,
+        parse=named_numbers,
+    )
+    single_points: bool = option(
+        False, "Runs of one evaluation are what is wanted (a final loss), and not worth a remark.", flag=None
+    )
+    strict: bool = option(False, "Any finding about the input (a bad row, a duplicate) ends the program.")
 
     def __post_init__(self) -> None:
         if not self.metric:
             raise InputError("--metric is empty; name the column that holds the reward")
-        if self.compute not in typing.get_args(Unit):
-            raise InputError(f"--compute={self.compute} must be one of {', '.join(typing.get_args(Unit))}")
+        check(self, "--")
         low, high = self.reward_range
         if not low < high:
             raise InputError(f"--reward_range={low:g},{high:g} must be two numbers, the lower one first")
@@ -76,25 +110,6 @@ class ReadOptions:
 def is_whole(value: float) -> bool:
     """Whether a fact's value is a whole number of at least 0 that an int can hold."""
     return 0 <= value < 2**63 and value == int(value)
-
-
-def parse_columns(items: Sequence[str]) -> dict[str, str]:
-    """The items of --columns=theirs:ours,... as a mapping; split at the last colon, since their names may have some.
-
-    Several of theirs may be one of ours, for tables of several kinds; of those that one table has, the first counts.
-
-    Raises:
-      InputError: an item is not of that form, or one of theirs is given twice.
-    """
-    columns: dict[str, str] = {}
-    for item in items:
-        theirs, colon, ours = (part.strip() for part in item.rpartition(":"))
-        if not (theirs and colon and ours):
-            raise InputError(f"--columns: {item!r} is not of the form theirs:ours, e.g. --columns=val/acc:avg@4")
-        if theirs in columns:
-            raise InputError(f"--columns: {theirs!r} is given twice, as {columns[theirs]} and as {ours}")
-        columns[theirs] = ours
-    return columns
 
 
 def facts_of_name(run: str, pattern: str) -> dict[str, int] | None:

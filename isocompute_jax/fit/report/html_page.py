@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import jinja2
 
+from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.findings import law_headline
-from isocompute_jax.fit.laws.report import law_title
+from isocompute_jax.fit.laws.law_sections import law_title
 from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.findings.answers import Answer, answers
 from isocompute_jax.fit.report.sections import Figures, Html, Section, Summary, analysis_sections, cell
@@ -79,9 +80,9 @@ def render_report(
     return _render(summary, summary["flags"]["title"], headline(summary), sections, answers(summary))
 
 
-def render_law_report(summary: Summary, sections: Sequence[Section]) -> str:
-    """The HTML text of a law's analysis, from its summary and its sections (see `laws.report.law_sections`)."""
-    return _render(summary, law_title(summary), law_headline(summary), sections)
+def render_law_report(analysis: LawAnalysis, summary: Summary, sections: Sequence[Section]) -> str:
+    """The HTML text of a law's analysis, with its summary and its sections (see `law_sections`)."""
+    return _render(summary, law_title(analysis.options), law_headline(analysis), sections)
 
 
 def _render(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.analysis import Analysis
+from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout
 from isocompute_jax.fit.curves.seeds import average_seeds
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, leaders_at, parameter_intervals, switch_interval
@@ -99,7 +100,7 @@ def _fit(fit: CurveFit) -> dict[str, Any]:
     return {field.name: getattr(fit, field.name) for field in dataclasses.fields(fit) if field.name != "search"}
 
 
-def _holdout(found: Mapping[str, CurveHoldout], form: str) -> dict[str, Any] | None:
+def _holdout(found: Mapping[FormName, CurveHoldout], form: FormName) -> dict[str, Any] | None:
     """The fitted form's own holdout, and the scores of the other forms."""
     if form not in found:
         return None

@@ -362,7 +362,7 @@ class Dispatcher:
         )
         return (
             f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
-            "or mend config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
+            "or correct config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
             "cert_file and key_file too"
         )
 

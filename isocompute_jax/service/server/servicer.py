@@ -262,7 +262,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         header, began = update.header, time.monotonic()
         self._open.clear()
         try:
-            # Under another learner's weights nobody's groups go on: their versions would look like those of his own.
+            # Under another learner's weights nobody's groups continue: their versions would look like those of his own.
             foreign = bool(self._session) and header.session != self._session
             if foreign or header.in_flight == pb.IN_FLIGHT_ABORT:
                 refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")

@@ -239,7 +239,7 @@ class Updates:
         return message
 
     async def _wait(self, awaitable: Awaitable[T], what: str) -> T:
-        """Waits for a sender, but not for ever."""
+        """Waits for a sender, but not forever."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await awaitable

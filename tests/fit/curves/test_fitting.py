@@ -249,7 +249,7 @@ def test_the_window_leaves_points_out_but_not_the_base_model():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"form": "tanh"}, "--form=tanh is not one of hill, logistic, expsat, power"),
+        ({"form": "tanh"}, "--form = .tanh.: known: .hill., .logistic., .expsat., .power."),
         ({"huber_delta": 0.0}, "--huber_delta=0.0 must be above 0"),
         ({"huber_delta": float("nan")}, "--huber_delta=nan must be above 0"),
         ({"tolerance": -1.0}, "--tolerance=-1.0 must be above 0"),

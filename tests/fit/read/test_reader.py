@@ -365,7 +365,7 @@ def test_columns_flag():
     ("options", "flag"),
     [
         ({"metric": ""}, "--metric"),
-        ({"compute": "dollars"}, "--compute=dollars"),
+        ({"compute": "dollars"}, "--compute = .dollars."),
         ({"reward_range": (1.0, 0.0)}, "--reward_range"),
         ({"reward_range": (float("nan"), 1.0)}, "--reward_range"),
         ({"run_pattern": "("}, "--run_pattern"),

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from isocompute_jax.fit.laws.report import law_title
+from isocompute_jax.fit.laws.law_sections import law_title
+from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.report.findings import answers, headline
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier
@@ -359,4 +360,4 @@ def test_small_words():
     assert typeset("(C_mid / C)^B < R0") == "(C<sub>mid</sub> / C)<sup>B</sup> &lt; R<sub>0</sub>"
     assert unbroken("n = 8") == "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}8" and isinstance(unbroken(Html("x")), Html)
     assert [cell(v) for v in (None, True, 3, 1234.6, 0.00012347)] == ["\N{EN DASH}", "yes", "3", "1,235", "0.0001235"]
-    assert law_title({"analysis": "model_size", "flags": {"title": "Mine"}}) == "Mine"
+    assert law_title(LawOptions(title="Mine")) == "Mine"

@@ -22,8 +22,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.run_files import write_atomic
 
-Summary = dict[str, Any]
-
 INK, QUIET, PALE = "#22262b", "#9aa1a9", "#dfe7ee"
 PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, 256)))
 STYLE = {
@@ -54,10 +52,11 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 _HOVER = "hover:"
 _BETWEEN = " \N{BROKEN BAR} "
 
-Draw = Callable[[Summary], Figure | None]
+Draw = Callable[[Any], Figure | None]
+"""Draws one picture of an analysis; None where the data do not allow it."""
 
 
-def draw_all(drawings: Mapping[str, Draw], summary: Summary, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+def draw_all(drawings: Mapping[str, Draw], analysis: Any, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
     """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path.
 
     Pictures of an earlier analysis that these data do not have are removed.
@@ -65,7 +64,7 @@ def draw_all(drawings: Mapping[str, Draw], summary: Summary, out_dir: pathlib.Pa
     paths = {}
     with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
         for name, draw in drawings.items():
-            figure = draw(summary)
+            figure = draw(analysis)
             if figure is not None:
                 paths[name] = save_figure(figure, out_dir / f"{name}.svg")
             else:

@@ -13,7 +13,7 @@ from isocompute_jax.service.weights.weight_file import WeightFile
 
 
 class EngineError(Exception):
-    """The engine has failed and cannot go on; the message says why."""
+    """The engine has failed and cannot continue; the message says why."""
 
 
 class NotTakenError(Exception):
@@ -76,7 +76,7 @@ class Engine(Protocol):
         Args:
           weights: a file already checked against `facts.tensors`; it may vanish after the call.
           version: theirs.
-          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
 
         Returns:
           seconds with sampling stopped.

@@ -107,7 +107,7 @@ class JaxEngine:
                 self._inbox.put(partial(self._sampler.cancel, [ticket]))
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """Takes new weights between two chunks. Old and new are in memory together; sampling goes on while they load.
+        """Takes new weights between two chunks. Old and new are in memory together; sampling continues while they load.
 
         Args:
           weights: a file already checked against `facts.tensors`; read whole before this returns.

@@ -156,7 +156,7 @@ class VllmEngine:
         Args:
           weights: a file already checked against `facts.tensors`; it may vanish after the call.
           version: theirs.
-          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
 
         Returns:
           seconds with sampling stopped.
@@ -176,7 +176,7 @@ class VllmEngine:
             try:
                 # Even when nothing runs: a request that came in half-way would crash the engine.
                 await self._llm.pause_generation(mode="keep", clear_cache=recompute)
-                # New requests do not find the old prefixes, which sequences that go on may still hold in memory.
+                # New requests do not find the old prefixes, which running sequences may still hold in memory.
                 self._updates += 1
                 if not recompute:
                     await self._llm.reset_prefix_cache()
