@@ -98,7 +98,7 @@ def render_report(
 
 
 def render_law_report(analysis: LawAnalysis, sections: Sequence[Section]) -> str:
-    """The HTML text of a law's analysis, with its sections (see `law_sections`)."""
+    """The HTML text of a law's analysis, from its result and its sections (see `law_sections`)."""
     return _render(
         Page(
             analysis=analysis.options.analysis,
