@@ -4,6 +4,9 @@ WORKERS ?= 2
 PRESET ?= quick
 ARGS ?=
 
+NUMERICAL := tests/learner tests/model tests/sampling tests/fit/test_curves.py tests/fit/test_solver.py \
+  tests/experiment/test_agreement.py tests/experiment/test_loop.py
+
 VENV := .venv
 RUN := $(VENV)/bin/python
 # Stamps, written last: an install that did not end leaves none and is started over.
@@ -20,10 +23,10 @@ VLLM := $(VLLM_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev vllm-env study study-smoke study-vllm test test-slow test-vllm test-faults lint format bench clean
+.PHONY: help setup setup-dev vllm-env study study-smoke study-vllm test test-slow test-avx2 test-vllm test-faults lint format bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
 
@@ -46,12 +49,16 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 	  $(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) \
 	  --endpoints={endpoints} --token_file={token_file} $(ARGS)
 
-# A file stays in one process: its fixtures and its compiled programs are then made once.
+# Each process begins with half of the tests in their order, and takes over half of what the other has left.
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
-	$(RUN) -m pytest -n $(WORKERS) --dist=loadfile $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
 test-slow: $(DEV) ## the tests that take minutes each
-	$(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+
+# Sums come out in another order on other machines: what only holds on this one shows here.
+test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) $(ARGS)
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
 	$(RUN) -m pytest -m vllm tests/vllm $(ARGS)

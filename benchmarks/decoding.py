@@ -1,7 +1,9 @@
-"""`python -m benchmarks.decoding`: slots beside dispatch units, in one process, for a long-tailed length distribution.
+"""`python -m benchmarks.decoding`: slots beside dispatch units, in one process, for long-tailed or equal lengths.
 
     python -m benchmarks.decoding --problems=16 --group_size=16 --slots=64 --tail=1.0
+    python -m benchmarks.decoding --problems=8 --group_size=64 --slots=512 --prompt=9 --median=9 --tail=0 --length=18
 
+The second is what the study samples: short prompts and completions, all of which fit one unit.
 Both draw the same rollouts of random weights of the embedded shape: the same prompts, and log-normal lengths set by
 `max_tokens`, one for each problem. A unit holds as many rollouts as there are slots, and decodes as long as its longest
 needs; a slot is refilled when its rollout ends. The unit's time is that of its shape alone, with everything compiled.
@@ -20,18 +22,18 @@ from absl import flags
 
 from isocompute_jax import app, model
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.sampling.decode import sample_unit
 from isocompute_jax.sampling.in_process import InProcessSampler, UnitShape
-from isocompute_jax.sampling.slots_sampler import SlotSampler
+from isocompute_jax.sampling.slot_sampler import SlotSampler
+from isocompute_jax.sampling.units import sample_unit
 
 PROBLEMS = flags.DEFINE_integer("problems", 16, "Problems.", 1)
 GROUP_SIZE = flags.DEFINE_integer("group_size", 16, "Rollouts of each; divides --slots.", 1)
 SLOTS = flags.DEFINE_integer("slots", 64, "Rollouts decoded at once, by both.", 8)
-LENGTH = flags.DEFINE_integer("length", 256, "Longest prompt and completion.", 32)
+LENGTH = flags.DEFINE_integer("length", 256, "Longest prompt and completion.", 2)
+PROMPT = flags.DEFINE_integer("prompt", 16, "Length of prompts.", 1)
 MEDIAN = flags.DEFINE_float("median", 24.0, "Median length of completions, in tokens.")
 TAIL = flags.DEFINE_float("tail", 1.0, "Standard deviation of the logarithm of lengths.")
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Timed rounds of each.", 1)
-PROMPT = 16
 
 
 def requests() -> list[SampleRequest]:
@@ -40,8 +42,8 @@ def requests() -> list[SampleRequest]:
     lengths = np.clip(MEDIAN.value * np.exp(TAIL.value * random.standard_normal(PROBLEMS.value)), 1, None)
     made = []
     for number, length in enumerate(lengths):
-        params = SamplingParams(1.0, 1.0, min(int(length), LENGTH.value - PROMPT))
-        prompt = random.integers(0, model.EMBEDDED.vocab_size, PROMPT).astype(np.int32)
+        params = SamplingParams(1.0, 1.0, min(int(length), LENGTH.value - PROMPT.value))
+        prompt = random.integers(0, model.EMBEDDED.vocab_size, PROMPT.value).astype(np.int32)
         made.append(SampleRequest(str(number), prompt, GROUP_SIZE.value, 0, 0, (), params))
     return made
 
@@ -53,12 +55,13 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
     """
     shape = UnitShape(problems=SLOTS.value // GROUP_SIZE.value, rollouts=GROUP_SIZE.value)
     maker = InProcessSampler(
-        config, params, pad_token=0, max_prompt_tokens=PROMPT, max_rollouts_per_dispatch=SLOTS.value
+        config, params, pad_token=0, max_prompt_tokens=PROMPT.value, max_rollouts_per_dispatch=SLOTS.value
     )
     started = time.perf_counter()
     for first in range(0, len(asked), shape.problems):
         part = asked[first : first + shape.problems]
         longest = -(-max(request.params.max_tokens for request in part) // 16) * 16
+        longest = min(longest, LENGTH.value - PROMPT.value)
         unit = maker.make_unit([(request, 0) for request in part], shape)
         samples = sample_unit(
             params, unit, np.float32(1.0), np.float32(1.0), config=config, max_tokens=longest, stop_tokens=()

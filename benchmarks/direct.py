@@ -16,24 +16,25 @@ import numpy as np
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.records.requests import SamplingParams
-from isocompute_jax.service.server import server_flags
-from isocompute_jax.service.server.engines.base import Engine, GroupRequest
+from isocompute_jax.options import define_flags, from_flags
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.service.server.engines.base import Engine
+from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import VllmEngine
-from isocompute_jax.service.server.server import ServerConfig, serve
+from isocompute_jax.service.server.server import serve
+from isocompute_jax.service.server.server_config import ServerConfig
 
 KV_CACHE_BYTES = 256 << 20
 LINE_BYTES = 1 << 24
 
-flags.adopt_module_key_flags(server_flags)
+define_flags(ServerConfig)
 _MODEL = flags.DEFINE_string("model", "", "Hugging Face directory.")
 _SOCKET = flags.DEFINE_string("socket", "", "Path of the Unix socket.")
 
 
 async def _answer(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     requests = [
-        GroupRequest(
-            group_id=f"direct-{group['problem_id']}",
+        SampleRequest(
             problem_id=group["problem_id"],
             seed=0,
             step=group["step"],
@@ -51,7 +52,7 @@ async def _answer(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.
     writer.close()
 
 
-async def _draw(engine: Engine, request: GroupRequest) -> None:
+async def _draw(engine: Engine, request: SampleRequest) -> None:
     async for _ in engine.generate(request):
         pass
 
@@ -65,18 +66,8 @@ async def _serve(engine: Engine, config: ServerConfig, path: str) -> None:
 
 def main() -> None:
     """Flags -> one call."""
-    engine = VllmEngine(
-        _MODEL.value,
-        dtype="float32",
-        max_model_len=None,
-        max_group_size=1024,
-        kv_cache_bytes=KV_CACHE_BYTES,
-        tensor_parallel=1,
-        data_parallel=1,
-        gpu_memory_utilization=None,
-        load=True,
-    )
-    asyncio.run(_serve(engine, server_flags.server_config(), _SOCKET.value))
+    engine = VllmEngine(VllmSettings(_MODEL.value, dtype="float32", kv_cache_bytes=KV_CACHE_BYTES))
+    asyncio.run(_serve(engine, from_flags(ServerConfig), _SOCKET.value))
 
 
 if __name__ == "__main__":

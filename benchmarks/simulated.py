@@ -11,12 +11,13 @@ from absl import flags
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import app
+from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server import server_flags
 from isocompute_jax.service.server.engines.vllm import checkpoint
 from isocompute_jax.service.server.server import serve
+from isocompute_jax.service.server.server_config import ServerConfig
 
-flags.adopt_module_key_flags(server_flags)
+define_flags(ServerConfig)
 _TOKENS_PER_S = flags.DEFINE_float("tokens_per_s", 1000.0, "Tokens per second of each slot.")
 _SLOTS = flags.DEFINE_integer("slots", 64, "Rollouts drawn at once; the others wait.", 1)
 _MEDIAN_LENGTH = flags.DEFINE_float("median_length", 8.0, "Median length of completions, in tokens.")
@@ -43,7 +44,7 @@ def main() -> None:
         vocab_size=_VOCAB_SIZE.value,
         max_model_len=_MAX_MODEL_LEN.value,
     )
-    asyncio.run(serve(engine, server_flags.server_config()))
+    asyncio.run(serve(engine, from_flags(ServerConfig)))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator
 
 import numpy as np
 
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 THAW_POLL_S = 0.005
@@ -92,7 +93,7 @@ class SimulatedEngine:
     async def start(self) -> None:
         """Nothing to load."""
 
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Each rollout waits for a slot, then for its tokens."""
         finished: asyncio.Queue[tuple[int, Completion]] = asyncio.Queue()
         tasks = [asyncio.create_task(self._draw(request, i, finished)) for i in range(request.group_size)]
@@ -110,7 +111,7 @@ class SimulatedEngine:
             for task in tasks:
                 task.cancel()
 
-    async def _draw(self, request: GroupRequest, index: int, finished: asyncio.Queue) -> None:
+    async def _draw(self, request: SampleRequest, index: int, finished: asyncio.Queue) -> None:
         key = f"{request.seed}/{request.step}/{request.problem_id}/{index}".encode()
         random = np.random.default_rng(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
         wanted = int(max(1.0, self._median_length * np.exp(self._tail * random.standard_normal())))
@@ -126,7 +127,7 @@ class SimulatedEngine:
         logprobs = np.full(length, -np.log(self.facts.vocab_size), np.float32)
         drawn_at = began + np.arange(1, length + 1) / self._tokens_per_s
         versions = np.array(self._versions, np.int32)[np.searchsorted(self._updated_at, drawn_at)]
-        finished.put_nowait((index, Completion(tokens, logprobs, np.ones(length, bool), versions, reason)))
+        finished.put_nowait((index, Completion.drawn(tokens, logprobs, versions, reason)))
 
     async def _wait(self, began: float, length: int) -> None:
         """Until `length` tokens are drawn."""

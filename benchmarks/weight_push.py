@@ -30,11 +30,11 @@ import xxhash
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.outbox import HostBox, Outbox, Parcel
+from isocompute_jax.service.weights.outbox import Outbox, Parcel
 from isocompute_jax.service.weights.push import Push
 
 TENSOR_MIB = 64
@@ -52,11 +52,11 @@ def main() -> None:
     count = _MIB.value // TENSOR_MIB
     tensors = [TensorSpec(f"weight.{i}", "float32", (TENSOR_MIB * 256, 1024)) for i in range(count)]
     random = np.random.default_rng(0)
-    boxes = [(tensor.name, (0, 0), random.random(tensor.shape, np.float32)) for tensor in tensors]
+    boxes = [(tensor.box, random.random(tensor.shape, np.float32)) for tensor in tensors]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, contextlib.ExitStack() as stack:
         root = pathlib.Path(directory)
         source, target = root / "source", root / "target"
-        source.write_bytes(b"".join(numbers.tobytes() for _, _, numbers in boxes))
+        source.write_bytes(b"".join(numbers.tobytes() for _, numbers in boxes))
         server = stack.enter_context(_server(root, count))
         sink = stack.enter_context(_sink())
         learner = stack.enter_context(_Learner(root, tensors, boxes, server))
@@ -85,7 +85,7 @@ def _report(seconds: dict[str, float], gigabytes: float) -> None:
 class _Learner:
     """An outbox and an endpoint, on an event loop of its own; a context manager."""
 
-    def __init__(self, root: pathlib.Path, tensors: list[TensorSpec], boxes: list[HostBox], target: str):
+    def __init__(self, root: pathlib.Path, tensors: list[TensorSpec], boxes: list[tuple[Box, np.ndarray]], target: str):
         self._boxes = boxes
         self._version = 0
         self._outbox = Outbox(str(root), run="benchmark", tensors=tensors, whole=True)
@@ -163,11 +163,11 @@ def _receive(pipe: Connection) -> None:
             connection.sendall(digest.digest())
 
 
-def _send(connection: socket.socket, boxes: list[HostBox]) -> None:
+def _send(connection: socket.socket, boxes: list[tuple[Box, np.ndarray]]) -> None:
     """Sends all numbers block by block, and compares the checksums of both sides."""
     digest = xxhash.xxh3_64()
-    connection.sendall(sum(numbers.nbytes for _, _, numbers in boxes).to_bytes(8, "little"))
-    for _, _, numbers in boxes:
+    connection.sendall(sum(numbers.nbytes for _, numbers in boxes).to_bytes(8, "little"))
+    for _, numbers in boxes:
         data = numbers.reshape(-1).view(np.uint8).data
         for start in range(0, len(data), BLOCK):
             block = data[start : start + BLOCK]

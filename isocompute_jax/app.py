@@ -46,7 +46,7 @@ def _logged(main: Callable[[], None]) -> int:
 
 
 def exit_code(main: Callable[[], None]) -> int:
-    """Calls `main` and returns its exit code; errors that a user can mend are printed without a traceback."""
+    """Calls `main` and returns its exit code; errors that a user can fix are printed without a traceback."""
     try:
         main()
     except InputError as error:
@@ -54,7 +54,7 @@ def exit_code(main: Callable[[], None]) -> int:
     except RunError as error:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on from the last checkpoint", INTERRUPTED)
+        return _fail("interrupted; the same command resumes from the last checkpoint", INTERRUPTED)
     except Exception as error:
         number = _os_error(error)
         if number not in CANNOT_WRITE:

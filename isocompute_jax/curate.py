@@ -12,27 +12,25 @@ from __future__ import annotations
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.experiment.curation_config import CurationConfig
+from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
 OUT = flags.DEFINE_string("out", None, "Directory to write the measured and the cut sets to.")
-SAMPLES = flags.DEFINE_integer("samples", 16, "k of avg@k, completions per problem; extremely_hard needs 128.")
-SETS = flags.DEFINE_list("sets", ["easy", "hard"], "Sets to cut: easy, hard, very_easy, extremely_hard.")
+define_flags(CurationConfig)
 MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
-TRAIN_SIZE = flags.DEFINE_integer("train_size", 0, "Problems per training set; 0 takes all that are left.")
-VALIDATION_SIZE = flags.DEFINE_integer("validation_size", 300, "Held-out problems per set.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
 MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 9, "Longest completion, in tokens.")
 MAX_ROLLOUTS = flags.DEFINE_integer("max_rollouts_per_dispatch", 1024, "Completions decoded at once.")
-SEED = flags.DEFINE_integer("seed", 0, "Seed of the rollouts and of the split.")
 
 
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.config import SamplingConfig
-    from isocompute_jax.experiment.curate import CurationConfig, curate
+    from isocompute_jax.experiment.curate import curate
     from isocompute_jax.tasks import read_problems
 
     counts = curate(
@@ -45,14 +43,7 @@ def main() -> None:
             max_tokens=MAX_TOKENS.value,
             max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
         ),
-        config=CurationConfig(
-            samples=SAMPLES.value,
-            sets=tuple(SETS.value),
-            mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
-            train_size=TRAIN_SIZE.value,
-            validation_size=VALIDATION_SIZE.value,
-            seed=SEED.value,
-        ),
+        config=from_flags(CurationConfig, mixtures=dict(parse_mixture(text) for text in MIXTURE.value)),
     )
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")

@@ -3,7 +3,7 @@
     python -m isocompute_jax.train --config=configs/arithmetic_hard.py --workdir=runs/hard
     python -m isocompute_jax.train --config=configs/arithmetic_hard.py --config.group_size=32 --workdir=runs/hard32
 
-The same command goes on where it was interrupted.
+The same command resumes a run that was interrupted.
 """
 
 from __future__ import annotations

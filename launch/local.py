@@ -6,7 +6,7 @@ r"""Sampler servers on this machine, kept alive while a command runs.
 
 Starts the servers, waits until they listen, runs the command with `{endpoints}` and `{token_file}` filled in, starts
 servers that die again at the same address, and ends them when the command ends, with its exit code. Killed (SIGKILL),
-it takes servers and command with it; the same command goes on from the last checkpoint. On a cluster this
+it takes servers and command with it; the same command resumes from the last checkpoint. On a cluster this
 is the scheduler's work: there a server is a job of its own that is restarted when it fails.
 """
 

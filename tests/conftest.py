@@ -1,5 +1,6 @@
-"""What every test runs under: eight fake CPU devices, one compilation cache, reproducible Hypothesis."""
+"""What tests run under: eight fake CPU devices, one compilation cache, checked annotations, reproducible Hypothesis."""
 
+import gc
 import os
 import pathlib
 
@@ -8,15 +9,48 @@ _ROOT = pathlib.Path(__file__).parent.parent
 # Through the environment, so that the processes that tests start share them. Set JAX_PLATFORMS to test an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Most of the tests' time is LLVM's. `make test-avx2` sets other flags, and so tests what a user's XLA compiles.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that needs the network is a mistake
 
 import hypothesis  # noqa: E402  (JAX reads the variables above when it is first imported)
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
+import psutil  # noqa: E402
+import pytest  # noqa: E402
+from jax._src import lru_cache  # noqa: E402
 
 # Not through the environment: the processes that tests start see one device, as a user's would.
 jax.config.update("jax_num_cpu_devices", 8)
 
+# Every call of the numerical rooms is held to its annotations: types, dtypes, and shapes across the arguments.
+CHECKED = ["isocompute_jax.learner", "isocompute_jax.model", "isocompute_jax.sampling"]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+
 # One example sequence for everybody: a failure seen once is seen again. No deadline: the first call compiles.
 hypothesis.settings.register_profile("isocompute", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("isocompute")
+
+
+def _put_whole(self: lru_cache.LRUCache, key: str, value: bytes) -> None:
+    """Writes an entry of the compilation cache aside, and moves it in: JAX's own way lets others read half of it."""
+    entry = pathlib.Path(str(self.path)) / f"{key}-cache"
+    if not entry.exists():
+        part = pathlib.Path(f"{entry}.{os.getpid()}")
+        part.write_bytes(value)
+        part.replace(entry)
+
+
+lru_cache.LRUCache.put = _put_whole
+
+MEMORY = 1_400_000_000
+"""In bytes. A process that holds more forgets its compiled programs after a module; the cache on disk has them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    yield
+    if psutil.Process().memory_info().rss > MEMORY:
+        jax.clear_caches()
+        gc.collect()

@@ -5,7 +5,6 @@ prints stands in a ```text block right after it, up to white space, where `...` 
 """
 
 import doctest
-import itertools
 import pathlib
 import re
 import shlex
@@ -17,7 +16,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$(?:\s*^\1```text\n(.*?)^\1```$)?", re.DOTALL | re.MULTILINE)
 MAIN = re.compile(r"-m isocompute_jax\.(\w+)$")
 STAND_INS = {"{endpoints}": "127.0.0.1:50051", "{token_file}": "token", "configs/mine.py": "configs/arithmetic_hard.py"}
 """For what the launcher or the reader fills in."""
@@ -38,12 +37,10 @@ class Block(NamedTuple):
 def blocks() -> list[Block]:
     found = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        fences = list(FENCE.finditer(text))
-        for fence, after in itertools.pairwise([*fences, None]):
-            adjacent = after and after[2].strip() == "text" and not text[fence.end() : after.start()].strip()
-            line, name = text.count("\n", 0, fence.start()) + 1, page.relative_to(ROOT).as_posix()
-            found.append(Block(name, line, fence[2].strip(), fence[3], after[3] if adjacent and after else ""))
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
+        for fence in FENCE.finditer(text):
+            line = text.count("\n", 0, fence.start()) + 1
+            found.append(Block(name, line, fence[2].strip(), fence[3], fence[4] or ""))
     return found
 
 
@@ -95,8 +92,8 @@ def test_python_blocks_say_whether_they_run():
 
 
 def test_make_targets_exist():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = [(page.name, name) for page in PAGES for name in re.findall(r"`make ([a-z-]+)", page.read_text())]
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = [(page.name, name) for page in PAGES for name in re.findall(r"`make ([a-z0-9-]+)", page.read_text())]
     named += [(where, word) for where, words in MAKE for word in words[1:] if "=" not in word]
     assert [(where, name) for where, name in named if name not in targets] == []
 
@@ -136,3 +133,19 @@ def anchors(page: pathlib.Path) -> set[str]:
     """Those that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_method_page_names_modules_and_fields_that_exist():
+    """Of every method: where it is, and what turns it on."""
+    from isocompute_jax.experiment.config import RunConfig
+
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    modules = re.findall(r"`([\w/]+\.py)`", text)
+    assert modules and [name for name in modules if not (ROOT / "isocompute_jax" / name).exists()] == []
+    fields = [field.rstrip(".").split(".") for field in re.findall(r"`config\.([\w.]+)", text)]
+    assert fields
+    for path in fields:
+        found = RunConfig()
+        for name in path:
+            assert hasattr(found, name), ".".join(path)
+            found = getattr(found, name)

@@ -25,7 +25,7 @@ MAINS = {
 @pytest.mark.parametrize("name", MAINS)
 def test_help_ends_well_and_names_the_flags(name):
     command = [sys.executable, "-m", f"isocompute_jax.{name}", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"python -m isocompute_jax.{name}" in done.stdout
     for flag in MAINS[name]:
@@ -50,7 +50,7 @@ def test_documented_commands_parse(file, command):
     arguments = shlex.split(command)
     assert arguments[1].removeprefix("isocompute_jax.") in MAINS
     command = [sys.executable, *arguments, "--only_check_args"]  # absl's flag: parse, and end
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     for argument in arguments:
         if argument.startswith("--grid="):

@@ -1,1 +1,1 @@
-"""Experiments: the training loop, evaluation, curation, the embedded base model and sweeps."""
+"""Experiments: the training loop, evaluation, curation and the embedded base model."""

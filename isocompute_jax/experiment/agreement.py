@@ -13,12 +13,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jax.sharding import Mesh
 
-from isocompute_jax import learner, sharding
+from isocompute_jax import learner
 from isocompute_jax.experiment.config import AgreementConfig, RunConfig
 from isocompute_jax.experiment.rollouts import make_requests
-from isocompute_jax.learner import TrainBatch
+from isocompute_jax.learner import BatchShape, TokenBatch
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -65,30 +64,15 @@ def probes(problems: Sequence[Problem], tokenizer: Tokenizer, config: RunConfig,
     )
 
 
-def compare(
-    groups: Sequence[RolloutGroup], config: RunConfig, score: Callable[[TrainBatch], np.ndarray], *, mesh: Mesh | None
-) -> Agreement:
+def compare(groups: Sequence[RolloutGroup], score: Callable[[TokenBatch], np.ndarray], shape: BatchShape) -> Agreement:
     """Scores the groups' tokens and compares them with what the sampler reported.
 
     Args:
       groups: sampled under the weights that `score` uses.
-      config: the run.
       score: the learner's log-probabilities [M, N, R, T] of a batch.
-      mesh: where the learner is sharded; None for one device.
+      shape: the compiled shape of such a batch.
     """
-    shape = learner.batch_shape(
-        problems_per_batch=len(groups),
-        group_size=config.agreement.samples,
-        max_prompt_tokens=config.sampling.max_prompt_tokens,
-        max_tokens=config.sampling.max_tokens,
-        microbatch_tokens=config.recipe.microbatch_tokens,
-        batch_shards=1 if mesh is None else sharding.batch_shards(mesh),
-    )
-    # Nobody grades them: the rewards only say that every group is packed.
-    kept = [dataclasses.replace(group, rewards=np.zeros(len(group.completions), np.float32)) for group in groups]
-    batch = learner.pack(
-        kept, shape=shape, advantage_scale="none", aggregation="token_mean", zero_variance_groups="keep"
-    )
+    batch = learner.layout(groups, shape)
     differences = np.abs(score(batch) - np.asarray(batch.sampler_logprobs))[np.asarray(batch.mask)]
     return Agreement(float(differences.mean()), float(differences.max()), differences.size)
 

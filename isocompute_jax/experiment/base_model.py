@@ -22,33 +22,26 @@ from isocompute_jax import model
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.learner import completion_logprobs
 from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.options import check, option
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Teacher, Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseModelConfig:
-    """The embedded model and its supervised phase.
+    """The embedded model and its supervised phase."""
 
-    Attributes:
-      steps: optimizer steps.
-      batch_size: demonstrations per step, each sampled anew from the teacher.
-      peak_lr: learning rate after warm-up; cosine decay to zero.
-      warmup_steps: linear warm-up.
-      seed: seeds the problems, the data and the initial weights.
-      teacher_seed: seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.
-      max_prompt_tokens: compiled prompt length.
-      max_tokens: compiled answer length, end-of-sequence token included.
-    """
+    steps: int = option(1200, "Optimizer steps.", low=1)
+    batch_size: int = option(256, "Demonstrations per step, each sampled anew from the teacher.", low=1)
+    peak_lr: float = option(3e-3, "Learning rate after warm-up; cosine decay to zero.", low=0)
+    warmup_steps: int = option(100, "Linear warm-up, in steps.", low=0)
+    seed: int = option(0, "Seeds the problems, the data and the initial weights.")
+    teacher_seed: int = option(4, "Seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.")
+    max_prompt_tokens: int = option(9, "Compiled prompt length.", low=1)
+    max_tokens: int = option(9, "Compiled answer length, end-of-sequence token included.", low=1)
 
-    steps: int = 1200
-    batch_size: int = 256
-    peak_lr: float = 3e-3
-    warmup_steps: int = 100
-    seed: int = 0
-    teacher_seed: int = 4
-    max_prompt_tokens: int = 9
-    max_tokens: int = 9
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def train_base_model(

@@ -13,10 +13,7 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
-from isocompute_jax.learner import LossConfig, OptimizerConfig
-from isocompute_jax.learner.advantages import AdvantageScale
-from isocompute_jax.learner.batch import ZeroVariance
-from isocompute_jax.learner.losses import Aggregation
+from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -42,21 +39,15 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecipeConfig:
-    """How rewards become a batch of weighted tokens."""
+class RecipeConfig(CreditConfig):
+    """How rewards become a batch of weighted tokens; `CreditConfig` says what they are worth."""
 
     healthy: Literal["none", "easy", "hard", "mixture"] = option(
         "none",
         "Regularisation preset of the IsoCompute Playbook: easy turns KL and entropy terms on, hard and mixture "
         "require both off, none leaves them to `loss` (ablations).",
     )
-    advantage_scale: AdvantageScale = option("group_std", "What centred rewards are divided by.")
-    aggregation: Aggregation = option("token_mean", "How per-token terms become one number.")
-    zero_variance_groups: ZeroVariance = option("drop", "What groups with equal rewards take part in.")
     microbatch_tokens: int = option(2048, "Completion tokens computed at once, forward and backward.", low=1)
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +166,11 @@ class RunConfig:
         """Batches that are sampled or ready at once, the next update's included; the oldest is window - 1 behind."""
         return self.updates_per_phase if self.asynchrony == "phases" else self.max_staleness + 1
 
+    @property
+    def check_every(self) -> int:
+        """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
+        return self.agreement.every if self.service.endpoints else 0
+
     def editable(self) -> config_dict.ConfigDict:
         """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
         return config_dict.ConfigDict(dataclasses.asdict(self)).lock()
@@ -279,7 +275,7 @@ def _apply_preset(config: RunConfig) -> RunConfig:
 
 def _validate(config: RunConfig) -> None:
     """Raises InputError for the first fields that cannot work together; single fields are checked by their classes."""
-    sampling, evaluation, loss, optimizer = config.sampling, config.evaluation, config.loss, config.optimizer
+    sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
     checks = (
         (bool(config.model), "model is empty: give a Hugging Face directory"),
         (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
@@ -297,16 +293,10 @@ def _validate(config: RunConfig) -> None:
             evaluation.k <= evaluation.samples,
             f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}",
         ),
-        (loss.chunk_tokens >= 1, f"loss.chunk_tokens = {loss.chunk_tokens} must be at least 1"),
-        (optimizer.warmup_steps >= 0, f"optimizer.warmup_steps = {optimizer.warmup_steps} must be 0 or more"),
-        (optimizer.clip_norm > 0, f"optimizer.clip_norm = {optimizer.clip_norm} must be above 0"),
-        (loss.kl_coef >= 0 and loss.entropy_coef >= 0, "loss.kl_coef and loss.entropy_coef must be 0 or more"),
         (
             loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
             "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
         ),
-        (optimizer.base_lr > 0, f"optimizer.base_lr = {optimizer.base_lr} must be above 0"),
-        (optimizer.base_batch >= 1, f"optimizer.base_batch = {optimizer.base_batch} must be at least 1"),
     )
     for passed, message in (*checks, *_asynchrony_checks(config)):
         if not passed:

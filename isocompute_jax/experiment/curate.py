@@ -1,4 +1,7 @@
-"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it (REFERENCE section 1)."""
+"""Curation: measure a model's own solve rate on every problem, and cut problem sets by it.
+
+As in the IsoCompute Playbook (arXiv 2603.12151).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ import numpy as np
 
 from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.curation_config import RANGES, CurationConfig
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.learner import rewards_of
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.sampling import InProcessSampler
@@ -24,51 +27,10 @@ from isocompute_jax.tasks import load_tokenizer, split, write_problems
 
 LOG = logging.getLogger(__name__)
 
-RANGES: dict[str, tuple[float, float]] = {
-    "easy": (0.3, 0.6),
-    "hard": (0.0, 0.0625),
-    "very_easy": (0.6, 0.9),
-    "extremely_hard": (0.0, 0.0),
-}
-"""Solve-rate ranges of the IsoCompute Playbook, both ends included."""
-
 MEASURED = "measured.jsonl"
 SUMMARY = "curation.json"
 ROUND = 256
 """Problems submitted at once, so that progress can be shown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CurationConfig:
-    """What to measure and which sets to cut.
-
-    Attributes:
-      samples: k of avg@k; 16 as in the paper, 128 for `extremely_hard` (pass@128 = 0).
-      sets: names out of `RANGES`.
-      mixtures: name -> {set: share}; shares add up to 1.
-      train_size: problems per training set; 0 for all that are left.
-      validation_size: held-out problems per set.
-      seed: seeds the rollouts and the split.
-    """
-
-    samples: int = 16
-    sets: tuple[str, ...] = ("easy", "hard")
-    mixtures: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    train_size: int = 0
-    validation_size: int = 300
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in (*self.sets, *(part for mixture in self.mixtures.values() for part in mixture)):
-            if name not in RANGES:
-                raise InputError(f"unknown set {name!r}: known are {', '.join(RANGES)}")
-        if "extremely_hard" in self.sets and self.samples < 128:
-            raise InputError(f"extremely_hard means pass@128 = 0: it needs 128 samples per problem, not {self.samples}")
-        for name, mixture in self.mixtures.items():
-            if set(mixture) - set(self.sets):
-                raise InputError(f"mixture {name!r} needs the sets {', '.join(mixture)}; add them to the sets")
-            if abs(sum(mixture.values()) - 1) > 1e-6 or min(mixture.values()) <= 0:
-                raise InputError(f"mixture {name!r}: its shares must be above 0 and add up to 1")
 
 
 def curate(
@@ -134,6 +96,7 @@ def measure(
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
     tokenizer = load_tokenizer(model_directory)
     sampler = InProcessSampler(
         model_config,

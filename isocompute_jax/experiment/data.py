@@ -43,7 +43,7 @@ class ProblemStream(Iterator[list[Problem]]):
         return self._iterator.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from a position that `get_state` gave."""
+        """Continues from a position that `get_state` gave."""
         self._iterator.set_state(state)
 
 

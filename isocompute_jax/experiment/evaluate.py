@@ -31,7 +31,7 @@ def evaluate_set(
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
-    Training rollouts that are out meanwhile go on in their own lane; no update is made while this one is read.
+    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read.
 
     Returns:
       The columns of eval.jsonl, and how many tokens were sampled.

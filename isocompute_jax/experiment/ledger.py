@@ -1,4 +1,4 @@
-"""The books of a run: what was spent, and on what (REFERENCE section 1)."""
+"""The books of a run: what was spent, and on what; C counts what training paid for (see docs/method.md)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Pipeline:
         return self._positions.get(step) or self._stream.get_state()
 
     def restart(self, step: int, position: dict[str, Any]) -> None:
-        """Goes on from a `position`; nothing may have been submitted yet."""
+        """Continues from a `position`; nothing may have been submitted yet."""
         self._stream.set_state(position)
         self._next = step
 

@@ -28,7 +28,7 @@ class Phases:
 
 def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
-    rewards = np.stack([learner.rewards_of(group) for group in groups])
+    rewards = learner.group_rewards(groups)
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(len(completion.tokens) for completion in completions)
     return {

@@ -7,10 +7,10 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
-import os
 import pathlib
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import jax
 
@@ -20,25 +20,56 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, differences, identity
 
+LOCK = ".lock"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
-def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_files.RunFacts) -> pathlib.Path:
-    """Makes the directory and its config.json, or checks that it belongs to this very config.
+def is_done(path: pathlib.Path, config: RunConfig) -> bool:
+    """Whether the directory holds this run, finished; nothing is written.
 
     Raises:
       InputError: the directory holds a run of another config, or something that is no run.
     """
-    path = pathlib.Path(workdir)
+    if (path / run_files.CONFIG).exists():
+        check_same_run(path, config)
+        return (path / run_files.DONE).exists()
+    if path.exists() and not path.is_dir():
+        raise _in_its_place(path)
+    if path.exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
+        raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
+    return False
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> Iterator[None]:
+    """Makes the directory, locks it, and writes its config.json unless it is there.
+
+    A new directory in which bad input was found before anything was done is removed again, so that the corrected
+    command does not meet the config of the first one.
+
+    Raises:
+      InputError: another process is at work in it, or it holds a run of another config.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"--workdir={path}: there is a file in its place; choose another --workdir") from None
-    if (path / run_files.CONFIG).exists():
-        check_same_run(path, config)
-        return path
-    if any(not entry.name.startswith(".") for entry in path.iterdir()):
-        raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
+        raise _in_its_place(path) from None
+    with locked(path, "run"):
+        new = not (path / run_files.CONFIG).exists()
+        if new:
+            write_config(path, config, facts)
+        else:
+            check_same_run(path, config)
+        try:
+            yield
+        except InputError:
+            if new:
+                _remove_unused(path)
+            raise
+
+
+def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> None:
+    """Writes config.json: what repeats the run, and what it is compared by."""
     content = {
         **dataclasses.asdict(facts),
         "config": dataclasses.asdict(config),
@@ -48,7 +79,17 @@ def open_workdir(workdir: str | os.PathLike[str], config: RunConfig, facts: run_
         "devices": [str(device) for device in jax.devices()],
     }
     run_files.write_atomic(path / run_files.CONFIG, json.dumps(content, indent=2) + "\n")
-    return path
+
+
+def _in_its_place(path: pathlib.Path) -> InputError:
+    return InputError(f"--workdir={path}: there is a file in its place; choose another --workdir")
+
+
+def _remove_unused(path: pathlib.Path) -> None:
+    """Removes a run directory in which nothing was logged and no checkpoint written."""
+    used = [file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK, run_files.CONFIG)]
+    if not used:
+        shutil.rmtree(path)
 
 
 def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
@@ -77,18 +118,12 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
     Raises:
       InputError: another process holds it.
     """
-    with open(path / ".lock", "w", encoding="utf-8") as file:
+    with open(path / LOCK, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another {what} is at work in {path}: wait for it, or choose another directory") from None
         yield
-
-
-def cut_logs_back(path: pathlib.Path, last: Mapping[str, int]) -> None:
-    """Drops, from each log of `last`, the lines after the step that the restored checkpoint knows of (-1: all)."""
-    for name, step in last.items():
-        run_files.cut_back(path / name, step=step)
 
 
 def versions() -> dict[str, str]:

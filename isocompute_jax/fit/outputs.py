@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
-from isocompute_jax.fit.laws.analysis import analyse_law as law_summary
+from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
-from isocompute_jax.fit.laws.options import LawOptions
-from isocompute_jax.fit.laws.report import law_sections, law_table, law_tables
+from isocompute_jax.fit.laws.law_options import LawOptions
+from isocompute_jax.fit.laws.law_sections import law_sections
+from isocompute_jax.fit.laws.law_summary import law_summary
+from isocompute_jax.fit.laws.law_tables import law_table, law_tables
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
@@ -48,9 +50,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt, figures/*.svg
-    and *.png, and report.html,
-    each written under a temporary name and renamed.
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt (what the command prints),
+    figures/*.svg and *.png, and report.html, each written under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
@@ -90,17 +91,16 @@ def analyse_law(
     Args and errors are those of `analyse`.
     """
     curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
-    summary = law_summary(curves, warnings, options)
-
-    text = law_table(summary)
+    analysis = fit_law(curves, warnings, options)
+    summary, text = law_summary(analysis), law_table(analysis)
 
     def draw(folder: pathlib.Path) -> Figures:
-        return draw_law_figures(summary, folder)
+        return draw_law_figures(analysis, folder)
 
     def render(figures: Figures) -> str:
-        return render_law_report(summary, law_sections(summary, figures))
+        return render_law_report(analysis, law_sections(analysis, figures))
 
-    _write(pathlib.Path(out_dir), summary, {**law_tables(summary), HEADLINE: f"{text}\n"}, draw, render)
+    _write(pathlib.Path(out_dir), summary, {**law_tables(analysis), HEADLINE: f"{text}\n"}, draw, render)
     return Written(summary, text)
 
 

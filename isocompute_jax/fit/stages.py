@@ -347,7 +347,7 @@ def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate:
     names = ("base_lr", "base_batch", "lr_scaling_exponent")
     rules = set()
     for run in (run for group in groups for run in group.runs):
-        found = {key.rsplit(".", 1)[-1]: value for key, value in run.swept.items() if ".optimizer." in f".{key}"}
+        found = {key.rsplit(".", 1)[-1]: value for key, value in run.identity.items() if ".optimizer." in f".{key}"}
         rules.add(tuple(found.get(name) for name in names))
     if len(rules) != 1:
         return LearningRate()

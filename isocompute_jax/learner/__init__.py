@@ -1,32 +1,57 @@
-"""The GRPO learner: advantages, losses, the batch, the optimizer state and the jitted, sharded step."""
+"""The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
-from isocompute_jax.learner.advantages import group_advantages, zero_variance
-from isocompute_jax.learner.batch import BatchShape, TrainBatch, batch_shape, pack, rewards_of, single_batch
-from isocompute_jax.learner.losses import aggregation_weights
+from isocompute_jax.learner.credit import (
+    Credit,
+    CreditConfig,
+    aggregation_weights,
+    credit,
+    group_advantages,
+    group_rewards,
+    rewards_of,
+    zero_variance,
+)
+from isocompute_jax.learner.layout import (
+    BatchShape,
+    TokenBatch,
+    batch_shape,
+    layout,
+    place_batch,
+    single_batch,
+    trained_lengths,
+)
+from isocompute_jax.learner.objective import LossConfig, Score
 from isocompute_jax.learner.schedules import make_schedule
-from isocompute_jax.learner.scoring import make_scorer
+from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
-from isocompute_jax.learner.step import LossConfig, completion_logprobs, make_train_step, place_batch
+from isocompute_jax.learner.step import TrainStep, make_train_step
 
 __all__ = [
     "BatchShape",
+    "Credit",
+    "CreditConfig",
     "LossConfig",
     "OptimizerConfig",
-    "TrainBatch",
+    "Score",
+    "TokenBatch",
     "TrainState",
+    "TrainStep",
     "aggregation_weights",
     "batch_shape",
     "completion_logprobs",
+    "credit",
     "group_advantages",
+    "group_rewards",
     "init_state",
+    "layout",
     "make_optimizer",
     "make_schedule",
+    "make_score",
     "make_scorer",
     "make_train_step",
-    "pack",
     "place_batch",
     "rewards_of",
     "single_batch",
     "state_shardings",
+    "trained_lengths",
     "zero_variance",
 ]

@@ -1,4 +1,4 @@
-"""Checkpoints of the learner: orbax for the sharded state, JSON for what the loop needs to go on exactly."""
+"""Checkpoints of the learner: orbax for the sharded state, JSON for what the loop needs to resume exactly."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import shutil
 from typing import Any
 
 import jax
-import optax
 import orbax.checkpoint as ocp
-from jax.sharding import Mesh
 
-from isocompute_jax.learner.state import TrainState, state_shardings
-from isocompute_jax.model import ModelConfig, abstract_params
+from isocompute_jax.learner.state import TrainState
 
 SPARE_BYTES = 1 << 20
 """What a checkpoint takes beside its arrays, at most: indices, shardings, metadata."""
@@ -25,22 +22,15 @@ class Checkpointer:
 
     Args:
       directory: where checkpoints live; made on the first save.
-      config: model shape.
-      optimizer: from `make_optimizer`.
-      mesh: where a restored state is put; any mesh, not only the one that saved it.
+      like: a state, `init_state`'s say: a restored one has its shapes and types, and is put where it lies, which may
+        be another mesh than the one that saved it.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        config: ModelConfig,
-        optimizer: optax.GradientTransformation,
-        mesh: Mesh | None,
-    ):
-        # Synchronous: the loop goes on only once the checkpoint is whole, so logs and checkpoints never cross.
+    def __init__(self, directory: str | os.PathLike[str], like: TrainState):
+        # Synchronous: the loop continues only once the checkpoint is whole, so logs and checkpoints never cross.
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(pathlib.Path(directory).absolute(), options=options)
-        self._abstract = abstract_state(config, optimizer, mesh)
+        self._abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
 
     def save(self, state: TrainState, loop: dict[str, Any]) -> None:
         """Saves `state` and the JSON-able `loop` under the state's step, if that step is not saved already.
@@ -75,14 +65,3 @@ class Checkpointer:
     def close(self) -> None:
         """Waits for background work of the manager."""
         self._manager.close()
-
-
-def abstract_state(config: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
-    """Shapes, dtypes and shardings of the state, for restoring it where it belongs."""
-    params = abstract_params(config, config.float_dtype)
-    shapes = TrainState(jax.ShapeDtypeStruct((), "int32"), params, jax.eval_shape(optimizer.init, params))
-    if mesh is None:
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
-    shardings = state_shardings(config, mesh, optimizer)
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)

@@ -2,28 +2,70 @@
 
 lp = `logprobs` (current), old = `old_logprobs` (learner, before the update), smp = `sampler_logprobs`,
 ref = `reference_logprobs`, A = `advantages`; all in nats, of the tempered distribution, [..., T]. Aggregation is
-separate: `aggregation_weights` names how per-token terms become one number.
+separate: `credit.aggregation_weights` names how per-token terms become one number.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
+from isocompute_jax.learner.choices import named
+
+PolicyLoss = Literal["reinforce", "clipped", "gspo", "cispo"]
 KLEstimator = Literal["k1", "k2", "k3"]
 CorrectionLevel = Literal["token", "sequence"]
-CorrectionMode = Literal["truncate", "mask"]
+CorrectionMode = Literal["truncate", "mask", "off"]
 
 
-def masked_ratio(logprobs: Array, denominator: Array, mask: Array) -> Array:
+# --- ratios
+
+
+def masked_ratio(
+    logprobs: Float[Array, "... T"], denominator: Float[Array, "... T"], mask: Bool[Array, "... T"]
+) -> Float[Array, "... T"]:
     """exp(lp - denominator) on the mask, 1 elsewhere; masked before exp, so no NaN gradient can leave padding."""
-    return jnp.exp(jnp.where(mask, logprobs - denominator, 0.0))
+    return bounded_exp(jnp.where(mask, logprobs - denominator, 0.0))
+
+
+def sequence_ratio(
+    logprobs: Float[Array, "... T"], denominator: Float[Array, "... T"], mask: Bool[Array, "... T"]
+) -> Float[Array, "... T"]:
+    """GSPO's ratio s = exp(mean_t(lp_t - old_t)), in token form sg(s) exp(lp_t - sg(lp_t)) (arXiv 2507.18071)."""
+    difference = jnp.where(mask, logprobs - denominator, 0.0)
+    lengths = jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
+    mean = jnp.sum(difference, axis=-1, keepdims=True) / lengths
+    own = jnp.where(mask, logprobs - jax.lax.stop_gradient(logprobs), 0.0)
+    return bounded_exp(jax.lax.stop_gradient(mean)) * jnp.exp(own)
+
+
+@jax.custom_jvp
+def bounded_exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """exp(min(x, bound)), with its own value as derivative everywhere.
+
+    The bound is 88.7 in float32 (709.7 in float64): the last tenth of a nat at which exp does not overflow, so that no
+    ratio that a float can hold is changed. Above it value and gradient stay finite and keep their sign: infinity
+    times an advantage or a cotangent of zero would be NaN.
+    """
+    return jnp.exp(jnp.minimum(x, _log_of_largest(x.dtype)))
+
+
+@bounded_exp.defjvp
+def _bounded_exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    value = bounded_exp(*primals)
+    return value, value * tangents[0]
+
+
+def _log_of_largest(dtype: np.dtype) -> float:
+    return float(np.floor(10 * np.log(float(jnp.finfo(dtype).max))) / 10)
+
+
+# --- policy-gradient terms
 
 
 def reinforce_loss(logprobs: Float[Array, "... T"], advantages: Float[Array, "... #T"]) -> Float[Array, "... T"]:
@@ -37,21 +79,19 @@ def clipped_loss(
     """-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
 
     PPO and GRPO use 0.2 / 0.2 (arXiv 2402.03300), DAPO's clip-higher 0.2 / 0.28 (2503.14476). With the sequence ratio
-    of `sequence_ratio` it is GSPO (2507.18071), about 3e-4 / 4e-4.
+    of `sequence_ratio` it is GSPO (2507.18071), about 3e-4 / 4e-4. A ratio on the bound is not clipped: its gradient is
+    whole, and so is that of an on-policy step without any room (clip_low = clip_high = 0).
     """
-    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    return -jnp.minimum(ratio * advantages, clipped * advantages)
+    bound = jnp.where(advantages > 0, 1.0 + clip_high, 1.0 - clip_low)
+    cut = clip_binds(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
+    return -jnp.where(cut, bound, ratio) * advantages
 
 
-def sequence_ratio(
-    logprobs: Float[Array, "... T"], denominator: Float[Array, "... T"], mask: Bool[Array, "... T"]
-) -> Float[Array, "... T"]:
-    """GSPO's ratio s = exp(mean_t(lp_t - old_t)), in token form sg(s) exp(lp_t - sg(lp_t)) (arXiv 2507.18071)."""
-    difference = jnp.where(mask, logprobs - denominator, 0.0)
-    lengths = jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
-    mean = jnp.sum(difference, axis=-1, keepdims=True) / lengths
-    own = jnp.where(mask, logprobs - jax.lax.stop_gradient(logprobs), 0.0)
-    return jnp.exp(jax.lax.stop_gradient(mean)) * jnp.exp(own)
+def clip_binds(
+    ratio: Float[Array, "... T"], advantages: Float[Array, "... #T"], *, clip_low: float, clip_high: float
+) -> Bool[Array, "... T"]:
+    """Tokens from which `clipped_loss` takes the gradient: rho > 1 + clip_high, A > 0; rho < 1 - clip_low, A < 0."""
+    return ((ratio > 1.0 + clip_high) & (advantages > 0)) | ((ratio < 1.0 - clip_low) & (advantages < 0))
 
 
 def cispo_loss(
@@ -68,6 +108,80 @@ def cispo_loss(
     """
     weight = jax.lax.stop_gradient(jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high))
     return -weight * advantages * logprobs
+
+
+def cap_binds(
+    ratio: Float[Array, "... T"], advantages: Float[Array, "... #T"], *, clip_low: float, clip_high: float
+) -> Bool[Array, "... T"]:
+    """Tokens whose gradient `cispo_loss` scales by a bound in place of their ratio, whatever the advantage's sign."""
+    return ((ratio > 1.0 + clip_high) | (ratio < 1.0 - clip_low)) & (advantages != 0)
+
+
+class PolicyTerms(NamedTuple):
+    """A policy-gradient loss per token.
+
+    Attributes:
+      loss: [..., T] terms to be minimised.
+      ratio: [..., T] the importance ratio that the loss looks at.
+      cut: [..., T] bool, tokens whose gradient a clip takes away or a cap changes.
+    """
+
+    loss: Float[Array, "... T"]
+    ratio: Float[Array, "... T"]
+    cut: Bool[Array, "... T"]
+
+
+@runtime_checkable
+class PolicyGradient(Protocol):
+    """A policy-gradient loss, from log-probabilities; masked tokens never reach a gradient of the others."""
+
+    def __call__(
+        self,
+        logprobs: Float[Array, "... T"],
+        denominator: Float[Array, "... T"],
+        mask: Bool[Array, "... T"],
+        advantages: Float[Array, "... #T"],
+        *,
+        clip_low: float,
+        clip_high: float,
+    ) -> PolicyTerms:
+        """Terms of every token; `denominator` are the log-probabilities that the ratio divides by."""
+        ...
+
+
+def reinforce(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **_clips: float) -> PolicyTerms:
+    """`reinforce_loss`: the ratio is reported and not used, and nothing is clipped."""
+    ratio = masked_ratio(logprobs, denominator, mask)
+    return PolicyTerms(reinforce_loss(logprobs, advantages), ratio, jnp.zeros_like(mask))
+
+
+def clipped(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+    """`clipped_loss` of each token's own ratio (PPO, GRPO, DAPO)."""
+    ratio = masked_ratio(logprobs, denominator, mask)
+    return PolicyTerms(clipped_loss(ratio, advantages, **clips), ratio, clip_binds(ratio, advantages, **clips))
+
+
+def gspo(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+    """`clipped_loss` of the rollout's ratio (GSPO): a rollout is clipped whole."""
+    ratio = sequence_ratio(logprobs, denominator, mask)
+    return PolicyTerms(clipped_loss(ratio, advantages, **clips), ratio, clip_binds(ratio, advantages, **clips))
+
+
+def cispo(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+    """`cispo_loss`: no token is lost, ratios are capped."""
+    ratio = masked_ratio(logprobs, denominator, mask)
+    return PolicyTerms(cispo_loss(logprobs, ratio, advantages, **clips), ratio, cap_binds(ratio, advantages, **clips))
+
+
+POLICY_LOSSES: Mapping[PolicyLoss, PolicyGradient] = {
+    "reinforce": reinforce,
+    "clipped": clipped,
+    "gspo": gspo,
+    "cispo": cispo,
+}
+
+
+# --- the mismatch of sampler and learner
 
 
 def sampler_correction(
@@ -89,19 +203,33 @@ def sampler_correction(
       level: `token` weighs each token by its own ratio; `sequence` a whole rollout by the ratio of its summed
         log-probabilities.
       mode: `truncate` is min(w, high) (truncated importance sampling, TIS; cap 2 is usual); `mask` drops what lies
-        outside [low, high].
+        outside [low, high]; `off` is 1.
       low: lower end of the kept range, read by `mask` alone.
       high: the cap, or the upper end of the kept range.
+
+    Raises:
+      InputError: an unknown level or mode.
     """
-    difference = jnp.where(mask, old_logprobs - sampler_logprobs, 0.0)
-    if level == "sequence":
-        difference = jnp.broadcast_to(jnp.sum(difference, axis=-1, keepdims=True), difference.shape)
-    weights = jnp.exp(difference)
-    if mode == "truncate":
-        weights = jnp.minimum(weights, high)
-    else:
-        weights = jnp.where((weights >= low) & (weights <= high), weights, 0.0)
-    return jax.lax.stop_gradient(weights)
+    level_of, corrected = named(CORRECTION_LEVELS, level, "level"), named(CORRECTION_MODES, mode, "mode")
+    weights = bounded_exp(level_of(jnp.where(mask, old_logprobs - sampler_logprobs, 0.0)))
+    return jax.lax.stop_gradient(corrected(weights, low, high))
+
+
+CORRECTION_LEVELS: Mapping[CorrectionLevel, Callable[[Array], Array]] = {
+    "token": lambda difference: difference,
+    "sequence": lambda difference: jnp.broadcast_to(jnp.sum(difference, axis=-1, keepdims=True), difference.shape),
+}
+"""The log-weight of each token, from masked differences of log-probabilities [..., T]."""
+
+CORRECTION_MODES: Mapping[CorrectionMode, Callable[[Array, float, float], Array]] = {
+    "truncate": lambda weights, _low, high: jnp.minimum(weights, high),
+    "mask": lambda weights, low, high: jnp.where((weights >= low) & (weights <= high), weights, 0.0),
+    "off": lambda weights, _low, _high: jnp.ones_like(weights),
+}
+"""What becomes of importance weights, given (weights, low, high)."""
+
+
+# --- the distance from a reference policy
 
 
 def kl_penalty(
@@ -116,55 +244,16 @@ def kl_penalty(
     k1 = -x: unbiased in value, but on-policy its gradient has zero mean, so as a loss it does nothing;
     k2 = x^2 / 2: its gradient is that of the reverse KL (per token, prefixes fixed), the one usually meant;
     k3 = exp(x) - x - 1: unbiased and positive in value, but its gradient is that of the forward KL.
+
+    Raises:
+      InputError: an unknown estimator.
     """
-    x = jnp.where(mask, reference_logprobs - logprobs, 0.0)
-    if estimator == "k1":
-        return -x
-    if estimator == "k2":
-        return x * x / 2.0
-    if estimator == "k3":
-        return jnp.exp(x) - x - 1.0
-    raise ValueError(f"unknown KL estimator {estimator!r}")
+    return named(KL_ESTIMATORS, estimator, "estimator")(jnp.where(mask, reference_logprobs - logprobs, 0.0))
 
 
-@functools.partial(jax.jit, static_argnames=("aggregation", "max_tokens"))
-def aggregation_weights(
-    lengths: Int[Array | np.ndarray, "P G"],
-    keep: Bool[Array | np.ndarray, "P"],
-    *,
-    aggregation: Aggregation,
-    max_tokens: int,
-) -> Float[Array, "P G"]:
-    """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
-
-    Denominators are global: they are taken here, from the whole batch, before it is split into micro-batches or
-    shards, so splitting never changes a gradient.
-
-    Args:
-      lengths: [P, G] trained tokens per rollout.
-      keep: [P] groups that take part; the others get weight 0 and leave every denominator.
-      aggregation:
-        `sequence_mean`: token mean per rollout, then mean over rollouts (GRPO);
-        `token_mean`: all tokens of the batch alike (DAPO as implemented);
-        `prompt_mean`: token mean within a problem's group, then mean over problems (ScaleRL; DAPO's formula);
-        `constant`: sum / (rollouts x max_tokens) (Dr. GRPO).
-      max_tokens: longest possible completion; `constant` divides by it.
-
-    Returns:
-      [P, G] weights.
-    """
-    lengths = jnp.where(keep[:, None], lengths, 0)
-    problems = jnp.maximum(jnp.sum(keep), 1)
-    rollouts = problems * lengths.shape[1]
-    if aggregation == "sequence_mean":
-        weights = 1.0 / (rollouts * jnp.maximum(lengths, 1))
-    elif aggregation == "token_mean":
-        weights = jnp.broadcast_to(1.0 / jnp.maximum(jnp.sum(lengths), 1), lengths.shape)
-    elif aggregation == "prompt_mean":
-        tokens = jnp.maximum(jnp.sum(lengths, axis=1, keepdims=True), 1)
-        weights = jnp.broadcast_to(1.0 / (problems * tokens), lengths.shape)
-    elif aggregation == "constant":
-        weights = jnp.broadcast_to(1.0 / (rollouts * max_tokens), lengths.shape)
-    else:
-        raise ValueError(f"unknown aggregation {aggregation!r}")
-    return jnp.where(keep[:, None], weights, 0.0)
+KL_ESTIMATORS: Mapping[KLEstimator, Callable[[Array], Array]] = {
+    "k1": lambda x: -x,
+    "k2": lambda x: x * x / 2.0,
+    "k3": lambda x: bounded_exp(x) - x - 1.0,
+}
+"""Terms from x = ref - lp."""

@@ -1,4 +1,4 @@
-"""The learning rate: scaled with the batch, warmed up, then constant (REFERENCE section 1)."""
+"""The learning rate: scaled with the batch, warmed up, then constant (arXiv 2603.12151)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of a whole batch without a gradient: `old_logprobs`, and the learner's side of agreement checks."""
+"""Our transformer as the learner's score function, and the log-probabilities of whole batches without a gradient."""
 
 from __future__ import annotations
 
@@ -6,47 +6,90 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax import sharding
-from isocompute_jax.learner.batch import TrainBatch
-from isocompute_jax.learner.step import completion_logprobs, microbatch_of
-from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax import model, sharding
+from isocompute_jax.learner.layout import TokenBatch, microbatch_of
+from isocompute_jax.learner.objective import Params, Score
+from isocompute_jax.model import ModelConfig
 
 
-def make_scorer(
-    config: ModelConfig, *, chunk_tokens: int, mesh: Mesh | None = None
-) -> Callable[[Params, TrainBatch, Float[Array, ""]], Float[Array, "M N R T"]]:
-    """Compiles `score(params, batch, temperature)`: the log-probabilities that a step on `batch` would start from.
-
-    The same forward pass as the step's, micro-batch by micro-batch; those without rows are zero and not computed.
+def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) -> Score:
+    """The score function of our transformer.
 
     Args:
       config: model shape.
+      temperature: of the distribution that was sampled from.
       chunk_tokens: tokens whose logits may exist at once.
+    """
+
+    def score(params: Params, batch: TokenBatch) -> tuple[Float[Array, "N R T"], Float[Array, "N R T"]]:
+        return completion_logprobs(
+            config,
+            params,
+            batch.prompt_tokens,
+            batch.prompt_mask,
+            batch.tokens,
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+        )
+
+    return score
+
+
+def completion_logprobs(
+    config: ModelConfig,
+    params: model.Params,
+    prompt_tokens: Int[Array | np.ndarray, "N S"],
+    prompt_mask: Bool[Array | np.ndarray, "N S"],
+    tokens: Int[Array | np.ndarray, "N R T"],
+    *,
+    temperature: float | Array,
+    chunk_tokens: int,
+) -> tuple[Float[Array, "N R T"], Float[Array, "N R T"]]:
+    """Log-probabilities and entropies (nats) of completions, each prompt read once for its R rollouts.
+
+    `params` may be wider than `config.dtype` (float32 master weights): they are cast, and gradients are not.
+    """
+    params = model.cast_params(params, config.dtype)
+    rows, rollouts, length = tokens.shape
+    tokens = jnp.asarray(tokens)
+    hidden, prefix = model.prefill(config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask))
+    first = jnp.broadcast_to(hidden[:, None, -1:], (rows, rollouts, 1, hidden.shape[-1]))
+    rest = model.extend(config, params, tokens[..., :-1], prefix)
+    hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, -1)
+    scores = model.token_logprobs(
+        config, params, hidden, tokens.reshape(rows, -1), temperature=temperature, chunk_tokens=chunk_tokens
+    )
+    logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
+    return logprobs, entropies
+
+
+def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, TokenBatch], Float[Array, "M N R T"]]:
+    """Compiles `scorer(params, batch)`: the log-probabilities that a step on `batch` would start from.
+
+    They are `old_logprobs` where a batch is used late, and the learner's side of agreement checks. The same forward
+    pass as the step's, micro-batch by micro-batch; those without rows are zero and not computed.
+
+    Args:
+      score: the model, as the step takes it.
       mesh: where parameters and batch are sharded; None for one device.
     """
 
-    def score(params: Params, batch: TrainBatch, temperature: Float[Array, ""]) -> Float[Array, "M N R T"]:
-        def add(index: Array, scores: Array) -> Array:
-            part = microbatch_of(batch, index, mesh)
-            logprobs, _ = completion_logprobs(
-                config,
-                params,
-                part.prompt_tokens,
-                part.prompt_mask,
-                part.tokens,
-                temperature=temperature,
-                chunk_tokens=chunk_tokens,
-            )
-            return jax.lax.dynamic_update_index_in_dim(scores, logprobs, index, 0)
+    def scorer(params: Params, batch: TokenBatch) -> Float[Array, "M N R T"]:
+        def one(index: Array) -> Array:
+            return score(params, microbatch_of(batch, index, mesh))[0]
 
-        zeros = jnp.zeros(batch.tokens.shape, config.float_dtype)
+        def add(index: Array, scores: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(scores, one(index), index, 0)
+
+        zeros = jnp.zeros(batch.tokens.shape, jax.eval_shape(one, jnp.int32(0)).dtype)
         scores = jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
         if mesh is None:
             return scores
         rows = sharding.named_sharding(mesh, scores.shape, (None, "batch", None, None))
         return jax.lax.with_sharding_constraint(scores, rows)
 
-    return jax.jit(score)
+    return jax.jit(scorer)

@@ -10,36 +10,37 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
-from isocompute_jax.model import ModelConfig, Params, abstract_params, cast_params, param_shardings
+from isocompute_jax.learner.objective import Params
+from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
+from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW and its learning-rate rule (REFERENCE section 1).
+    """AdamW (arXiv 1711.05101) and its learning-rate rule (arXiv 2603.12151)."""
 
-    Attributes:
-      base_lr: learning rate at `base_batch` rollouts per step.
-      base_batch: rollouts per step at which the learning rate is `base_lr`.
-      lr_scaling_exponent: learning rate = base_lr x (B / base_batch)^exponent: 0.5 square root, 0 constant, 1 linear.
-      warmup_steps: linear warm-up, in steps.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
-      weight_decay: decoupled weight decay.
-      clip_norm: global norm above which gradients are scaled down.
-    """
+    base_lr: float = option(1e-6, "Learning rate at `base_batch` rollouts per step, above 0.")
+    base_batch: int = option(1024, "Rollouts per step at which the learning rate is `base_lr`.", low=1)
+    lr_scaling_exponent: float = option(
+        0.5, "Learning rate = base_lr x (B / base_batch)^exponent: 0.5 square root, 0 constant, 1 linear."
+    )
+    warmup_steps: int = option(10, "Linear warm-up, in steps.", low=0)
+    b1: float = option(0.9, "Decay of the first moment.", low=0, high=1)
+    b2: float = option(0.999, "Decay of the second moment.", low=0, high=1)
+    eps: float = option(1e-8, "Added to the root of the second moment.", low=0)
+    weight_decay: float = option(0.0, "Decoupled weight decay.", low=0)
+    clip_norm: float = option(1.0, "Global norm above which gradients are scaled down, above 0.")
 
-    base_lr: float = 1e-6
-    base_batch: int = 1024
-    lr_scaling_exponent: float = 0.5
-    warmup_steps: int = 10
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    def __post_init__(self) -> None:
+        check(self)
+        for name in ("base_lr", "clip_norm"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise InputError(f"{type(self).__name__}.{name} = {value} must be above 0")
 
 
 @flax.struct.dataclass
@@ -50,45 +51,61 @@ class TrainState:
     """
 
     step: Any
-    params: Params
+    params: Any
     opt_state: Any
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clipping, Adam and decoupled weight decay, without the learning rate.
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """AdamW whose learning rate is an argument of `update`, so that runs differing in it share one compiled step.
 
-    The learning rate multiplies the result in `train_step`, where it is an argument: runs that differ in it alone
-    share one compiled program.
+    `update(updates, state, params, learning_rate=...)` returns -learning_rate x direction, to be added as it is.
     """
-    return optax.chain(
+    direction = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps),
         optax.add_decayed_weights(config.weight_decay),
     )
 
+    def update(
+        updates: Params,
+        state: optax.OptState,
+        params: Params | None = None,
+        *,
+        learning_rate: float | Float[Array, ""] | None = None,
+        **_extra: Any,
+    ) -> tuple[Params, optax.OptState]:
+        if learning_rate is None:
+            raise ValueError("the optimizer of make_optimizer needs the step's learning_rate")
+        directions, state = direction.update(updates, state, params)
+        return jax.tree.map(lambda x: -learning_rate * x, directions), state
+
+    return optax.GradientTransformationExtraArgs(direction.init, update)
+
 
 def init_state(
-    params: Params, config: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None = None
+    params: Params, optimizer: optax.GradientTransformation, shardings: TrainState | None = None
 ) -> TrainState:
-    """The state before the first step, sharded over `mesh` from the start.
+    """The state before the first step, sharded from the start.
 
-    Parameters are kept at least in float32 (master weights): a bfloat16 weight cannot take an update a thousand times
-    smaller than itself.
+    Args:
+      params: of any model. Kept at least in float32 (master weights): a bfloat16 weight cannot take an update a
+        thousand times smaller than itself.
+      optimizer: the step's.
+      shardings: where the state lives (`state_shardings` for our model); None for one device.
     """
-    shardings = None if mesh is None else state_shardings(config, mesh, optimizer)
     if shardings is not None:
         params = jax.device_put(params, shardings.params)
 
     def init(params: Params) -> TrainState:
         # Copied, because the step may be told to reuse the state's memory while the caller keeps `params`.
-        params = jax.tree.map(jnp.copy, cast_params(params, config.float_dtype))
+        params = jax.tree.map(lambda x: jnp.copy(x.astype(jnp.promote_types(x.dtype, jnp.float32))), params)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     return jax.jit(init, out_shardings=shardings)(params)
 
 
 def state_shardings(config: ModelConfig, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
-    """Where each part of the state lives: optimizer moments are sharded like their parameters."""
+    """Where each part of our model's state lives: optimizer moments are sharded like their parameters."""
     params = abstract_params(config, config.float_dtype)
     shardings = param_shardings(config, mesh)
     opt_state = sharding.like_params(mesh, jax.eval_shape(optimizer.init, params), params, shardings)

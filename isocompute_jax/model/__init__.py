@@ -1,8 +1,9 @@
 """The Qwen2 architecture in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
-from isocompute_jax.model.config import EMBEDDED, ModelConfig
+from isocompute_jax.model.config import EMBEDDED, Dtype, ModelConfig, check_length
+from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
+from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
-from isocompute_jax.model.huggingface import load_config, load_params, save_checkpoint
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -28,12 +29,14 @@ from isocompute_jax.model.transformer import (
 __all__ = [
     "EMBEDDED",
     "Cache",
+    "Dtype",
     "ModelConfig",
     "Params",
     "Prefix",
     "SlotCache",
     "abstract_params",
     "cast_params",
+    "check_length",
     "count_params",
     "decode",
     "extend",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,17 @@ from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.params import Params, ParamSpec, map_specs, spec_leaves
 from isocompute_jax.records.tensors import Box
 
+Tensor = TypeVar("Tensor", np.ndarray, jax.Array)
 
-def encode(spec: ParamSpec, value: Any) -> Any:
-    """Our layout to Hugging Face's, of one tensor or of all layers at once (L stays in front); numpy or JAX."""
+
+def encode(spec: ParamSpec, value: Tensor) -> Tensor:
+    """Our layout to Hugging Face's, of one tensor or of all layers at once (L stays in front)."""
     lead = value.shape[: value.ndim - len(spec.tensor_shape)]
     order = [len(lead) + dim for joined in spec.hf_dims for dim in joined]
     return value.transpose(*range(len(lead)), *order).reshape(*lead, *spec.hf_shape)
 
 
-def decode(spec: ParamSpec, tensor: Any) -> Any:
+def decode(spec: ParamSpec, tensor: Tensor) -> Tensor:
     """Hugging Face's layout to ours: the inverse of `encode`."""
     lead = tensor.shape[: tensor.ndim - len(spec.hf_shape)]
     order = [dim for joined in spec.hf_dims for dim in joined]

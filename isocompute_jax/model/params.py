@@ -15,8 +15,8 @@ from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 
 Init = Literal["zeros", "ones", "normal"]
-
 Joined = tuple[tuple[int, ...], ...]
+"""Dimensions of ours that each dimension of a Hugging Face tensor joins; see `ParamSpec.hf_dims`."""
 
 Params = dict[str, Any]
 """Nested dict of arrays; `params["layers"][name]` is stacked over layers, [L, ...]."""
@@ -53,7 +53,7 @@ class ParamSpec:
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Our shape of one tensor, that is without L."""
+        """Our shape of one tensor: without L."""
         return self.shape[int(self.stacked) :]
 
     @property

@@ -4,6 +4,9 @@
 `decode` adds one token to each of them (the sampler); `extend_slots` adds tokens to sequences that have slots of one
 cache, each at a position of its own (continuous batching). Sharing the prompt's keys over its group is exact:
 gradients flow through them, and prefill + extend equals one pass over the joined tokens.
+
+Sequences longer than `config.max_positions` are refused while tracing, by their padded lengths (InputError). Slots have
+one length, which whoever makes them checks.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.layers import (
     Keys,
     apply_rope,
@@ -86,6 +89,7 @@ def prefill(
     Returns:
       [P, S, D] hidden states after the final norm (undefined on padding), and the prefix.
     """
+    check_length(config, tokens.shape[1], 0)
     positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)[:, None]
     visible = causal_mask(mask[:, None])
 
@@ -99,6 +103,7 @@ def prefill(
 def extend(config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], prefix: Prefix) -> Float[Array, "P G T D"]:
     """Hidden states [P, G, T, D] of right-padded continuations of `prefix`, G of them per prompt."""
     p, g, t = tokens.shape
+    check_length(config, prefix.k.shape[2], t)
     positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))
     own = causal_mask(jnp.ones((1, 1, t), bool))
     shared = prefix.mask[:, None, None]
@@ -114,6 +119,7 @@ def decode(
     config: ModelConfig, params: Params, tokens: Int[Array, "P G"], index: Array, prefix: Prefix, cache: Cache
 ) -> tuple[Float[Array, "P G D"], Cache]:
     """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache."""
+    check_length(config, prefix.k.shape[2], cache.k.shape[3])
     positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
     own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
     shared = prefix.mask[:, None, None]

@@ -9,7 +9,7 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on (it diverged, say); mains print it without a traceback and exit with code 1."""
+    """A run that cannot continue (it diverged, say); mains print it without a traceback and exit with code 1."""
 
 
 class Interrupted(KeyboardInterrupt):

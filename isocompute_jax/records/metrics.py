@@ -1,7 +1,6 @@
 """avg@k, best@k and worst@k from the number of correct samples per problem.
 
-With m samples of which c are correct, the unbiased estimators (REFERENCE section 4; best@k is pass@k of
-Chen et al., arXiv 2107.03374) are
+With m samples of which c are correct, the unbiased estimators (best@k is pass@k of Chen et al., arXiv 2107.03374) are
 
     avg@k   = c / m
     best@k  = 1 - C(m - c, k) / C(m, k)      at least one of k is correct

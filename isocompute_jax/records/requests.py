@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from isocompute_jax.records.errors import InputError
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
@@ -56,3 +58,12 @@ class SampleRequest:
     step: int
     stop_tokens: tuple[int, ...]
     params: SamplingParams
+
+    def check_prompt(self, longest: int, limit: str) -> None:
+        """Raises InputError unless the prompt has 1 to `longest` tokens; `limit` is what the message calls that."""
+        length = len(self.prompt_tokens)
+        if not 1 <= length <= longest:
+            raise InputError(
+                f"problem {self.problem_id!r}: its prompt has {length} tokens; between 1 and {limit} = {longest} are "
+                "possible"
+            )

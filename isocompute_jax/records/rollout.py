@@ -47,6 +47,13 @@ class Completion:
     policy_versions: np.ndarray
     finish_reason: FinishReason
 
+    @classmethod
+    def drawn(
+        cls, tokens: np.ndarray, logprobs: np.ndarray, policy_versions: np.ndarray, finish_reason: FinishReason
+    ) -> Completion:
+        """A completion whose every token the policy chose."""
+        return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RolloutGroup:

@@ -122,7 +122,7 @@ def read_lines(path: str | os.PathLike[str], *, partial_last_line: bool = False)
         except ValueError as error:
             if partial_last_line and number == len(lines):  # no newline after it: the write was cut off
                 break
-            raise InputError(f"{path}:{number}: not a JSON object ({error}); mend or delete the line") from error
+            raise InputError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line") from error
         rows.append(row)
     return rows
 

@@ -7,7 +7,6 @@ same tokens up to float rounding of differently shaped batches (log-probabilitie
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,39 +17,11 @@ from jax.sharding import Mesh
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling.decode import Unit, sample_unit
 from isocompute_jax.sampling.protocol import TRAIN
-from isocompute_jax.sampling.randomness import problem_words
-
-
-@dataclasses.dataclass(frozen=True)
-class UnitShape:
-    """Shape of a dispatch unit: `problems` x `rollouts` completions; a group of G is cut into ceil(G / rollouts)."""
-
-    problems: int
-    rollouts: int
-
-
-def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
-    """The one shape that `groups` groups of G rollouts are sampled in: as few units as fit the budget, evenly filled.
-
-    Whole groups where they fit, equal parts of one group otherwise.
-
-    Args:
-      groups: how many groups there are to sample.
-      group_size: G.
-      max_rollouts: memory budget, in completions decoded at once.
-      batch_shards: the problems of a unit are a multiple of it, so that they can be sharded.
-    """
-    budget = max(1, max_rollouts // batch_shards)
-    parts = -(-group_size // budget)
-    rollouts = -(-group_size // parts)
-    rows = -(-groups * parts // batch_shards)
-    units = -(-rows // max(1, budget // rollouts))
-    return UnitShape(problems=-(-rows // units) * batch_shards, rollouts=rollouts)
+from isocompute_jax.sampling.randomness import key_words
+from isocompute_jax.sampling.units import Unit, UnitShape, sample_unit, unit_shape
 
 
 class InProcessSampler:
@@ -89,12 +60,7 @@ class InProcessSampler:
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups. Raises InputError when a prompt is longer than `max_prompt_tokens`, or empty."""
         for request in requests:
-            length = len(request.prompt_tokens)
-            if not 1 <= length <= self._max_prompt_tokens:
-                raise InputError(
-                    f"problem {request.problem_id!r}: its prompt has {length} tokens; between 1 and "
-                    f"max_prompt_tokens = {self._max_prompt_tokens} are possible"
-                )
+            request.check_prompt(self._max_prompt_tokens, "max_prompt_tokens")
         self._queues[lane].extend(requests)
 
     def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
@@ -113,7 +79,7 @@ class InProcessSampler:
         self._version = version
 
     def close(self) -> None:
-        """Forgets what is queued."""
+        """Drops what is queued."""
         self._queues.clear()
 
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
@@ -158,7 +124,7 @@ class InProcessSampler:
             length = len(request.prompt_tokens)
             tokens[row, -length:] = request.prompt_tokens
             mask[row, -length:] = True
-            words[row] = (request.seed, request.step, *problem_words(request.problem_id))
+            words[row] = key_words(request)
             rollouts[row] = first + np.arange(shape.rollouts)
             active[row] = True
         arrays: Any = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
@@ -178,10 +144,9 @@ def unpack(samples: Any, row: int, rollouts: int, version: int) -> Iterator[Comp
     """The first `rollouts` completions of one row of `Samples` on the host."""
     for i in range(rollouts):
         length = int(samples.lengths[row, i])
-        yield Completion(
-            tokens=samples.tokens[row, i, :length],
-            logprobs=samples.logprobs[row, i, :length],
-            mask=np.ones(length, bool),
-            policy_versions=np.full(length, version, np.int32),
-            finish_reason="stop" if samples.stopped[row, i] else "length",
+        yield Completion.drawn(
+            samples.tokens[row, i, :length],
+            samples.logprobs[row, i, :length],
+            np.full(length, version, np.int32),
+            "stop" if samples.stopped[row, i] else "length",
         )

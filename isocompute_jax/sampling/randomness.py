@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
+from isocompute_jax.records.requests import SampleRequest
+
 
 def problem_words(problem_id: str) -> tuple[int, int]:
     """Two 32-bit words that stand for a problem id in random keys."""
@@ -19,26 +21,31 @@ def problem_words(problem_id: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
+def key_words(request: SampleRequest) -> tuple[int, int, int, int]:
+    """What keys the random numbers of a request's rollouts: seed, step and two words of the problem id."""
+    return request.seed, request.step, *problem_words(request.problem_id)
+
+
 def draw_uniforms(
-    key_words: UInt32[Array, "P 4"], rollouts: UInt32[Array, "P G"], length: int
+    words: UInt32[Array, "P 4"], rollouts: UInt32[Array, "P G"], length: int
 ) -> Float[Array, "P G {length}"]:
     """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout).
 
     A shorter stream is the beginning of a longer one.
 
     Args:
-      key_words: (seed, step, two words of the problem id).
+      words: as `key_words` gives them.
       rollouts: rollout indices.
       length: numbers in a stream.
     """
 
     def stream(words: Array, rollout: Array) -> Array:
         key = jax.random.key(words[0])
-        for word in (words[1], words[2], words[3], rollout):
+        for word in (*words[1:], rollout):
             key = jax.random.fold_in(key, word)
         return open_uniform(jax.random.bits(key, (length,), jnp.uint32))
 
-    return jax.vmap(jax.vmap(stream, (None, 0)))(key_words, rollouts)
+    return jax.vmap(jax.vmap(stream, (None, 0)))(words, rollouts)
 
 
 def open_uniform(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:

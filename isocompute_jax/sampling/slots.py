@@ -97,7 +97,7 @@ class Drawn(NamedTuple):
       tokens: [K, S]; a slot's are the first `counts` of its column.
       logprobs: [K, S] float32, of the distribution drawn from.
       counts: [S].
-      running: [S] whether the slot goes on.
+      running: [S] whether the slot still runs.
     """
 
     tokens: Int[Array, "K S"]
@@ -206,7 +206,7 @@ def advance(
     """
     every = jnp.arange(slots.token.shape[0])
 
-    def goes_on(carry: tuple[Array, Slots, Drawn]) -> Array:
+    def enough_run(carry: tuple[Array, Slots, Drawn]) -> Array:
         step, slots, _ = carry
         return (step < steps) & (jnp.sum(slots.left > 0) >= at_least)
 
@@ -237,7 +237,7 @@ def advance(
     none = Drawn(
         jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape[1:], jnp.int32), slots.left > 0
     )
-    _, slots, drawn = jax.lax.while_loop(goes_on, body, (jnp.int32(0), slots, none))
+    _, slots, drawn = jax.lax.while_loop(enough_run, body, (jnp.int32(0), slots, none))
     if mesh is not None:
         drawn = jax.lax.with_sharding_constraint(drawn, sharding.replicated(mesh))
     return slots, drawn

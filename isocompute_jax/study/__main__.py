@@ -4,7 +4,7 @@
 
 Makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the frontier and
 writes report.html. With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own.
-Interrupted (Ctrl-C), the same command goes on where it was; finished, it does nothing again.
+Interrupted (Ctrl-C), the same command resumes it; finished, it does nothing again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
-    from isocompute_jax.study.report import summary_of
+    from isocompute_jax.study.report_sections import summary_of
     from isocompute_jax.study.stages import prepare, run_study
 
     if BASE_ONLY.value:

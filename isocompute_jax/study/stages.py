@@ -25,7 +25,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.study import report
+from isocompute_jax.study import report_sections
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
@@ -66,7 +66,7 @@ def run_study(
     Raises:
       InputError: `workdir` holds another study.
       RunError: a training run failed (the others were finished first).
-      KeyboardInterrupt: interrupted; the same call goes on where it was.
+      KeyboardInterrupt: interrupted; the same call resumes it.
     """
     root = prepare(preset, workdir)
     make_problem_sets(preset, root)
@@ -170,7 +170,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
     if written and json.loads(marker.read_text(encoding="utf-8")) == inputs:
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
-    before, after = report.sections(preset, part, root)
+    before, after = report_sections.sections(preset, part, root)
     outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=after)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT

@@ -1,4 +1,4 @@
-"""The embedded default task: chains of additions and subtractions, worked out from left to right.
+"""The embedded default task: chains of additions and subtractions, evaluated from left to right.
 
 A prompt such as `47+3-2=` is answered by its running totals, `50,48`. A chain starts in 0..99, has one to three
 operands of 1..4, and its running totals stay in 0..99. The reward is 1 if the whole completion is the running totals,
@@ -38,7 +38,7 @@ class Arithmetic:
         return float(text == problem.answer)
 
     def fault(self, problem: Problem) -> str | None:
-        """Says so if the prompt is no chain, or the answer is not its running totals."""
+        """A message if the prompt is no chain, or the answer is not its running totals."""
         try:
             expected = answer_to(problem.prompt)
         except ValueError as error:
@@ -96,7 +96,7 @@ def answer_to(prompt: str) -> str:
 def make_problems(count: int, *, seed: int) -> list[Problem]:
     """Draws `count` distinct problems; a smaller count with the same seed gives the first of them.
 
-    Drawn without replacement from all chains, each number of operations alike as long as there are chains of it.
+    Drawn without replacement from all chains, each number of operations equally often while they last.
 
     Raises:
       InputError: fewer than one, or more problems than there are.

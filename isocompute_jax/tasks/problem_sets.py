@@ -128,7 +128,7 @@ def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
         try:
             row = json.loads(line.decode(), parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON in UTF-8 ({error}); mend or delete the line") from error
+            raise InputError(f"{where}: not JSON in UTF-8 ({error}); fix or delete the line") from error
         if not isinstance(row, dict):
             raise InputError(f"{where}: not a JSON object; write one object with prompt, answer and task per line")
         yield number, where, row
@@ -204,7 +204,7 @@ def _problem(row: dict[str, Any], where: str, *, default_id: str, default_task: 
     try:
         fault = get_task(task).fault(problem)
     except InputError as error:
-        raise InputError(f"{where}: task: {error}") from None
+        raise InputError(f"{where}: {error}") from None
     if fault is not None:
         raise InputError(f"{where}: {fault}")
     return problem
@@ -221,7 +221,7 @@ def _text(row: dict[str, Any], field: str, where: str, *, numbers: bool) -> str 
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{where}: {field}: has half of a surrogate pair, which is not text; mend the line") from None
+        raise InputError(f"{where}: {field}: has half of a surrogate pair, which is not text; fix the line") from None
     return str(value) if value.strip() else None
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.tasks.arithmetic import Arithmetic
-from isocompute_jax.tasks.math import Exact, Numeric
+from isocompute_jax.tasks.final_answers import Exact, Numeric
 
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 """Token ids of several completions -> their texts (`tokenizer.Tokenizer.decode`)."""
@@ -21,8 +21,8 @@ Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 class Task(Protocol):
     """How the completions of one kind of problem are verified.
 
-    Verifiers are pure, and return at once whatever text they are given: both bounds are part of the contract,
-    because they run inside the training loop. A verifier that could hang belongs in a process of its own.
+    Verifiers are pure and return at once, whatever text they are given, because they run inside the training loop. A
+    verifier that could hang belongs in a process of its own.
     """
 
     @property
@@ -35,7 +35,7 @@ class Task(Protocol):
         ...
 
     def fault(self, problem: Problem) -> str | None:
-        """Why no completion could ever solve `problem`, and what to do; None if one can."""
+        """The reason why no completion could ever solve `problem`, and what to do; None if one can."""
         ...
 
 
@@ -48,9 +48,7 @@ def get_task(name: str) -> Task:
     tasks: dict[str, Task] = {task.name: task for task in (Arithmetic(), Exact(), Numeric())}
     if name in tasks:
         return tasks[name]
-    nearest = difflib.get_close_matches(name, tasks, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise InputError(f"unknown task {name!r}: known are {', '.join(tasks)}{hint}")
+    raise InputError(unknown_word("task", name, tasks))
 
 
 def grade(group: RolloutGroup, problem: Problem, decode: Decode) -> RolloutGroup:

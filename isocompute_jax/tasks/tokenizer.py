@@ -121,9 +121,7 @@ def _generation_eos_ids(path: pathlib.Path) -> list[int]:
         ids = found if isinstance(found, list) else [] if found is None else [found]
         return [int(token) for token in ids]
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: eos_token_id is not a token id or a list of them ({error}); mend the file"
-        ) from error
+        raise InputError(f"{path}: eos_token_id is not a token id or a list of them ({error}); fix the file") from error
 
 
 def save_arithmetic_tokenizer(directory: str | os.PathLike[str]) -> None:

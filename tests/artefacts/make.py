@@ -1,3 +1,4 @@
+# type: ignore  (of names that commit d6f90a3 has)
 """Makes the artefacts beside this file: run it in a checkout of the commit that they are of.
 
     git worktree add ../old d6f90a3 && cd ../old && PYTHONPATH=$PWD python THIS_FILE d6f90a3

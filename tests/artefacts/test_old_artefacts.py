@@ -11,15 +11,16 @@ import pytest
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
-from isocompute_jax.experiment.curate import CurationConfig
+from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.fit import outputs
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import IDENTITY, identity_of
+from isocompute_jax.records.identity import IDENTITY, identity, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.study.report import summary_of
+from isocompute_jax.study.report_sections import summary_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
 from isocompute_jax.sweeps.grid import grid
 
@@ -64,7 +65,7 @@ def test_an_interrupted_run_resumes_from_its_checkpoint():
     assert evaluations[-1]["step"] == 8 and evaluations[-1]["evaluation_rollouts"] == 32 * len(evaluations)
     assert metrics[-1]["tokens"] > metrics[4]["tokens"] and metrics[-1]["wall_s"] > metrics[4]["wall_s"]
     assert set(metrics[4]) <= set(metrics[-1]) and set(evaluations[0]) <= set(evaluations[-1])
-    # The optimizer goes on from its moments and its warm-up: no step is as in a run that starts.
+    # The optimizer continues with its moments and its warm-up: no step is as in a run that starts.
     assert metrics[5]["learning_rate"] == metrics[4]["learning_rate"] > metrics[0]["learning_rate"]
     assert (INTERRUPTED / "model" / "model.safetensors").exists()
 
@@ -88,6 +89,19 @@ def test_a_sweep_resumes_and_leaves_finished_runs_alone():
     other = grid(override(config_of(INTERRUPTED), "optimizer.base_lr", 1e-3), AXES)
     with pytest.raises(InputError, match=r"config\.optimizer\.base_lr: 0\.02 there, 0\.001 here"):
         check_directories(other, "sweep")
+
+
+def test_a_seed_of_today_is_pooled_with_the_old_ones():
+    for number in (2, 3):  # as today's code would have written it
+        run = pathlib.Path(f"sweep/group_size=8,seed={number}")
+        shutil.copytree("sweep/group_size=8,seed=1", run)
+        content = json.loads((run / run_files.CONFIG).read_text())
+        config = dataclasses.replace(config_of(run), seed=number)
+        content |= {"seed": number, "config": dataclasses.asdict(config), IDENTITY: identity(config)}
+        (run / run_files.CONFIG).write_text(json.dumps(content))
+    curves, warnings = read_curves(["sweep"], ReadOptions())
+    assert len(curves) == 8 and not any("configuration" in warning for warning in warnings)
+    assert len({repr(sorted(curve.identity.items())) for curve in curves}) == 3
 
 
 def test_its_runs_are_fitted_seeds_together():

@@ -1,16 +1,21 @@
 """A random model on digit problems, runs of it, and what two runs must have in common."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import jax
 import numpy as np
+import pytest
 
 from isocompute_jax import model, tasks
+from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.model import ModelConfig
@@ -90,6 +95,26 @@ def compile_cache(path: pathlib.Path) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+
+
+@contextlib.contextmanager
+def before_step(number: int, effect: Callable[[], None]):
+    """Within the context, runs in this process have an effect of their own just before they make step `number`."""
+    step = loop.step
+
+    def with_effect(parts, state):
+        if state.step == number - 1:
+            effect()
+        return step(parts, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "step", with_effect)
+        yield
+
+
+def interrupted_in_step(number: int):
+    """Within the context, runs in this process get a Ctrl-C while they make step `number`."""
+    return before_step(number, lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
 def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:

@@ -1,25 +1,12 @@
-"""What this room's tests share: one set of inputs, and step functions that are compiled once for all runs."""
+"""What this room's tests share: one set of inputs, and one undisturbed run on them."""
 
-import functools
 import pathlib
 
 import pytest
 
-from isocompute_jax import learner
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.loop import train
 from tests.experiment import builders
-
-MAKE_OPTIMIZER = functools.cache(learner.make_optimizer)
-MAKE_TRAIN_STEP = functools.cache(learner.make_train_step)
-MAKE_SCORER = functools.cache(learner.make_scorer)
-
-
-@pytest.fixture(autouse=True)
-def compile_once(monkeypatch):
-    """Runs in this process that differ in neither model, loss nor optimizer share a program (they are pure)."""
-    monkeypatch.setattr(learner, "make_optimizer", MAKE_OPTIMIZER)
-    monkeypatch.setattr(learner, "make_train_step", MAKE_TRAIN_STEP)
-    monkeypatch.setattr(learner, "make_scorer", MAKE_SCORER)
 
 
 @pytest.fixture(scope="session")
@@ -31,36 +18,6 @@ def base_run(tmp_path_factory) -> RunConfig:
 @pytest.fixture(scope="session")
 def undisturbed(base_run, tmp_path_factory) -> pathlib.Path:
     """The run directory of `base_run`, run in this process without a break."""
-    from isocompute_jax.experiment.loop import train
-
     workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
     train(base_run, workdir)
     return workdir
-
-
-@pytest.fixture
-def use_sampler(monkeypatch):
-    """Puts a sampler in the place of the service; returns the list of those that the loop made."""
-
-    def use(cls, **options):
-        made = []
-
-        def make(config, model_config, params, *, workdir, tokenizer, mesh, interrupted):
-            made.append(
-                cls(
-                    model_config,
-                    params,
-                    pad_token=tokenizer.pad_id,
-                    max_prompt_tokens=config.sampling.max_prompt_tokens,
-                    max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
-                    mesh=mesh,
-                    **options,
-                )
-            )
-            made[-1].interrupted = interrupted
-            return made[-1]
-
-        monkeypatch.setattr("isocompute_jax.experiment.loop.make_sampler", make)
-        return made
-
-    return use

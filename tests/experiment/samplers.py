@@ -112,7 +112,7 @@ class ShuffledSampler(InProcessSampler):
 class FailingSampler(ShuffledSampler):
     """Its service is lost at the `fatal`-th call of `method`, in lane `lane` where there is one.
 
-    A class attribute, because the loop makes the sampler.
+    A class attribute, because the loop makes the sampler (see `Makes`).
     """
 
     method = ""
@@ -139,3 +139,26 @@ class FailingSampler(ShuffledSampler):
     def update_weights(self, params, *, version):
         self._call("update_weights")
         super().update_weights(params, version=version)
+
+
+class Makes:
+    """`make_sampler` for `train`: samplers of a class, whatever the config says; keeps those that it made."""
+
+    def __init__(self, cls: type, **options):
+        self.cls = cls
+        self.options = options
+        self.samplers: list = []
+
+    def __call__(self, config, model_config, params, *, workdir, tokenizer, mesh, interrupted):
+        sampler = self.cls(
+            model_config,
+            params,
+            pad_token=tokenizer.pad_id,
+            max_prompt_tokens=config.sampling.max_prompt_tokens,
+            max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
+            mesh=mesh,
+            **self.options,
+        )
+        sampler.interrupted = interrupted
+        self.samplers.append(sampler)
+        return sampler

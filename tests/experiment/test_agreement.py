@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import loop
+from isocompute_jax.experiment import build, journal, measure
+from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SamplingParams
 from isocompute_jax.sampling import InProcessSampler
 from tests.experiment import builders
+from tests.experiment.samplers import Makes
 from tests.model.tiny import random_params
 
 MODEL = dataclasses.replace(builders.MODEL, tied_embeddings=False)
@@ -31,32 +34,50 @@ def config(base_run, tmp_path_factory):
     return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig())
 
 
-@pytest.fixture
-def start(config, use_sampler, tmp_path):
-    """A run over a sampler, before its first step."""
+@dataclasses.dataclass
+class Started:
+    """A run over a sampler, before its first step, whose state is moved on by hand."""
 
-    def start(cls, **changes) -> loop.Run:
-        use_sampler(cls)
+    parts: Parts
+    state: LoopState
+
+    def check(self) -> None:
+        self.state = measure.check(self.parts, self.state)
+
+    def check_if_due(self) -> None:
+        self.state = measure.check_if_due(self.parts, self.state)
+
+    def update(self) -> None:
+        """An update as training makes many of: every weight moves, by a tenth of its size."""
+        rng = np.random.default_rng(self.state.step)
+        old = self.state.learner
+        moved = jax.tree.map(lambda x: x + 0.03 * rng.normal(size=x.shape).astype(x.dtype), old.params)
+        ledger = dataclasses.replace(self.state.ledger, step=self.state.step + 1)
+        learner = dataclasses.replace(old, step=old.step + 1, params=moved)
+        self.state = dataclasses.replace(self.state, learner=learner, ledger=ledger)
+
+    def save(self) -> None:
+        journal.save(self.parts, self.state)
+
+    def lines(self) -> list[dict]:
+        return run_files.read_lines(self.parts.path / run_files.AGREEMENT)
+
+
+@pytest.fixture
+def start(config, tmp_path):
+    """Starts, or resumes, a run over samplers of a class."""
+
+    def start(cls, **changes) -> Started:
         changed = config
         for name, value in changes.items():
             changed = override(changed, name.replace("__", "."), value)
-        run = loop.Run(changed.resolved(), tmp_path / "run")
-        run.restore()
-        return run
+        changed = changed.resolved()
+        parts, first = build.build(
+            changed, build.read_inputs(changed), tmp_path, make_sampler=Makes(cls), interrupted=lambda: False
+        )
+        return Started(parts, journal.resume(parts, first))
 
     return start
-
-
-def update(run: loop.Run) -> None:
-    """An update as training makes many of: every weight moves, by a tenth of its size."""
-    rng = np.random.default_rng(run.ledger.step)
-    moved = jax.tree.map(lambda x: x + 0.03 * rng.normal(size=x.shape).astype(x.dtype), run.state.params)
-    run.state = dataclasses.replace(run.state, step=run.state.step + 1, params=moved)
-    run.ledger = dataclasses.replace(run.ledger, step=run.ledger.step + 1)
-
-
-def lines_of(run: loop.Run) -> list[dict]:
-    return run_files.read_lines(run.path / run_files.AGREEMENT)
 
 
 class Recording(InProcessSampler):
@@ -72,10 +93,10 @@ class Recording(InProcessSampler):
 
 def test_a_sound_sampler_agrees_and_is_booked_with_evaluation(start):
     run = start(Recording)
-    run.check_agreement(book=True)
-    update(run)
-    run.check_agreement(book=True)
-    lines = lines_of(run)
+    run.check()
+    run.update()
+    run.check()
+    lines = run.lines()
     assert [line["step"] for line in lines] == [0, 1]
     for number, line in enumerate(lines, 1):
         assert set(run_files.LINE_KEYS) <= set(line)
@@ -84,7 +105,7 @@ def test_a_sound_sampler_agrees_and_is_booked_with_evaluation(start):
         assert line["evaluation_rollouts"] == number * PROBLEMS * SAMPLES and line["compute"] == 0
     assert lines[1]["evaluation_tokens"] == lines[0]["compared_tokens"] + lines[1]["compared_tokens"]
     # The same prompts again: a cache that outlived its weights shows on no others.
-    [first, second] = run.sampler.prompts
+    [first, second] = run.parts.sampler.prompts
     assert first == second and len(set(first)) == PROBLEMS
 
 
@@ -136,33 +157,32 @@ class UntemperedLogprobs(InProcessSampler):
 def test_what_is_stale_after_an_update_is_caught(start, cls):
     """It agrees at the start, and no longer once the weights have moved."""
     run = start(cls)
-    run.check_agreement(book=True)
-    [line] = lines_of(run)
+    run.check()
+    [line] = run.lines()
     assert line["logprob_difference"] < 1e-5
     for _ in range(8):
-        update(run)
+        run.update()
     with pytest.raises(
         RunError, match=r"differ by .* nats per token .*agreement\.stop = 0\.2\. Look at .*prefix cache"
     ):
-        run.check_agreement(book=True)
-    assert len(lines_of(run)) == 2 and run.checked == 0  # it is not done, and comes again after a restart
+        run.check()
+    assert len(run.lines()) == 2 and run.state.checked == 0  # it is not done, and comes again after a restart
 
 
 def test_a_wrong_temperature_is_caught_at_the_start(start):
     run = start(UntemperedLogprobs, sampling__temperature=0.6)
     with pytest.raises(RunError, match="temperature"):
-        run.measure()
-    assert not (run.path / run_files.EVAL).exists()  # before anything was spent on it
+        run.check_if_due()
 
 
 def test_a_small_difference_is_a_warning(start, caplog):
     """One update's worth of a stale head: more than two good engines differ by, and less than a broken one."""
     run = start(StaleHead)
-    run.check_agreement(book=True)
+    run.check()
     assert "differ" not in caplog.text
-    update(run)
-    run.check_agreement(book=True)
-    [_, line] = lines_of(run)
+    run.update()
+    run.check()
+    [_, line] = run.lines()
     assert 0.02 < line["logprob_difference"] < 0.2
     assert "config.agreement.warn = 0.02. Look at the dtype of the head" in caplog.text
 
@@ -173,10 +193,10 @@ def test_a_sampler_that_missed_an_update_is_caught_by_its_versions(start):
             super().update_weights(params, version=0)
 
     run = start(Deaf)
-    run.check_agreement(book=True)
-    update(run)
+    run.check()
+    run.update()
     with pytest.raises(RunError, match="sampled under weights 0 to 0, where 1 to 1 were asked for"):
-        run.check_agreement(book=True)
+        run.check()
 
 
 def test_numbers_that_are_none_are_caught(start):
@@ -187,7 +207,7 @@ def test_numbers_that_are_none_are_caught(start):
                 yield dataclasses.replace(group, completions=tuple(broken))
 
     with pytest.raises(RunError, match="differ by nan nats per token"):
-        start(Broken).check_agreement(book=True)
+        start(Broken).check()
 
 
 # --- when
@@ -197,22 +217,22 @@ def test_checks_come_at_the_start_every_n_updates_and_at_every_restart(start):
     """Every second update. What a restart checks stands in no log, and counts as drawn again."""
     run = start(InProcessSampler, sampling__temperature=0.6)
     for _ in range(4):
-        run.measure()
-        update(run)
-    run.checkpoint()
-    assert [line["step"] for line in lines_of(run)] == [0, 2]
+        run.check_if_due()
+        run.update()
+    run.save()
+    assert [line["step"] for line in run.lines()] == [0, 2]
     run = start(InProcessSampler, sampling__temperature=0.6)
-    assert run.ledger.step == 4 and run.checked == 2
-    run.measure()  # due, and not done when the checkpoint was written
-    run.measure()
-    update(run)
-    run.measure()
-    run.checkpoint()
-    assert [line["step"] for line in lines_of(run)] == [0, 2, 4]
+    assert run.state.ledger.step == 4 and run.state.checked == 2
+    run.check_if_due()  # due, and not done when the checkpoint was written
+    run.check_if_due()
+    run.update()
+    run.check_if_due()
+    run.save()
+    assert [line["step"] for line in run.lines()] == [0, 2, 4]
     run = start(UntemperedLogprobs, sampling__temperature=0.6)
     with pytest.raises(RunError, match="temperature"):
-        run.measure()  # not due, but servers may have changed
+        run.check_if_due()  # not due, but servers may have changed
     run = start(InProcessSampler, sampling__temperature=0.6)
-    run.measure()
-    assert run.ledger.redrawn_rollouts == PROBLEMS * SAMPLES
-    assert [line["step"] for line in lines_of(run)] == [0, 2, 4]
+    run.check_if_due()
+    assert run.state.ledger.redrawn_rollouts == PROBLEMS * SAMPLES
+    assert [line["step"] for line in run.lines()] == [0, 2, 4]

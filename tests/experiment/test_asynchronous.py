@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import signal
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +13,18 @@ import pytest
 
 from isocompute_jax import app, learner, model
 from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.data import ProblemStream
 from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
-from isocompute_jax.experiment.samplers import in_flight, make_sampler
+from isocompute_jax.experiment.samplers import in_flight
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import Interrupted
 from isocompute_jax.sampling import TRAIN, InProcessSampler
 from isocompute_jax.tasks import load_tokenizer, read_problems
 from tests.experiment import builders
-from tests.experiment.samplers import FailingSampler, LaggingSampler, ShuffledSampler
+from tests.experiment.samplers import FailingSampler, LaggingSampler, Makes, ShuffledSampler
 
 
 @pytest.fixture
@@ -78,27 +80,20 @@ def short_run(base_run):
 def whole(short_run, tmp_path_factory):
     """The undisturbed run, whose checks the sampler of this process takes part in."""
     workdir = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            loop,
-            "make_sampler",
-            lambda config, *args, **kwargs: make_sampler(override(config, "service.endpoints", ""), *args, **kwargs),
-        )
-        loop.train(short_run, workdir)
+    loop.train(short_run, workdir, make_sampler=Makes(InProcessSampler))
     return workdir
 
 
 @pytest.mark.parametrize(("method", "lane", "fatal", "step"), CASES)
 def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
-    short_run, whole, use_sampler, capsys, tmp_path, method, lane, fatal, step
+    short_run, whole, capsys, tmp_path, method, lane, fatal, step
 ):
-    made = use_sampler(type("Lost", (FailingSampler,), {"method": method, "lane": lane, "fatal": fatal}))
-    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run")) == app.FAILED
+    made = Makes(type("Lost", (FailingSampler,), {"method": method, "lane": lane, "fatal": fatal}))
+    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run", make_sampler=made)) == app.FAILED
     assert "error: no endpoint has answered for 1800 s" in capsys.readouterr().err
     assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == [str(step)]
-    assert made[0].closed
-    use_sampler(ShuffledSampler)
-    loop.train(short_run, tmp_path / "run")
+    assert made.samplers[0].closed
+    loop.train(short_run, tmp_path / "run", make_sampler=Makes(ShuffledSampler))
     for name in (run_files.METRICS, run_files.EVAL, run_files.AGREEMENT):
         assert builders.log_lines(tmp_path / "run", name) == builders.log_lines(whole, name) != []
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
@@ -108,6 +103,8 @@ def test_a_lost_service_checkpoints_and_the_same_command_ends_the_same(
 
 class WaitingSampler(ShuffledSampler):
     """Every server is gone in step 3, and the user gives up: as the fleet does, it looks whether to go on waiting."""
+
+    interrupted: Callable[[], bool]
 
     def completed(self, *, lane=TRAIN):
         for group in super().completed(lane=lane):
@@ -119,36 +116,30 @@ class WaitingSampler(ShuffledSampler):
             yield group
 
 
-def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(
-    short_run, whole, use_sampler, tmp_path
-):
-    use_sampler(WaitingSampler)
-    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run")) == app.INTERRUPTED
+def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(short_run, whole, tmp_path):
+    waiting = Makes(WaitingSampler)
+    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run", make_sampler=waiting)) == app.INTERRUPTED
     assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
-    use_sampler(ShuffledSampler)
-    loop.train(short_run, tmp_path / "run")
+    loop.train(short_run, tmp_path / "run", make_sampler=Makes(ShuffledSampler))
     builders.assert_same_run(tmp_path / "run", whole)
 
 
-def test_on_policy_results_do_not_depend_on_arrival(short_run, whole, use_sampler, tmp_path):
-    use_sampler(ShuffledSampler)
-    loop.train(short_run, tmp_path / "run")
+def test_on_policy_results_do_not_depend_on_arrival(short_run, whole, tmp_path):
+    loop.train(short_run, tmp_path / "run", make_sampler=Makes(ShuffledSampler))
     builders.assert_same_run(tmp_path / "run", whole)
 
 
-def test_what_a_lost_endpoint_cost_is_booked_apart(short_run, whole, use_sampler, tmp_path):
+def test_what_a_lost_endpoint_cost_is_booked_apart(short_run, whole, tmp_path):
     """The sampler says that 5 rollouts were drawn again; the files are the undisturbed run's otherwise."""
-    use_sampler(FailingSampler)
-    loop.train(short_run, tmp_path / "run")
+    loop.train(short_run, tmp_path / "run", make_sampler=Makes(FailingSampler))
     builders.assert_same_run(tmp_path / "run", whole)
     assert {line["redrawn_rollouts"] for line in metrics_of(tmp_path / "run")} == {5}
     assert {line["redrawn_rollouts"] for line in metrics_of(whole)} == {0}
 
 
-def test_a_diverged_run_leaves_no_checkpoint_of_it(short_run, use_sampler, tmp_path):
-    use_sampler(ShuffledSampler)
-    config = override(short_run, "optimizer.base_lr", 1e30)
-    assert app.exit_code(lambda: loop.train(config, tmp_path / "run")) == app.FAILED
+def test_a_diverged_run_leaves_no_checkpoint_of_it(short_run, tmp_path):
+    config, shuffled = override(short_run, "optimizer.base_lr", 1e30), Makes(ShuffledSampler)
+    assert app.exit_code(lambda: loop.train(config, tmp_path / "run", make_sampler=shuffled)) == app.FAILED
     assert list((tmp_path / "run" / run_files.CHECKPOINTS).iterdir()) == []
 
 
@@ -161,10 +152,10 @@ SAMPLER_RATIO = LossConfig(
 
 
 @pytest.mark.parametrize(("k", "loss"), [(1, LossConfig()), (3, SAMPLER_RATIO)], ids=["tis", "sampler"])
-def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, use_sampler, tmp_path, k, loss):
-    made = use_sampler(LaggingSampler)
+def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, tmp_path, k, loss):
+    made = Makes(LaggingSampler)
     config = dataclasses.replace(served, max_staleness=k, loss=loss, max_compute=64 * 12)
-    loop.train(config, tmp_path)
+    loop.train(config, tmp_path, make_sampler=made)
     lines = metrics_of(tmp_path)
     assert [line["compute"] for line in lines] == [64 * step for step in range(1, 13)]
     assert max(line["staleness"] for line in lines) == k  # chance reaches the bound ...
@@ -186,10 +177,12 @@ def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, use_sampler, 
         assert any(line["correction"] != pytest.approx(1, abs=1e-4) for line in trained)
     steps = sorted({line["step"] for line in evaluations_of(tmp_path)})
     assert steps[0] == 0 and steps[-1] == 12
-    assert all(sampler.closed and not sampler._waiting["train"] and not sampler._done["train"] for sampler in made)
+    assert all(
+        sampler.closed and not sampler._waiting["train"] and not sampler._done["train"] for sampler in made.samplers
+    )
 
 
-def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, use_sampler, caplog, tmp_path):
+def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, caplog, tmp_path):
     config = dataclasses.replace(served, max_staleness=2, max_compute=64 * 9, checkpoint_every_s=1e9)
     submitted = []
 
@@ -199,21 +192,11 @@ def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, 
                 submitted.append((requests[0].step, [request.problem_id for request in requests]))
             super().submit(requests, lane=lane)
 
-    use_sampler(Recording)
-    step = loop.Run.step
-
-    def interrupted_in_the_fifth(run):
-        reward = step(run)
-        if run.ledger.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-        return reward
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Run, "step", interrupted_in_the_fifth)
-        assert app.exit_code(lambda: loop.train(config, tmp_path)) == app.INTERRUPTED
+    with builders.interrupted_in_step(5):
+        assert app.exit_code(lambda: loop.train(config, tmp_path, make_sampler=Makes(Recording))) == app.INTERRUPTED
     assert [number for number, _ in submitted] == [0, 1, 2, 3, 4, 5, 6]
     with caplog.at_level("INFO"):
-        loop.train(config, tmp_path)
+        loop.train(config, tmp_path, make_sampler=Makes(Recording))
     assert "reproducible in distribution, not bit for bit" in caplog.text
     assert [number for number, _ in submitted[7:]] == [5, 6, 7, 8]
     assert submitted[5:7] == submitted[7:9]
@@ -249,9 +232,10 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     stream = ProblemStream(problems, problems_per_batch=4, seed=phased.seed)
     params = model.load_params(phased.model, config)
     optimizer = learner.make_optimizer(phased.optimizer)
-    train_step = learner.make_train_step(config, phased.loss, optimizer, mesh=None, donate=False)
+    score = learner.make_score(config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
+    train_step = learner.make_train_step(score, phased.loss, optimizer)
     schedule = learner.make_schedule(phased.optimizer, rollouts_per_step=64)
-    state = learner.init_state(params, config, optimizer)
+    state = learner.init_state(params, optimizer)
     shape = learner.batch_shape(
         problems_per_batch=4, group_size=16, max_prompt_tokens=6, max_tokens=2, microbatch_tokens=32
     )
@@ -262,7 +246,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
         max_prompt_tokens=6,
         max_rollouts_per_dispatch=512,
     )
-    score = jax.jit(
+    logprobs = jax.jit(
         functools.partial(learner.completion_logprobs, config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
     )
     updates = []
@@ -272,23 +256,20 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
         for step in phase:
             asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
             sampler.submit(asked)
-            batch = learner.pack(
-                graded(sampler.completed(), by_id(problems), tokenizer),
-                shape=shape,
-                advantage_scale="group_std",
-                aggregation="token_mean",
-                zero_variance_groups="drop",
-            )
+            groups = graded(sampler.completed(), by_id(problems), tokenizer)
+            rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
+            credited = learner.credit(rewards, lengths, learner.CreditConfig(), max_tokens=2)
+            batch = learner.layout(groups, shape, kept=credited.kept)
             old = [
-                score(start, *rows)[0]
+                logprobs(start, *rows)[0]
                 for rows in zip(batch.prompt_tokens, batch.prompt_mask, batch.tokens, strict=True)
             ]
             batch = dataclasses.replace(batch, old_logprobs=jnp.stack(old))
-            state, metrics = train_step(state, batch, jnp.float32(schedule(step)), jnp.float32(1.0))
+            state, metrics = train_step(state, batch, credited, jnp.float32(schedule(step)))
             updates.append({name: float(value) for name, value in metrics.items()})
     trained = model.load_params(tmp_path / "model", config)
     for rows in zip(batch.prompt_tokens, batch.prompt_mask, batch.tokens, strict=True):
-        before, after, ours = (score(weights, *rows)[0] for weights in (start, state.params, trained))
+        before, after, ours = (logprobs(weights, *rows)[0] for weights in (start, state.params, trained))
         np.testing.assert_allclose(ours, after, rtol=0, atol=1e-5)
         assert np.abs(after - before).max() > 1e-3
     lines = metrics_of(tmp_path)
@@ -296,30 +277,23 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     for line, update in zip(lines, updates, strict=True):
         for name in ("loss", "policy_loss", "gradient_norm", "entropy", "ratio", "ratio_max", "correction"):
             assert line[name] == pytest.approx(update[name], rel=1e-5, abs=1e-6), name
-    assert [update["ratio_max"] > 1.002 for update in updates] == [False, True, True, False, True]  # later updates are clipped
+    clipped = [update["ratio_max"] > 1.002 for update in updates]
+    assert clipped == [False, True, True, False, True]  # all updates of a phase but its first
     assert [line["compute"] for line in lines] == [64, 128, 192, 256, 320]
 
 
-def test_phases_of_one_update_are_on_policy(short_run, whole, use_sampler, tmp_path):
-    use_sampler(ShuffledSampler)
-    loop.train(dataclasses.replace(short_run, max_staleness=1, asynchrony="phases"), tmp_path / "run")
+def test_phases_of_one_update_are_on_policy(short_run, whole, tmp_path):
+    config = dataclasses.replace(short_run, max_staleness=1, asynchrony="phases")
+    loop.train(config, tmp_path / "run", make_sampler=Makes(ShuffledSampler))
     builders.assert_same_run(tmp_path / "run", whole)
 
 
-def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, base_run, monkeypatch, tmp_path):
+def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, base_run, tmp_path):
     """Interrupted in the second update of the first phase, with evaluations within phases."""
     config = dataclasses.replace(phased, checkpoint_every_s=1e9, evaluation=base_run.evaluation)
     loop.train(config, tmp_path / "whole")
     assert {line["step"] for line in evaluations_of(tmp_path / "whole")} >= {0, 2, 5}
-    step = loop.Run.step
-
-    def interrupted_in_the_second(run):
-        if run.ledger.step == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return step(run)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "step", interrupted_in_the_second)
+    with builders.interrupted_in_step(2):
         assert app.exit_code(lambda: loop.train(config, tmp_path / "run")) == app.INTERRUPTED
     assert [entry.name for entry in (tmp_path / "run" / run_files.CHECKPOINTS).iterdir()] == ["3"]
     loop.train(dataclasses.replace(config, checkpoint_every_s=0.0), tmp_path / "run")
@@ -328,7 +302,7 @@ def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, bas
 
 def test_phases_score_nothing_when_the_ratio_is_from_the_sampler(phased, monkeypatch, tmp_path):
     loss = dataclasses.replace(phased.loss, ratio_from="sampler", correction_mode="off")
-    monkeypatch.setattr(loop.Run, "score", lambda run, batch: pytest.fail("scored"))
+    monkeypatch.setattr(Parts, "score", lambda *_: pytest.fail("scored"))
     loop.train(dataclasses.replace(phased, loss=loss), tmp_path)
     ratios = [line["ratio_max"] > 1.002 for line in metrics_of(tmp_path)]
     assert ratios == [False, True, True, False, True]

@@ -61,6 +61,7 @@ def ends_with(capsys, base_run, tmp_path):
         ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
         ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
         ({"sampling__max_prompt_tokens": 5}, "max_prompt_tokens = 5 are possible: raise it, or leave the problem out"),
+        ({"sampling__max_tokens": 59}, "the model's max_position_embeddings = 64"),  # with prompts of 6
         ({"evaluation__k": 5}, "config.evaluation.k = 5 must be at most config.evaluation.samples = 4"),
         ({"evaluation__max_problems": -1}, "config.evaluation.max_problems = -1"),
         ({"evaluation__sets": {"v": "no.jsonl"}}, "no.jsonl: no such problem set"),

@@ -53,7 +53,7 @@ def test_the_checkpoint_loads_with_its_tokenizer(first):
     params = model.load_params(directory, config)
     assert all(np.isfinite(np.asarray(x)).all() for x in params["layers"].values())
     tokenizer = load_tokenizer(directory)
-    assert tokenizer.decode([tokenizer.encode("47+3-2=")]) == ["47+3-2="]
+    assert tokenizer.decode([tokenizer.encode("47+3-2=").tolist()]) == ["47+3-2="]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(first, taught):

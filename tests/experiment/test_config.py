@@ -86,7 +86,7 @@ def config_with_everything_changed() -> RunConfig:
         max_staleness=2,
         asynchrony="phases",
         sampling=SamplingConfig(0.5, 0.9, 8, 10, 11),
-        recipe=RecipeConfig("easy", "none", "sequence_mean", "keep", 11),
+        recipe=RecipeConfig("none", "sequence_mean", "keep", "easy", 11),
         loss=LossConfig("cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, 0.1, "k3", 0.2, chunk_tokens=12),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
@@ -111,7 +111,7 @@ def test_editable_and_back():
     assert from_dict(editable.to_dict()) == config
     with pytest.raises(AttributeError, match="group_size"):
         editable.grop_size = 4
-    editable.optimizer.base_lr = 0.5
+    editable.optimizer.base_lr = 0.5  # pyright: ignore
     assert from_dict(editable.to_dict()) == override(config, "optimizer.base_lr", 0.5)
 
 

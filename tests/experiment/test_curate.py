@@ -12,7 +12,8 @@ from isocompute_jax import curate as main
 from isocompute_jax import model
 from isocompute_jax.experiment import curate as room
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curate import CurationConfig, curate, cut, measure, mix
+from isocompute_jax.experiment.curate import curate, cut, measure, mix
+from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
@@ -195,7 +196,7 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run):
     sampler.submit([SampleRequest(p.id, tokenizer.encode(p.prompt), 24, 3, 0, stop, params) for p in problems])
     solved, answers = {}, {p.id: p.answer for p in problems}
     for group in sampler.completed():
-        texts = tokenizer.decode([completion.tokens for completion in group.completions])
+        texts = tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
         name = group.problem_id
         solved[name] = sum(re.findall(r"-?\d+", text)[-1:] == [answers[name]] for text in texts)
     assert {p.id: round(p.measured["avg@24"] * 24) for p in measured} == solved

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from isocompute_jax import model, tasks
-from isocompute_jax.experiment import loop
+from isocompute_jax.experiment import build, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.evaluate import evaluation_seed, evaluation_steps
 from isocompute_jax.experiment.workdir import locked
@@ -254,30 +254,25 @@ def test_a_sharded_run_equals_one_device(base_run, tmp_path):
         assert one["gradient_norm"] == pytest.approx(many["gradient_norm"], rel=1e-4)
 
 
-def test_a_sharded_run_goes_on_where_it_was(base_run, tmp_path, monkeypatch):
+def test_a_sharded_run_resumes_exactly(base_run, tmp_path):
     config = dataclasses.replace(base_run, max_compute=64 * 3, evaluation=EvaluationConfig())
     config = override(config, "mesh.data", 2)
     loop.train(config, tmp_path / "whole")
-    step = loop.Run.step
 
-    def dies_in_the_third(run):
-        if run.ledger.step == 2:
-            raise KeyboardInterrupt
-        return step(run)
+    def dies():
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "step", dies_in_the_third)
-        with pytest.raises(KeyboardInterrupt):
-            loop.train(config, tmp_path / "run")
+    with builders.before_step(3, dies), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "run")
     loop.train(config, tmp_path / "run")
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_problem_set_size_trains_on_the_first(base_run, tmp_path):
+def test_problem_set_size_trains_on_the_first(base_run):
     config = dataclasses.replace(base_run, max_compute=64 * 4, problem_set_size=4, evaluation=EvaluationConfig())
-    run = loop.Run(config.resolved(), tmp_path)
-    assert run.problems == read_problems(base_run.train_set)[:4]
-    batches = [next(run.stream) for _ in range(3)]
+    inputs = build.read_inputs(config.resolved())
+    assert inputs.problems == read_problems(base_run.train_set)[:4]
+    batches = [next(inputs.stream) for _ in range(3)]
     assert all({problem.id for problem in batch} == {"p0", "p1", "p2", "p3"} for batch in batches)
 
 
@@ -293,3 +288,23 @@ def test_a_directory_is_worked_in_by_one_process_at_a_time(base_run, tmp_path):
     assert not (workdir / run_files.METRICS).exists()
     loop.train(base_run, workdir)
     assert (workdir / run_files.DONE).exists()
+
+
+def test_a_finished_run_loads_nothing_and_reaches_no_sampler(base_run, undisturbed, monkeypatch):
+    """It may be asked for again where the model or the servers are gone."""
+    monkeypatch.setattr(build, "read_inputs", lambda _: pytest.fail("read"))
+    loop.train(base_run, undisturbed, make_sampler=lambda *_, **__: pytest.fail("reached"))
+
+
+def test_config_json_is_there_before_the_sampler_is_reached_and_nothing_is_when_it_refuses(base_run, tmp_path):
+    workdir = tmp_path / "run"
+
+    def refuses(*_, workdir, **__):
+        assert (workdir / run_files.CONFIG).exists()
+        with pytest.raises(InputError, match="another run is at work"), locked(workdir, "run"):
+            pass
+        raise InputError("config.service.endpoints: the server serves another model")
+
+    with pytest.raises(InputError, match="another model"):
+        loop.train(base_run, workdir, make_sampler=refuses)
+    assert not workdir.exists()

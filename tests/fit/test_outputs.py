@@ -186,12 +186,8 @@ def test_missing_targets_and_histograms_are_left_out(tmp_path):
     rows = ["run,group_size,problems_per_batch,compute,reward"]
     rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]
     (tmp_path / "curves.csv").write_text("\n".join(rows))
-    analyse(
-        [tmp_path / "curves.csv"],
-        tmp_path / "out",
-        AnalysisOptions(read=ReadOptions(metric="reward"), bootstrap="none"),
-    )
-    assert {p.stem for p in (tmp_path / "out" / "figures").iterdir()} == {
+    result = result_of(tmp_path / "curves.csv", read=ReadOptions(metric="reward"), bootstrap="none", holdout=0.5)
+    assert {name for name, draw in DRAWINGS.items() if draw(result) is not None} == {
         "learning_curves", "optimal_group_size", "profiles", "residuals", "forms", "holdout", "comparison"
     }  # fmt: skip
 
@@ -211,24 +207,10 @@ def command_line(*flags: str) -> subprocess.CompletedProcess:
     return python("-m", "isocompute_jax.fit", *flags)
 
 
-def test_command_line(tmp_path):
-    write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4)}, seeds=2)
-    done = command_line(
-        f"--runs={tmp_path / 'runs'}",
-        f"--out={tmp_path / 'out'}",
-        "--title=Two sizes",
-        "--bootstrap=none",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "configuration" in done.stdout and "n = 2" in done.stdout and "report.html" in done.stdout
-    assert "<h1>Two sizes</h1>" in (tmp_path / "out" / "report.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--runs=nowhere", "--out=out"], "nowhere does not exist"),
-        (["--out=out"], "--runs is missing"),
         (["--runs=.", "--out=out", "--recrods=off"], "recrods"),
         (["somewhere"], "unexpected argument 'somewhere'"),
     ],

@@ -1,7 +1,7 @@
 """What the learner's tests train on: ragged groups, and train steps that are compiled once for all modules."""
 
-import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from isocompute_jax import learner, sharding
+from isocompute_jax.learner.credit import AdvantageScale, Aggregation, ZeroVariance
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from tests.model.tiny import tiny_config
 
@@ -16,7 +17,7 @@ PROMPT, LENGTH, GROUP, VOCAB = 6, 5, 4, 12
 REWARDS = ((1, 0, 0, 0), (0, 1, 1, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 0.5, 1, 0), (1, 1, 0, 1))
 """Six groups, the third without signal."""
 
-REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02, chunk_tokens=4096)
+REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02)
 CLIPPING = learner.OptimizerConfig(weight_decay=0.01, clip_norm=0.05)
 """A norm that clips every gradient here, and weight decay."""
 
@@ -63,18 +64,29 @@ SEVERAL = shape_for(80, batch_shards=4)  # micro-batches of 4 groups; the last i
 CUT = shape_for(10)  # every group cut into two rows of two rollouts
 
 
-def pack(groups, shape=SEVERAL, *, scale="group_std", aggregation="sequence_mean", zero_variance="drop"):
-    return learner.pack(
-        groups, shape=shape, advantage_scale=scale, aggregation=aggregation, zero_variance_groups=zero_variance
-    )
+def pack(
+    groups: Sequence[RolloutGroup],
+    shape: learner.BatchShape = SEVERAL,
+    *,
+    scale: AdvantageScale = "group_std",
+    aggregation: Aggregation = "sequence_mean",
+    zero_variance: ZeroVariance = "drop",
+) -> tuple[learner.TokenBatch, learner.Credit]:
+    """Tokens and credit of one step; groups without credit are not laid out."""
+    recipe = learner.CreditConfig(scale, aggregation, zero_variance)
+    rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
+    credited = learner.credit(rewards, lengths, recipe, max_tokens=LENGTH)
+    return learner.layout(groups, shape, kept=credited.kept), credited
 
 
 def recording(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """`optimizer`, with the last gradient kept in `opt_state[0]`: exactly what the step computed."""
-    record = optax.GradientTransformation(
-        lambda params: jax.tree.map(jnp.zeros_like, params), lambda gradient, _state, _params=None: (gradient, gradient)
-    )
-    return optax.chain(record, optimizer)
+
+    def record(updates, state, params=None):
+        return updates, updates
+
+    zeros = optax.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), record)
+    return optax.chain(zeros, optimizer)
 
 
 @functools.cache
@@ -88,12 +100,17 @@ def mesh():
 
 
 @functools.cache
-def train_step(loss_config=REGULARIZED, *, dtype="float32", sharded=False, donate=False):
-    if dtype == "float64":  # compared with a plain objective, so that the chunks of the head are proven, too
-        loss_config = dataclasses.replace(loss_config, chunk_tokens=7)
-    return learner.make_train_step(
-        tiny_config(dtype=dtype), loss_config, optimizer(), mesh=mesh() if sharded else None, donate=donate
-    )
+def train_step(loss_config=REGULARIZED, *, dtype="float32", temperature=1.0, sharded=False, donate=False):
+    shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
+    score = score_function(dtype=dtype, temperature=temperature)
+    return learner.make_train_step(score, loss_config, optimizer(), shardings=shardings, donate=donate)
+
+
+@functools.cache
+def score_function(*, dtype="float32", temperature=1.0):
+    # Float64 is compared with a plain objective, so that the chunks of the head are proven, too.
+    chunk_tokens = 7 if dtype == "float64" else 4096
+    return learner.make_score(tiny_config(dtype=dtype), temperature=temperature, chunk_tokens=chunk_tokens)
 
 
 def relative_difference(ours, theirs) -> float:

@@ -31,9 +31,9 @@ TEMPERATURE = 0.8
 
 def gradient_and_metrics(params, reference, batch, *, dtype="float32", loss_config=REGULARIZED):
     """The gradient of one step, read from the optimizer's state, and the step's metrics."""
-    state = learner.init_state(params, tiny_config(dtype=dtype), optimizer())
-    step = train_step(loss_config, dtype=dtype)
-    state, metrics = step(state, batch, jnp.asarray(1e-3, dtype), jnp.asarray(TEMPERATURE, dtype), reference)
+    state = learner.init_state(params, optimizer())
+    step = train_step(loss_config, dtype=dtype, temperature=TEMPERATURE)
+    state, metrics = step(state, *batch, learning_rate=jnp.asarray(1e-3, dtype), reference_params=reference)
     return jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)
 
 
@@ -42,7 +42,7 @@ def test_the_shapes_cut_the_batch_differently():
     assert (WHOLE.microbatches, WHOLE.rows, WHOLE.rollouts) == (1, 6, 4)
     assert (SEVERAL.microbatches, SEVERAL.rows, SEVERAL.rollouts) == (2, 4, 4)
     assert (CUT.microbatches, CUT.rows, CUT.rollouts) == (12, 1, 2)
-    used = [int(pack(make_groups(), shape).num_microbatches) for shape in (WHOLE, SEVERAL, CUT)]
+    used = [int(pack(make_groups(), shape)[0].num_microbatches) for shape in (WHOLE, SEVERAL, CUT)]
     assert used == [1, 2, 10]  # the group without signal is not computed
 
 
@@ -130,7 +130,7 @@ def test_the_step_has_the_gradient_of_the_plain_objective():
 def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
     """`completion_logprobs` (one prompt for all of its rollouts, a chunked head) against whole sequences."""
     groups = make_groups()
-    batch = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, pack(groups, WHOLE, zero_variance="keep"))
+    batch = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, learner.layout(groups, WHOLE))
     config = tiny_config()
     params = random_params(config)
     valid = np.array([[np.arange(LENGTH) < len(c.tokens) for c in group.completions] for group in groups])

@@ -18,12 +18,14 @@ def train(*, sharded):
     params, reference = random_params(CONFIG), random_params(CONFIG, seed=5)
     if sharded:
         reference = jax.device_put(reference, model.param_shardings(CONFIG, mesh()))
-    state = learner.init_state(params, CONFIG, optimizer(), mesh() if sharded else None)
+    shardings = learner.state_shardings(CONFIG, mesh(), optimizer()) if sharded else None
+    state = learner.init_state(params, optimizer(), shardings)
     history = []
     for seed in range(STEPS):
-        batch = learner.place_batch(pack(make_groups(seed=seed)), mesh() if sharded else None)
-        step = train_step(sharded=sharded, donate=sharded)
-        state, metrics = step(state, batch, jnp.float32(1e-3), jnp.float32(0.8), reference)
+        tokens, credited = pack(make_groups(seed=seed))
+        tokens = learner.place_batch(tokens, mesh() if sharded else None)
+        step = train_step(temperature=0.8, sharded=sharded, donate=sharded)
+        state, metrics = step(state, tokens, credited, jnp.float32(1e-3), reference)
         history.append((jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)))
     # Whoever handed the first parameters over still owns them, although the step reuses the state's memory.
     np.testing.assert_array_equal(params["final_norm"], random_params(CONFIG)["final_norm"])
@@ -64,6 +66,6 @@ def _same_sharding(array, sharding):
 
 
 def test_the_first_state_is_sharded_from_the_start():
-    state = learner.init_state(random_params(CONFIG), CONFIG, optimizer(), mesh())
     shardings = learner.state_shardings(CONFIG, mesh(), optimizer())
+    state = learner.init_state(random_params(CONFIG), optimizer(), shardings)
     jax.tree.map(_same_sharding, state, shardings)

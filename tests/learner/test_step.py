@@ -1,6 +1,8 @@
 """What one update does to the state: nothing without signal, AdamW with it, in the direction each term names."""
 
 import dataclasses
+import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import optax
 import pytest
 
 from isocompute_jax import learner, model
+from isocompute_jax.records.errors import InputError
 from tests.learner.builders import (
     CLIPPING,
     SEVERAL,
@@ -16,7 +19,9 @@ from tests.learner.builders import (
     make_groups,
     optimizer,
     pack,
+    recording,
     relative_difference,
+    score_function,
     train_step,
 )
 from tests.model.tiny import random_params, tiny_config
@@ -25,13 +30,12 @@ CONFIG = tiny_config()
 
 
 def fresh_state(seed=0, dtype="float32"):
-    config = tiny_config(dtype=dtype)
-    return learner.init_state(random_params(config, seed), config, optimizer())
+    return learner.init_state(random_params(tiny_config(dtype=dtype), seed), optimizer())
 
 
 def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
     step = train_step(**kind) if step is None else step
-    state, metrics = step(state, batch, jnp.float32(lr), jnp.float32(1.0), reference)
+    state, metrics = step(state, *batch, learning_rate=jnp.float32(lr), reference_params=reference)
     return state, jax.tree.map(float, metrics)
 
 
@@ -84,6 +88,22 @@ def test_dropping_a_group_equals_leaving_it_out():
     assert_same(dropped.opt_state, absent.opt_state)
 
 
+@pytest.mark.parametrize("zero_variance", ["drop", "drop_regularizers"])
+def test_laying_out_what_takes_no_part_changes_nothing(zero_variance):
+    """Leaving such groups out saves time and nothing else: no gradient, no metric sees them."""
+    groups = make_groups()
+    left_out, credited = pack(groups, zero_variance=zero_variance)
+    laid_out = learner.layout(groups, SEVERAL)
+    one, metrics = take_step(fresh_state(), (left_out, credited), reference=REFERENCE_PARAMS)
+    other, others = take_step(fresh_state(), (laid_out, credited), reference=REFERENCE_PARAMS)
+    assert others == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+    assert relative_difference(other.opt_state[0], one.opt_state[0]) < 1e-5
+    nothing = np.zeros_like(credited.advantages)
+    flat = dataclasses.replace(credited, policy_weights=nothing, regularizer_weights=nothing)
+    after, _ = take_step(other, (laid_out, flat), lr=1.0, reference=REFERENCE_PARAMS)
+    assert_same((after.params, after.opt_state), (other.params, other.opt_state))
+
+
 def test_keeping_a_group_changes_denominators_or_regularizers():
     """Policy term: 24 rollouts divide in place of 20. KL and entropy: only `keep` hears the group without signal."""
     batches = {kind: pack(make_groups(), zero_variance=kind) for kind in ("drop", "drop_regularizers", "keep")}
@@ -114,10 +134,62 @@ def test_adamw_parity():
     assert int(state.step) == 4
 
 
+def one_step_with(tx, **options):
+    """State before, gradient, and state after a step with any optimizer of optax."""
+    tx = recording(tx)
+    state = learner.init_state(random_params(CONFIG), tx)
+    step = learner.make_train_step(score_function(), learner.LossConfig(), tx)
+    after, _ = step(state, *pack(make_groups()), **options)
+    return state, after.opt_state[0], after
+
+
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 9.0}], ids=["its own rate", "the step's is ignored"])
+def test_sgd_of_optax_steps_against_the_gradient(options):
+    state, gradient, after = one_step_with(optax.sgd(0.1), **options)
+    expected = jax.tree.map(lambda p, g: p - 0.1 * g, state.params, gradient)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8), after.params, expected)
+
+
+def test_adamw_of_optax_descends():
+    state, gradient, after = one_step_with(optax.adamw(1e-3))
+    step = jax.tree.map(jnp.subtract, after.params, state.params)
+    assert jnp.asarray(optax.tree.vdot(gradient, step)) < 0
+
+
+def test_our_optimizer_takes_the_learning_rate_of_the_step():
+    with pytest.raises(ValueError, match="learning_rate"):
+        one_step_with(learner.make_optimizer(CLIPPING))
+
+
+def test_the_optimizer_state_is_that_of_its_parts():
+    """Checkpoints hold this tree: clipping, Adam's count and moments, and decay, in this order."""
+    params = {"w": jnp.zeros(3)}
+    parts = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(0.0))
+    ours: Any = learner.make_optimizer(learner.OptimizerConfig()).init(params)
+    theirs = parts.init(params)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    assert [type(part) for part in ours] == [optax.EmptyState, optax.ScaleByAdamState, optax.EmptyState]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: learner.OptimizerConfig(base_lr=0.0), "OptimizerConfig.base_lr = 0.0 must be above 0"),
+        (lambda: learner.OptimizerConfig(clip_norm=float("nan")), "OptimizerConfig.clip_norm = nan must be above 0"),
+        (lambda: learner.OptimizerConfig(b1=1.5), "OptimizerConfig.b1 = 1.5 must be between 0 and 1"),
+        (lambda: learner.LossConfig(clip_low=-0.1), "LossConfig.clip_low = -0.1 must be at least 0"),
+        (lambda: learner.LossConfig(chunk_tokens=0), "LossConfig.chunk_tokens = 0 must be at least 1"),
+    ],
+)
+def test_numbers_that_cannot_work_are_errors(make, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()
+
+
 def test_metrics_of_an_on_policy_step():
     """The first use of a batch has ratio 1 everywhere and clips nothing; sampler statistics are those of a loop."""
     groups = make_groups()
-    batch = pack(groups, WHOLE)  # for the loop; the step takes the same groups in two micro-batches
+    batch, _ = pack(groups, WHOLE)  # for the loop; the step takes the same groups in two micro-batches
     params = random_params(CONFIG)
     logprobs, entropies = scores_of(params, batch)
     mask = batch.mask[0]
@@ -140,10 +212,10 @@ OFF_POLICY = learner.LossConfig(clip_low=0.002, clip_high=0.002, correction_mode
 
 def test_reusing_a_batch_moves_the_ratio_and_the_clip():
     """With old_logprobs of before the first update, the second has ratios off 1, and clips some of them."""
-    batch = pack(make_groups())
+    batch, credited = pack(make_groups())
     state = fresh_state()
     old = [scores_of(state.params, batch, i)[0] for i in range(SEVERAL.microbatches)]
-    batch = batch.replace(old_logprobs=np.stack(old))
+    batch = (dataclasses.replace(batch, old_logprobs=np.stack(old)), credited)
     state, first = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     _, second = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     assert first["ratio_max"] == pytest.approx(1.0, abs=1e-5)
@@ -154,7 +226,8 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
 
 
 def without_policy_term(batch):
-    return batch.replace(advantages=np.zeros_like(batch.advantages))
+    tokens, credited = batch
+    return tokens, dataclasses.replace(credited, advantages=np.zeros_like(credited.advantages))
 
 
 def test_the_entropy_bonus_raises_entropy():
@@ -164,7 +237,7 @@ def test_the_entropy_bonus_raises_entropy():
     after, metrics = take_step(state, without_policy_term(pack(groups)), lr=1e-3, reference=state.params)
     assert metrics["kl"] == 0.0 and metrics["policy_loss"] == 0.0 and metrics["gradient_norm"] > 0
     (_, before_entropy), (_, after_entropy) = (
-        trained_scores(params, pack(groups, WHOLE)) for params in (state.params, after.params)
+        trained_scores(params, pack(groups, WHOLE)[0]) for params in (state.params, after.params)
     )
     assert after_entropy.mean() > before_entropy.mean() + 1e-3
 
@@ -172,7 +245,7 @@ def test_the_entropy_bonus_raises_entropy():
 def test_the_kl_penalty_pulls_towards_the_reference():
     """The distance to the reference falls step by step, and below where the entropy bonus alone leads."""
     groups = make_groups()
-    batch, whole = without_policy_term(pack(groups)), pack(groups, WHOLE)
+    batch, (whole, _) = without_policy_term(pack(groups)), pack(groups, WHOLE)
     target, _ = trained_scores(REFERENCE_PARAMS, whole)
     pulled = alone = fresh_state()
     distances, penalties = [], []
@@ -212,8 +285,8 @@ def test_bfloat16_keeps_float32_masters():
 def test_gradients_of_bfloat16_agree_with_float32():
     batch = pack(make_groups())
     params = random_params(tiny_config(dtype="bfloat16"))
-    half = learner.init_state(params, tiny_config(dtype="bfloat16"), optimizer())
-    full = learner.init_state(model.cast_params(params, "float32"), CONFIG, optimizer())
+    half = learner.init_state(params, optimizer())
+    full = learner.init_state(model.cast_params(params, "float32"), optimizer())
     half, _ = take_step(half, batch, dtype="bfloat16", reference=REFERENCE_PARAMS)
     full, _ = take_step(full, batch, reference=REFERENCE_PARAMS)
     assert relative_difference(half.opt_state[0], full.opt_state[0]) < 0.05  # 8 bits of mantissa

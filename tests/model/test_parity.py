@@ -1,11 +1,15 @@
 """The model against transformers' Qwen2ForCausalLM, an independent implementation."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.records.errors import InputError
 from tests.model.tiny import random_params
 
 torch = pytest.importorskip("torch")
@@ -24,8 +28,10 @@ SHAPES = {
 }
 
 
-def make_config(shape: str, **changes) -> model.ModelConfig:
-    fields = dict(vocab_size=61, rope_theta=1e4, norm_eps=1e-6, max_positions=128) | SHAPES[shape] | changes
+def make_config(shape: str, **changes: Any) -> model.ModelConfig:
+    fields: dict[str, Any] = (
+        dict(vocab_size=61, rope_theta=1e4, norm_eps=1e-6, max_positions=128) | SHAPES[shape] | changes
+    )
     return model.ModelConfig(**fields)
 
 
@@ -88,6 +94,32 @@ def test_prefix_sharing_equals_one_pass(shape):
     expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
     np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_longer_sequences_than_the_model_was_made_for_are_refused():
+    """By whatever computes them, while it is traced."""
+    config = make_config("tied", max_positions=8)
+
+    def trace(function, *arguments):
+        return jax.eval_shape(functools.partial(function, config), model.abstract_params(config), *arguments)
+
+    def tokens(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+    def prefill(length):
+        return trace(model.prefill, tokens(1, length), jax.ShapeDtypeStruct((1, length), bool))
+
+    def extend(length):
+        return trace(model.extend, tokens(1, 2, length), prefill(6)[1])
+
+    def decode(length):
+        cache = model.init_cache(config, 1, 2, length)
+        return trace(model.decode, tokens(1, 2), tokens(), prefill(6)[1], cache)
+
+    for compute, longest in ((prefill, 8), (extend, 2), (decode, 2)):
+        compute(longest)
+        with pytest.raises(InputError, match="max_position_embeddings = 8"):
+            compute(longest + 1)
 
 
 def test_remat_changes_nothing():

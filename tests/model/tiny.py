@@ -1,14 +1,16 @@
 """A model that compiles in seconds, with parameters that all matter."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
 from isocompute_jax import model
 
 
-def tiny_config(**changes) -> model.ModelConfig:
+def tiny_config(**changes: Any) -> model.ModelConfig:
     """Two layers, 12 tokens; every sharded dimension but the one kv head divides a 2 x 2 x 2 mesh."""
-    fields = dict(
+    fields: dict[str, Any] = dict(
         vocab_size=12,
         embed_dim=16,
         num_layers=2,

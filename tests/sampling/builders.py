@@ -2,6 +2,7 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax import learner
@@ -67,9 +68,8 @@ def learner_logprobs(params, groups, temperature) -> list[list[np.ndarray]]:
         mask[p, -len(group.prompt_tokens) :] = True
         for g, completion in enumerate(group.completions):
             tokens[p, g, : len(completion.tokens)] = completion.tokens
-    logprobs, _ = learner.completion_logprobs(
-        CONFIG, params, prompts, mask, tokens, temperature=temperature, chunk_tokens=1000
-    )
+    arrays = map(jnp.asarray, (prompts, mask, tokens))
+    logprobs, _ = learner.completion_logprobs(CONFIG, params, *arrays, temperature=temperature, chunk_tokens=1000)
     return [
         [np.asarray(logprobs[p, g, : len(c.tokens)]) for g, c in enumerate(group.completions)]
         for p, group in enumerate(groups)

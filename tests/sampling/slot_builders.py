@@ -5,7 +5,7 @@ import collections
 import numpy as np
 
 from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.slots_sampler import SlotSampler
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from tests.sampling.builders import CONFIG, STOP, make_request, weights
 
 LENGTH = 24
@@ -28,7 +28,7 @@ def make_requests(count, *, config=CONFIG, length=LENGTH, seed=0, max_group=5, t
         params = SamplingParams(
             temperature=float(rng.choice([0.6, 1.0, 1.3])),
             top_p=float(rng.choice(top_p)),
-            max_tokens=int(rng.choice([1, room, rng.integers(1, room + 1)])),
+            max_tokens=int(rng.choice([1, room, int(rng.integers(1, room + 1))])),
         )
         size = int(rng.integers(1, max_group + 1))
         requests.append(make_request(f"problem {number}", group_size=size, params=params, prompt=prompt, stop=stop))

@@ -1,17 +1,14 @@
 """The sampler draws from what the learner scores, and what else is in the batch never matters."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sampling import SamplingParams
-from isocompute_jax.sampling.in_process import UnitShape, unit_shape
 from tests.sampling.builders import (
     CONFIG,
     LENGTH,
@@ -107,15 +104,15 @@ def test_groups_larger_than_the_budget_come_back_whole():
 
 def test_random_streams_are_keyed_by_seed_step_problem_and_rollout():
     """Changing any one of the four changes the draws; nothing else does."""
-    options = dict(prompt=[3, 7, 1], stop=())
-    base = sample([make_request("same", **options)])["same"]
-    again = sample([make_request("same", **options)])["same"]
+    make = functools.partial(make_request, prompt=[3, 7, 1], stop=())
+    base = sample([make("same")])["same"]
+    again = sample([make("same")])["same"]
     assert token_lists(base) == token_lists(again)
     changed = {
-        "seed": make_request("same", **options, seed=2),
-        "step": make_request("same", **options, step=3),
-        "swapped": make_request("same", **options, seed=2, step=1),
-        "problem": make_request("same2", **options),
+        "seed": make("same", seed=2),
+        "step": make("same", step=3),
+        "swapped": make("same", seed=2, step=1),
+        "problem": make("same2"),
     }
     draws = {"base": token_lists(base)}
     for kind, request in changed.items():
@@ -191,34 +188,4 @@ def test_prompts_that_do_not_fit_are_refused_by_name(length):
 )
 def test_impossible_sampling_params_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
-        SamplingParams(**(dict(temperature=1.0, top_p=1.0, max_tokens=4) | {field: value}))
-
-
-@pytest.mark.parametrize(
-    ("groups", "group_size", "budget", "shards", "expected"),
-    [
-        (6, 4, 8, 1, UnitShape(2, 4)),
-        (6, 4, 11, 1, UnitShape(2, 4)),
-        (3, 4, 64, 1, UnitShape(3, 4)),  # no larger than there is work
-        (9, 4, 32, 1, UnitShape(5, 4)),  # 5 and 4, not 8 and 1
-        (6, 10, 4, 1, UnitShape(1, 4)),  # parts of 4, 4 and 2
-        (6, 9, 8, 1, UnitShape(1, 5)),  # 5 and 4, not 8 and 1
-        (6, 4, 1, 1, UnitShape(1, 1)),
-        (16, 4, 32, 4, UnitShape(8, 4)),
-        (5, 4, 32, 4, UnitShape(8, 4)),  # 5 groups on 4 shards: two each, one of them idle on three
-        (2, 10, 16, 4, UnitShape(4, 4)),  # each shard decodes 4
-    ],
-)
-def test_unit_shapes(groups, group_size, budget, shards, expected):
-    assert unit_shape(groups, group_size, budget, batch_shards=shards) == expected
-
-
-@given(st.integers(1, 40), st.integers(2, 70), st.integers(1, 300), st.integers(1, 8))
-def test_unit_shape_properties(groups, group_size, budget, shards):
-    """Within budget (or one rollout per shard), sharded evenly, and no more units than the budget asks for."""
-    shape = unit_shape(groups, group_size, budget, batch_shards=shards)
-    assert shape.problems % shards == 0
-    assert shape.problems * shape.rollouts <= max(budget, shards)
-    rows = groups * -(-group_size // shape.rollouts)
-    fullest = max(1, budget // shards // shape.rollouts) * shards
-    assert -(-rows // shape.problems) <= -(-rows // fullest)
+        dataclasses.replace(PARAMS, **{field: value})

@@ -11,8 +11,8 @@ from isocompute_jax.sampling.randomness import draw_uniforms, open_uniform, prob
 
 def test_uniform_streams():
     """No two streams are alike, all lie in (0, 1), and each is the same whatever stands beside it."""
-    words = np.array([[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]], np.uint32)
-    rollouts = np.tile(np.arange(5, dtype=np.uint32), (3, 1))
+    words = jnp.array([[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]], jnp.uint32)
+    rollouts = jnp.tile(jnp.arange(5, dtype=jnp.uint32), (3, 1))
     uniforms = np.asarray(draw_uniforms(words, rollouts, 8))
     assert uniforms.shape == (3, 5, 8)
     assert uniforms.min() > 0 and uniforms.max() < 1
@@ -22,8 +22,8 @@ def test_uniform_streams():
 
 def test_uniforms_do_not_depend_on_how_many_are_drawn():
     """What makes slots, which draw as many as fit a slot, agree with units, which draw `max_tokens`."""
-    words = np.array([[1, 2, 3, 4]], np.uint32)
-    rollouts = np.arange(3, dtype=np.uint32)[None]
+    words = jnp.array([[1, 2, 3, 4]], jnp.uint32)
+    rollouts = jnp.arange(3, dtype=jnp.uint32)[None]
     long = draw_uniforms(words, rollouts, 64)
     for length in (1, 2, 7, 33):
         np.testing.assert_array_equal(draw_uniforms(words, rollouts, length), long[..., :length])

@@ -1,6 +1,8 @@
 """Slots draw what the in-process sampler draws, and nothing around a rollout can be seen in it."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,18 @@ from isocompute_jax.sampling.slots import admit, advance, init_slots, prefill, s
 from tests.model.tiny import random_params, tiny_config
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 from tests.sampling.slot_builders import assert_equal, make_requests, make_slots, run
+
+
+def programs() -> list[int]:
+    """How often each function of slots has been compiled."""
+    functions: Any = (prefill, admit, advance)
+    return [function._cache_size() for function in functions]
+
+
+def memory_of(lowered) -> Any:
+    """What the compiled program of a call allocates."""
+    return lowered.compile().memory_analysis()
+
 
 LARGER = model.ModelConfig(
     vocab_size=1000,
@@ -43,18 +57,20 @@ LARGER = model.ModelConfig(
 )
 def test_company_cannot_be_seen(config, scale, slots, key_block):
     """Orders, neighbours, slots, restarts, steps per call: tokens and log-probabilities bit for bit."""
-    options = dict(config=config, params=random_params(config, scale=scale), slots=slots, key_block=key_block)
+    make = functools.partial(
+        make_slots, config=config, params=random_params(config, scale=scale), slots=slots, key_block=key_block
+    )
     requests = make_requests(20, config=config)
-    reference = run(make_slots(**options), requests)
+    reference = run(make(), requests)
     assert sum(map(len, reference.values())) > 40
-    sampler = make_slots(**options)  # used again and again: what stays in slots must not matter either
+    sampler = make()  # used again and again: what stays in slots must not matter either
     for trial in range(3):
         order = np.random.default_rng(trial).permutation(len(requests))
         drawn = run(sampler, [requests[i] for i in order], at_once=trial != 1)
         for place, number in enumerate(order):
             assert_equal(drawn[place], reference[number], atol=0)
     for number in (3, 11):
-        [alone] = run(make_slots(**options, chunk_steps=2), [requests[number]]).values()
+        [alone] = run(make(chunk_steps=2), [requests[number]]).values()
         assert_equal(alone, reference[number], atol=0)
 
 
@@ -92,7 +108,7 @@ def test_the_cache_is_updated_in_place(layers):
     size = sum(x.size * x.dtype.itemsize for x in slots.cache)
     params = model.abstract_params(config)
     at_least = jax.ShapeDtypeStruct((), jnp.int32)
-    memory = advance.lower(params, slots, at_least, config=config, steps=4).compile().memory_analysis()
+    memory = memory_of(advance.lower(params, slots, at_least, config=config, steps=4))
     assert memory.alias_size_in_bytes >= size
     assert memory.temp_size_in_bytes < size / layers / 2
 
@@ -100,10 +116,10 @@ def test_the_cache_is_updated_in_place(layers):
 def test_nothing_compiles_as_load_changes():
     sampler = make_slots()
     sampler.compile()
-    compiled = [f._cache_size() for f in (prefill, admit, advance)]
+    compiled = programs()
     for count, seed in ((1, 1), (9, 2), (30, 3)):
         run(sampler, make_requests(count, seed=seed, max_group=20))
-    assert [f._cache_size() for f in (prefill, admit, advance)] == compiled
+    assert programs() == compiled
 
 
 def test_sharded_slots_draw_the_same():
@@ -118,9 +134,9 @@ def test_sharded_slots_draw_the_same():
     keys = sampler._slots.cache.k
     assert keys.sharding.shard_shape(keys.shape) == (2, 3, 8, 1, 8, 8)
     sampler.compile()
-    compiled = [f._cache_size() for f in (prefill, admit, advance)]
+    compiled = programs()
     drawn = run(sampler, requests)
-    assert [f._cache_size() for f in (prefill, admit, advance)] == compiled
+    assert programs() == compiled
     for number in expected:
         assert_equal(drawn[number], expected[number], atol=1e-5)
     order = np.random.default_rng(0).permutation(len(requests))
@@ -142,7 +158,7 @@ def test_no_shard_gathers_the_cache():
         prefill.lower(params, slots, tokens, tokens, tokens[:, 0], config=config, mesh=mesh),
     )
     for call in calls:
-        assert call.compile().memory_analysis().temp_size_in_bytes < size / 2
+        assert memory_of(call).temp_size_in_bytes < size / 2
 
 
 def test_slots_that_fit():

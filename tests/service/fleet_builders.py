@@ -12,12 +12,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.simulated_engine import SimulatedEngine
-from isocompute_jax.model import ModelConfig, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.dispatch import InFlight
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.server import Server
+from isocompute_jax.service.server.server_config import ServerConfig
+from isocompute_jax.service.weights.outbox import Outbox
+from isocompute_jax.service.weights.push import Push
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)
@@ -91,7 +97,7 @@ def live(count: int = 1, **arguments) -> Iterator[list[Live]]:
 
 @contextlib.contextmanager
 def fleet(
-    *servers, directory, in_flight="abort", session="run", start=None, interrupted=lambda: False, **service
+    *servers, directory, in_flight: InFlight = "abort", session="run", start=None, interrupted=lambda: False, **service
 ) -> Iterator[RemoteSampler]:
     """A sampler over servers (or their addresses)."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]
@@ -128,3 +134,33 @@ def until(condition: Callable[[], object], *, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.005)
+
+
+def until_used(sampler: RemoteSampler, server: Live) -> None:
+    """Waits until the fleet samples on a server (again)."""
+    before = server.engine.tokens_generated
+
+    def drawn() -> bool:
+        sampler.submit(requests(4))
+        assert len(list(sampler.completed())) == 4
+        return server.engine.tokens_generated > before
+
+    until(drawn)
+
+
+def give_weights(server: Live, directory, *, session: str) -> None:
+    """What a learner does that is then gone without a word."""
+    outbox = Outbox(str(directory), run=session, tensors=tensors(), whole=True)
+    push = Push(
+        outbox.write(hf_boxes(CONFIG, params()), version=1), session, pb.IN_FLIGHT_ABORT, shared=False, streams=1
+    )
+
+    async def call() -> None:
+        endpoint = Endpoint(server.address, ServiceConfig())
+        try:
+            await endpoint.push(push, sent=lambda: None)
+        finally:
+            await endpoint.close()
+
+    asyncio.run(call())
+    outbox.close()

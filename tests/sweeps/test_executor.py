@@ -115,14 +115,14 @@ def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path, monkeyp
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert "interrupted" in output and "the same command goes on" in output
+    assert "interrupted" in output and "the same command resumes" in output
     assert processes_of(root) == []
     steps = len(run_files.read_lines(root / "seed=0" / run_files.METRICS))
     assert 2 < steps < config.num_steps
     assert list((root / "seed=0" / run_files.CHECKPOINTS).iterdir())
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"going on from step {steps}" in (root / "logs" / "seed=0.log").read_text()
+    assert f"resuming from step {steps}" in (root / "logs" / "seed=0.log").read_text()
     assert len(run_files.read_lines(root / "seed=0" / run_files.METRICS)) == config.num_steps
     assert "2 done; 100% of 12,800 rollouts" in done.stdout
 

@@ -54,7 +54,7 @@ def test_tied_axes_change_together():
         ({"group_sizes": [2]}, "did you mean 'group_size'"),
         ({"optimizer.lr": [2.0]}, "unknown config field config.optimizer.lr"),
         ({"group_size": ["two"]}, "config.group_size = 'two': must be of type int"),
-        ({"group_size": [1]}, "run group_size=1: config.group_size = 1"),
+        ({"group_size": [1]}, "config.group_size = 1 must be at least 2"),
         ({"group_size": [2, 2]}, "'group_size' has the value 2 twice"),
         ({"group_size": [2], "group_size+seed": [(2, 0)]}, "stands in another axis"),
         ({"group_size+seed": [(2, 0, 1)]}, "names 2 fields"),

@@ -69,11 +69,9 @@ def test_known_tasks(name):
 
 
 def test_an_unknown_task_is_named_with_its_nearest():
-    with pytest.raises(
-        InputError, match="'arithmetics': known are arithmetic, exact, numeric; did you mean 'arithmetic'"
-    ):
+    with pytest.raises(InputError, match=r"task = 'arithmetics': .*'arithmetic'"):
         get_task("arithmetics")
-    with pytest.raises(InputError, match=r"known are arithmetic, exact, numeric$"):
+    with pytest.raises(InputError, match=r"task = '\?'.*'arithmetic', 'exact', 'numeric'"):
         get_task("?")
 
 

@@ -99,22 +99,19 @@ GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": None}, "answer: missing or empty; add it"),
-        ({"answer": " \n"}, "answer: missing or empty; add it"),
-        ({"answer": True}, "answer: is a bool, not text; put it in quotes"),
-        ({"answer": ["4"]}, "answer: is a list, not text"),
-        ({"answer": "four"}, "answer: 'four' is not one number .* use the task 'exact'"),
-        ({"prompt": ""}, "prompt: missing or empty"),
-        ({"prompt": 3}, "prompt: is a number, not text; put it in quotes"),
-        (
-            {"task": "numerc"},
-            "task: unknown task 'numerc': known are arithmetic, exact, numeric; did you mean 'numeric'",
-        ),
-        ({"task": None}, "task: missing; add the field"),
-        ({"task": "arithmetic"}, "prompt: '2[+]2[?]' is not a chain"),
-        ({"avg@16": 1.5}, "avg@16: is '1.5', not a rate in"),
-        ({"avg@16": "high"}, "avg@16: is 'high', not a rate in"),
-        ({"id": "first"}, "id: 'first' was already given at .*set.*1; ids must differ"),
+        ({"answer": None}, "answer: missing"),
+        ({"answer": " \n"}, "answer: missing"),
+        ({"answer": True}, "answer: .*bool"),
+        ({"answer": ["4"]}, "answer: .*list"),
+        ({"answer": "four"}, "answer: 'four' .*'exact'"),
+        ({"prompt": ""}, "prompt: missing"),
+        ({"prompt": 3}, "prompt: .*number"),
+        ({"task": "numerc"}, "task = 'numerc': .*'numeric'"),
+        ({"task": None}, "task: missing"),
+        ({"task": "arithmetic"}, "prompt: '2[+]2[?]'"),
+        ({"avg@16": 1.5}, "avg@16: .*'1.5'"),
+        ({"avg@16": "high"}, "avg@16: .*'high'"),
+        ({"id": "first"}, "id: 'first' .*set.*1"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path, suffix, change, message):
@@ -156,12 +153,12 @@ def test_a_bad_file_is_named(tmp_path):
         pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["answer", "answer"]), tmp_path / "twice.parquet"
     )
     for name, message in {
-        "missing.jsonl": "no such problem set; check the path",
+        "missing.jsonl": "no such problem set",
         "empty.jsonl": "the problem set is empty",
         "empty.parquet": "the problem set is empty",
         "text.parquet": "not a Parquet file",
         "folder.jsonl": "cannot be read",
-        "set.csv": r"unknown extension '.csv'; problem sets are .jsonl or .parquet files",
+        "set.csv": r"unknown extension '.csv'",
         "twice.parquet": "the column 'answer' occurs twice",
     }.items():
         with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / name))}: {message}"):

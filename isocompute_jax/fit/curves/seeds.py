@@ -51,7 +51,7 @@ def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[
     cells: dict[tuple, dict[int, RunCurve]] = {}
     for run in runs:
         unknown = () if run.facts.group_size else (run.run,)  # of a run whose n is unknown only the name tells
-        swept = tuple(sorted(run.swept.items(), key=lambda kv: kv[0]))
+        swept = tuple(sorted(run.identity.items(), key=lambda kv: kv[0]))
         key = (run.facts.group_size, run.facts.problems_per_batch, *unknown, swept)
         seeds = cells.setdefault(key, {})
         if run.facts.seed in seeds:
@@ -95,8 +95,10 @@ def _names(members: Sequence[RunCurve]) -> list[str]:
     names = []
     for pair, run in zip(pairs, members, strict=True):
         rivals = [other for name, other in zip(pairs, members, strict=True) if name == pair and other is not run]
-        fields = sorted(key for key in run.swept if any(other.swept.get(key) != run.swept[key] for other in rivals))
-        names.append(", ".join([pair, *(f"{key.rsplit('.', 1)[-1]} = {run.swept[key]}" for key in fields[:3])]))
+        fields = sorted(
+            key for key in run.identity if any(other.identity.get(key) != run.identity[key] for other in rivals)
+        )
+        names.append(", ".join([pair, *(f"{key.rsplit('.', 1)[-1]} = {run.identity[key]}" for key in fields[:3])]))
     return names if len(set(names)) == len(names) else [f"{name} ({i})" for i, name in enumerate(names, 1)]
 
 

@@ -1,10 +1,10 @@
-"""The laws from runs to plain data: the content of summary.json."""
+"""The laws from runs to results."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,25 +15,60 @@ from isocompute_jax.fit.laws.chinchilla import (
     fit_chinchilla,
     parameters_of,
 )
+from isocompute_jax.fit.laws.chinchilla_results import (
+    ChinchillaFit,
+    ChinchillaResult,
+    LossPoints,
+    LossSurface,
+    Optimum,
+)
 from isocompute_jax.fit.laws.crossover import crossovers
-from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model
-from isocompute_jax.fit.laws.model_size import fit_model_size
-from isocompute_jax.fit.laws.options import LawOptions
+from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model, mean_score
+from isocompute_jax.fit.laws.law_options import LawOptions
+from isocompute_jax.fit.laws.model_size import MISFIT, fit_model_size
+from isocompute_jax.fit.laws.model_size_results import (
+    EqualData,
+    LinePoints,
+    ModelLine,
+    ModelSizeFit,
+    ModelSizeLaw,
+    ModelSizeResult,
+    PredictedSlope,
+    Resource,
+    SlopeBand,
+)
 from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
-from isocompute_jax.fit.laws.results import ChinchillaFit, ModelSizeFit
 from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
-from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, plain, versions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.read import RunCurve
 
 SLOPE_POINTS = 80
+LINE_POINTS = 2
+SURFACE_POINTS = 80
 BUDGETS = 9
 
 
-def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> dict[str, Any]:
-    """Fits the law of `options.analysis` to the runs: dicts, lists, strings, numbers and None only.
+@dataclasses.dataclass(frozen=True, eq=False)
+class LawAnalysis:
+    """A law fitted to runs.
+
+    Attributes:
+      options: the choices.
+      runs: as loaded.
+      warnings: what loading and fitting left out.
+      result: of the law that `options` names.
+    """
+
+    options: LawOptions
+    runs: tuple[RunCurve, ...]
+    warnings: tuple[str, ...]
+    result: ModelSizeResult | ChinchillaResult
+
+
+def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> LawAnalysis:
+    """Fits the law of `options.analysis` to the runs.
 
     Args:
       runs: as loaded.
@@ -43,20 +78,11 @@ def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawO
     Raises:
       InputError: the runs lack what the law needs, or nothing could be fitted.
     """
-    parts, more = _model_size(runs, options) if options.analysis == "model_size" else _chinchilla(runs, options)
-    return plain({
-        "schema_version": SCHEMA_VERSION,
-        "analysis": options.analysis,
-        "inputs": [input_row(run) for run in runs],
-        "flags": dataclasses.asdict(options),
-        "versions": versions(),
-        "seed": options.seed if options.analysis == "chinchilla" else None,  # the model-size law draws no numbers
-        "warnings": [*warnings, *more],
-        **parts,
-    })  # fmt: skip
+    result, more = _model_size(runs, options) if options.analysis == "model_size" else _chinchilla(runs, options)
+    return LawAnalysis(options, tuple(runs), (*warnings, *more), result)
 
 
-def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str, Any], list[str]]:
+def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSizeResult, list[str]]:
     points, warnings = model_size_points(runs, options)
     reward, weight = 1.0 - points.loss, _weights(points, options)
     columns = {"weight": weight, "run": points.run}
@@ -67,28 +93,25 @@ def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str
             f"({'; '.join(fit.left_out) or 'no point left out'}); a loss column needs --loss=metric"
         )
     data = (points.model_params, points.x, reward)
-    parts = {
-        "resource": {"kind": options.x, "unit": points.unit},
-        "law": _law(fit),
-        "models": _models(fit, points),
-        "slopes": _slopes(fit),
-        "crossovers": [dataclasses.asdict(c) for c in crossovers(fit)],
-        "intra_model": [_holdout(h) for h in intra_model(*data, **columns, share=1.0 - options.holdout)],
-        "inter_model": [
-            _holdout(h)
-            for h in inter_model(*data, **columns, held_out=options.held_out_models, anchors=options.anchors)
-        ],
-        "predictions": [
-            {"model_params": n, "k": dataclasses.asdict(fit.slope(n))}
-            for n in options.predict_params
-            if len(fit.model_params) > 1
-        ],
-        "reuse": dataclasses.asdict(reuse(*data, points.tau, run=points.run, threshold=options.most_reuse)),
-        "equal_data": [
-            dataclasses.asdict(row) for row in at_equal_data(*data, points.tau, points.problem_set_size, run=points.run)
-        ],
-    }
-    return parts, warnings + list(fit.left_out)
+    share = 1.0 - options.holdout
+    later = intra_model(*data, **columns, share=share)
+    equal_data = at_equal_data(*data, points.tau, points.problem_set_size, run=points.run)
+    result = ModelSizeResult(
+        resource=Resource(options.x, points.unit),
+        law=_law(fit),
+        models=_models(fit, points),
+        slopes=_slopes(fit),
+        crossovers=crossovers(fit),
+        intra_model=later,
+        inter_model=inter_model(*data, **columns, held_out=options.held_out_models, anchors=options.anchors),
+        predictions=tuple(PredictedSlope(n, fit.slope(n)) for n in options.predict_params if len(fit.model_params) > 1),
+        reuse=reuse(*data, points.tau, run=points.run, threshold=options.most_reuse),
+        equal_data=equal_data,
+        later=mean_score(later),
+        fitted_share=share,
+        reuse_ends=_reuse_ends(equal_data),
+    )
+    return result, warnings + list(fit.left_out)
 
 
 def _weights(points: Points, options: LawOptions) -> np.ndarray | None:
@@ -101,54 +124,65 @@ def _weights(points: Points, options: LawOptions) -> np.ndarray | None:
     return 1.0 / np.maximum(counts, 1.0)[member]
 
 
-def _law(fit: ModelSizeFit) -> dict[str, Any]:
-    names = ("k_max_error", "log_n0_error", "autocorrelation", "misfit", "sse", "r2", "status", "message")
-    estimates = {"k_max": dataclasses.asdict(fit.k_max), "n0": dataclasses.asdict(fit.n0)}
-    return estimates | {"num_points": int(fit.num_points.sum())} | {name: getattr(fit, name) for name in names}
+def _law(fit: ModelSizeFit) -> ModelSizeLaw:
+    return ModelSizeLaw(
+        k_max=fit.k_max,
+        n0=fit.n0,
+        num_points=int(fit.num_points.sum()),
+        k_max_error=fit.k_max_error,
+        log_n0_error=fit.log_n0_error,
+        autocorrelation=fit.autocorrelation,
+        misfit=fit.misfit,
+        sse=fit.sse,
+        r2=fit.r2,
+        status=fit.status,
+        message=fit.message,
+        departs=fit.misfit < MISFIT,
+    )
 
 
-def _models(fit: ModelSizeFit, points: Points) -> list[dict[str, Any]]:
+def _models(fit: ModelSizeFit, points: Points) -> tuple[ModelLine, ...]:
     names = ("model_params", "k", "intercept", "free_k", "free_k_error", "free_intercept", "first_x", "last_x")
-    rows = []
+    lines = []
     for index, size in enumerate(fit.model_params):
         own = (points.model_params == size) & (points.x > 0) & np.isfinite(points.loss)
         order = np.flatnonzero(own)[np.argsort(points.x[own], kind="stable")]
-        rows.append(
-            {name: getattr(fit, name)[index] for name in names}
-            | {"num_points": fit.num_points[index], "num_runs": len(np.unique(points.run[own]))}
-            | {"points": {"x": points.x[order], "loss": points.loss[order]}}
-        )
-    return rows
+        ends = np.geomspace(fit.first_x[index], fit.last_x[index], LINE_POINTS)
+        lines.append(ModelLine(
+            **{name: float(getattr(fit, name)[index]) for name in names},
+            num_points=int(fit.num_points[index]),
+            num_runs=len(np.unique(points.run[own])),
+            points=LinePoints(points.x[order], points.loss[order]),
+            drawn=LinePoints(ends, fit.loss(index, ends)),
+        ))  # fmt: skip
+    return tuple(lines)
 
 
-def _slopes(fit: ModelSizeFit) -> dict[str, Any]:
-    """k(N) with its 95% interval over a little more than the range of model sizes, for drawing; empty without a law."""
+def _slopes(fit: ModelSizeFit) -> SlopeBand:
     if len(fit.model_params) < 2:
-        return {"model_params": [], "k": [], "low": [], "high": []}
+        return SlopeBand(*np.empty((4, 0)))
     sizes = np.geomspace(fit.model_params[0] / 2, fit.model_params[-1] * 2, SLOPE_POINTS)
     found = [fit.slope(float(size)) for size in sizes]
-    return {
-        "model_params": sizes,
-        "k": [e.value for e in found],
-        "low": [e.low for e in found],
-        "high": [e.high for e in found],
-    }
+    return SlopeBand(sizes, *(np.array([getattr(e, end) for e in found]) for end in ("value", "low", "high")))
 
 
-def _holdout(holdout) -> dict[str, Any]:
-    x, reward, predicted = zip(*holdout.points, strict=True)
-    return dataclasses.asdict(holdout) | {"points": {"x": x, "reward": reward, "predicted": predicted}}
+def _reuse_ends(rows: Sequence[EqualData]) -> tuple[tuple[EqualData, EqualData], ...]:
+    ends = []
+    for size in dict.fromkeys(row.model_params for row in rows):
+        own = sorted((row for row in rows if row.model_params == size), key=lambda row: row.tau)
+        ends.append((own[0], own[-1]))
+    return tuple(ends)
 
 
-def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str, Any], list[str]]:
+def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ChinchillaResult, list[str]]:
     points, warnings = chinchilla_points(runs, options)
-    fits = [
+    fits = tuple(
         fit_chinchilla(
             points.model_params, points.x, points.loss, method=method, group=points.run, resamples=options.resamples,
             seed=options.seed,
         )
         for method in ("squares", "huber")
-    ]  # fmt: skip
+    )  # fmt: skip
     if all(fit.status == "failed" for fit in fits):
         raise InputError(
             f"--runs: the pre-training law cannot be fitted to {options.metric}: {fits[0].message} "
@@ -156,37 +190,43 @@ def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str
             "column needs --loss=metric"
         )
     kept = np.isfinite(points.loss) & (points.loss > 0) & (points.x > 0)
-    flops = np.sort(np.array(options.flops) if options.flops else _budgets(points, kept))
-    data = {"model_params": points.model_params[kept], "tokens": points.x[kept], "loss": points.loss[kept]}
-    parts = {
-        "points": data | {"run": points.run[kept].astype(int)},
-        "fits": [_chinchilla_fit(fit, data) for fit in fits],
-        "optimal": [_optimal(fit, c) for fit in fits for c in flops],
-    }
-    return parts, warnings + list(fits[0].left_out)
+    data = LossPoints(points.model_params[kept], points.x[kept], points.loss[kept], points.run[kept].astype(int))
+    flops = np.sort(np.array(options.flops) if options.flops else _budgets(data))
+    trusted = [fit for fit in fits if fit.exponent.identified]
+    result = ChinchillaResult(
+        points=data,
+        fits=fits,
+        optimal=tuple(_optimum(fit, float(c)) for fit in fits for c in flops),
+        surface=_surface(trusted[-1], data) if trusted else None,  # Huber where it is there
+    )
+    return result, warnings + list(fits[0].left_out)
 
 
-def _budgets(points: Points, kept: np.ndarray) -> np.ndarray:
-    flops = FLOPS_PER_PARAMETER_TOKEN * points.model_params[kept] * points.x[kept]
+def _budgets(points: LossPoints) -> np.ndarray:
+    flops = FLOPS_PER_PARAMETER_TOKEN * points.model_params * points.tokens
     return np.geomspace(flops.min(), flops.max(), BUDGETS)
 
 
-def _chinchilla_fit(fit: ChinchillaFit, data: dict[str, np.ndarray]) -> dict[str, Any]:
-    fields = {f.name: getattr(fit, f.name) for f in dataclasses.fields(fit) if f.name not in ("replicates", "left_out")}
-    fields |= {name: dataclasses.asdict(e) for name, e in fields.items() if dataclasses.is_dataclass(e)}
-    return fields | {"predicted": fit.loss(data["model_params"], data["tokens"])}
-
-
-def _optimal(fit: ChinchillaFit, flops: float) -> dict[str, Any]:
+def _optimum(fit: ChinchillaFit, flops: float) -> Optimum:
     """N*(C) and D*(C) with bootstrap intervals; without numbers where the allocation is not identified."""
-    row: dict[str, Any] = {"method": fit.method, "flops": flops, "identified": fit.exponent.identified}
-    names = ("model_params", "tokens")
     if not fit.exponent.identified:
-        blank = dict.fromkeys([f"{name}{end}" for name in names for end in ("", "_low", "_high")] + ["loss"])
-        return row | blank | {"note": fit.exponent.note}
-    best = compute_optimal(parameters_of(fit), flops)
-    for name, value, draws in zip(names, best, compute_optimal(fit.replicates, flops), strict=True):
-        draws = draws[np.isfinite(draws)]
-        low, high = np.percentile(draws, TAILS) if len(draws) else (np.nan, np.nan)
-        row |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    return row | {"loss": fit.loss(*best), "note": ""}
+        return Optimum(fit.method, flops, False, *[float("nan")] * 7, note=fit.exponent.note)
+    best = [float(value) for value in compute_optimal(parameters_of(fit), flops)]
+    ends = [_interval(draws) for draws in compute_optimal(fit.replicates, flops)]
+    loss = float(fit.loss(*best))
+    return Optimum(fit.method, flops, True, best[0], *ends[0], best[1], *ends[1], loss=loss, note="")
+
+
+def _interval(draws: np.ndarray) -> tuple[float, float]:
+    draws = draws[np.isfinite(draws)]
+    low, high = np.percentile(draws, TAILS) if len(draws) else (np.nan, np.nan)
+    return float(low), float(high)
+
+
+def _surface(fit: ChinchillaFit, points: LossPoints) -> LossSurface:
+    """The loss over the points' model sizes and tokens, and a factor of two around them."""
+    n, d = (
+        np.geomspace(values.min() / 2, values.max() * 2, SURFACE_POINTS)
+        for values in (points.model_params, points.tokens)
+    )
+    return LossSurface(n, d, fit.loss(n[None, :], d[:, None]))

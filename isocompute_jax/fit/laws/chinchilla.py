@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.laws import huber, squares
-from isocompute_jax.fit.laws.results import ChinchillaFit, Estimate
+from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit
+from isocompute_jax.fit.laws.results import Estimate
 
 Method = Literal["squares", "huber"]
 
@@ -69,16 +70,19 @@ def fit_chinchilla(
         messages.append("the search did not converge")
     if len(n) == NUM_PARAMETERS:
         messages.append("as many parameters as points")
+    e, a, b, alpha, beta = found.parameters
+    predicted = e + a / n**alpha + b / d**beta
     return ChinchillaFit(
         method=method,
         **estimates,
-        replicates=replicates,
         num_points=len(n),
         objective=found.objective,
-        r2=_r2(found.parameters, n, d, y, method),
-        left_out=left_out,
+        r2=_r2(predicted, y, method),
         status="warning" if messages else "ok",
         message="; ".join(messages),
+        predicted=predicted,
+        replicates=replicates,
+        left_out=left_out,
     )
 
 
@@ -176,9 +180,7 @@ def _limits(draws: np.ndarray, bounds: np.ndarray, lowest_loss: float, data) -> 
     return notes
 
 
-def _r2(parameters: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, method: Method) -> float:
-    e, a, b, alpha, beta = parameters
-    fitted = e + a / n**alpha + b / d**beta
+def _r2(fitted: np.ndarray, loss: np.ndarray, method: Method) -> float:
     y, fitted = (loss, fitted) if method == "squares" else (np.log(loss), np.log(fitted))
     total = float(np.sum((y - y.mean()) ** 2))
     return 1.0 - float(np.sum((y - fitted) ** 2)) / total if total > 0 else float("nan")
@@ -188,6 +190,6 @@ def _failed(method: Method, count: int, left_out: tuple[str, ...], message: str)
     none = Estimate(np.nan, np.nan, np.nan, False, message)
     fields = dict.fromkeys(FIELDS, none)
     return ChinchillaFit(
-        method=method, **fields, replicates=np.empty((0, NUM_PARAMETERS)), num_points=count, objective=np.nan,
-        r2=np.nan, left_out=left_out, status="failed", message=message,
+        method=method, **fields, num_points=count, objective=np.nan, r2=np.nan, status="failed", message=message,
+        predicted=np.full(count, np.nan), replicates=np.empty((0, NUM_PARAMETERS)), left_out=left_out,
     )  # fmt: skip

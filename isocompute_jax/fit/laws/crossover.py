@@ -8,7 +8,7 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.laws.model_size import CONFIDENCE
-from isocompute_jax.fit.laws.results import Crossover, ModelSizeFit
+from isocompute_jax.fit.laws.model_size_results import Crossover, ModelSizeFit
 
 
 def crossover(k1: float, e1: float, k2: float, e2: float) -> float:
@@ -47,6 +47,8 @@ def _pair(fit: ModelSizeFit, i: int, j: int) -> Crossover:
     message = "" if bounded else "the two slopes are not told apart, so the crossing has no bounds"
     if np.isnan(low):
         message = "no noise estimate"
+    with np.errstate(all="ignore"):  # a crossing may lie at 0 or beyond every number
+        loss = float(fit.loss(i, x))
     first = max(fit.first_x[i], fit.first_x[j])
     last = min(fit.last_x[i], fit.last_x[j])
     return Crossover(
@@ -59,6 +61,7 @@ def _pair(fit: ModelSizeFit, i: int, j: int) -> Crossover:
         better_after=float(fit.model_params[j if fit.k[j] > fit.k[i] else i]),
         status="warning" if message else "ok",
         message=message,
+        loss=loss,
     )
 
 

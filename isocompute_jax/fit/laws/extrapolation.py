@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from isocompute_jax.fit.laws.model_size import fit_model_size
-from isocompute_jax.fit.laws.results import Holdout, ModelSizeFit
+from isocompute_jax.fit.laws.model_size_results import Holdout, HoldoutScore, ModelSizeFit, ScoredPoints
 
 
 def first_part(x: np.ndarray, run: np.ndarray, *, share: float) -> np.ndarray:
@@ -103,6 +104,15 @@ def inter_model(
     return tuple(found)
 
 
+def mean_score(holdouts: Sequence[Holdout]) -> HoldoutScore | None:
+    """The score of all scored points together; None without any."""
+    if not holdouts:
+        return None
+    counts = [holdout.num_scored for holdout in holdouts]
+    errors = [(holdout.reward_error, holdout.unchanged_error) for holdout in holdouts]
+    return HoldoutScore(*(float(mean) for mean in np.average(errors, axis=0, weights=counts)))
+
+
 def _scorable(x: np.ndarray, reward: np.ndarray) -> np.ndarray:
     return np.isfinite(x) & np.isfinite(reward) & (x > 0) & (reward < 1)
 
@@ -128,5 +138,5 @@ def _score(fit: ModelSizeFit, size, level, k, data, known, rest, measured_k) -> 
         unchanged_error=float(np.mean(np.abs(last - reward[rows]))),
         predicted_k=fit.slope(float(size)),
         measured_k=float(measured_k),
-        points=tuple(zip(x[rows].tolist(), reward[rows].tolist(), predicted.tolist(), strict=True)),
+        points=ScoredPoints(x[rows], reward[rows], predicted),
     )

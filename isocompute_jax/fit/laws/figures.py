@@ -1,8 +1,10 @@
-"""Pictures of the laws, drawn from summary.json's content."""
+"""Pictures of the laws, drawn from their results."""
 
 from __future__ import annotations
 
+import math
 import pathlib
+import typing
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from isocompute_jax.fit.laws.analysis import LawAnalysis
+from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
 from isocompute_jax.fit.laws.findings import METHODS
+from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
+from isocompute_jax.fit.laws.quotes import known
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,
@@ -27,69 +33,69 @@ from isocompute_jax.fit.report.figures.style import (
 )
 from isocompute_jax.fit.report.wording import scale
 
-Summary = dict[str, Any]
 MOST_LABELLED = 10
 
 
-def draw_law_figures(summary: Summary, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+def draw_law_figures(analysis: LawAnalysis, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
     """Draws every picture of the law that the data allow as NAME.svg and NAME.png; returns name -> SVG path."""
     model_size = {"lines": model_lines, "slopes": slopes, "holdout": holdout}
-    drawings = model_size if summary["analysis"] == "model_size" else {"prediction": prediction, "optimal": optimal}
-    named = {f"{summary['analysis']}_{name}": draw for name, draw in drawings.items()}
-    prefix = len(summary["analysis"]) + 1
-    return {name[prefix:]: path for name, path in draw_all(named, summary, out_dir).items()}
+    kind = analysis.options.analysis
+    drawings = model_size if kind == "model_size" else {"prediction": prediction, "optimal": optimal}
+    named = {f"{kind}_{name}": draw for name, draw in drawings.items()}
+    return {name.removeprefix(f"{kind}_"): path for name, path in draw_all(named, analysis, out_dir).items()}
 
 
-def model_lines(summary: Summary) -> Figure:
+def model_lines(analysis: LawAnalysis) -> Figure:
     """Loss against X on logarithmic axes, with the law's line for each model size."""
+    result = _model_size(analysis)
     figure, (axes,) = panels(height=4.2)
-    colours = _colours(summary)
-    for row in summary["models"]:
-        colour = colours[row["model_params"]]
-        x, loss = np.array(row["points"]["x"]), np.array(row["points"]["loss"])
-        axes.scatter(x, loss, s=14, color=colour, alpha=0.65, linewidths=0, zorder=3)
-        ends = np.array([row["first_x"], row["last_x"]])
-        axes.plot(ends, _line(row, ends), color=colour, linewidth=1.8, zorder=4)
-    for row in summary["crossovers"]:
-        if row["inside"]:
-            by_size = {m["model_params"]: m for m in summary["models"]}
-            y = _line(by_size[row["smaller"]], np.array([row["x"]]))
-            axes.plot(row["x"], y, "o", color="none", markeredgecolor=INK, markersize=9, zorder=5)
-    axes.set(xlabel=_resource(summary), ylabel=_loss(summary))
+    colours = _model_colours(result)
+    for line in result.models:
+        colour = colours[line.model_params]
+        axes.scatter(line.points.x, line.points.loss, s=14, color=colour, alpha=0.65, linewidths=0, zorder=3)
+        axes.plot(line.drawn.x, line.drawn.loss, color=colour, linewidth=1.8, zorder=4)
+    for row in result.crossings_inside:
+        axes.plot(row.x, row.loss, "o", color="none", markeredgecolor=INK, markersize=9, zorder=5)
+    options = analysis.options
+    unit = result.resource.unit
+    axes.set(
+        xlabel=f"training compute X, {unit}" if result.resource.kind == "compute" else f"data X, {unit}",
+        ylabel=f"1 - {options.metric}" if options.loss == "one_minus_metric" else options.metric,
+    )
     log_axis(axes)
     log_axis(axes, "y")
     _size_legend(figure, colours)
     return figure
 
 
-def slopes(summary: Summary) -> Figure | None:
+def slopes(analysis: LawAnalysis) -> Figure | None:
     """k(N): the models' own slopes with 95% intervals, and the law with its region."""
-    curve = summary["slopes"]
-    if not curve["model_params"]:
+    result = _model_size(analysis)
+    band, law = result.slopes, result.law
+    if not len(band.model_params):
         return None
     figure, (axes,) = panels(height=3.8)
-    law = summary["law"]
-    if curve["low"][0] is not None:
-        axes.fill_between(curve["model_params"], curve["low"], curve["high"], color=PALE, linewidth=0)
-    trusted = law["k_max"]["identified"] and law["n0"]["identified"]
-    axes.plot(curve["model_params"], curve["k"], color=PALETTE(0.25), linewidth=1.8, linestyle="-" if trusted else "--")
-    for row in summary["models"]:
-        error = 2 * row["free_k_error"] if row["free_k_error"] is not None else 0.0
-        axes.errorbar(row["model_params"], row["free_k"], yerr=error, fmt="o", color=INK, markersize=6, capsize=3)
-    for row in summary["inter_model"]:
-        k, n = row["predicted_k"], row["model_params"]
-        if k["low"] is not None:
-            axes.vlines(n * 1.06, k["low"], k["high"], color=QUIET, linewidth=2)
-        axes.plot(n * 1.06, k["value"], "D", color="white", markeredgecolor=INK, markersize=7)
+    if math.isfinite(band.low[0]):
+        axes.fill_between(band.model_params, band.low, band.high, color=PALE, linewidth=0)
+    looks = "-" if law.identified else "--"
+    axes.plot(band.model_params, band.k, color=PALETTE(0.25), linewidth=1.8, linestyle=looks)
+    for line in result.models:
+        error = 2 * (known(line.free_k_error) or 0.0)
+        axes.errorbar(line.model_params, line.free_k, yerr=error, fmt="o", color=INK, markersize=6, capsize=3)
+    for row in result.inter_model:
+        k, n = row.predicted_k, row.model_params
+        if math.isfinite(k.low):
+            axes.vlines(n * 1.06, k.low, k.high, color=QUIET, linewidth=2)
+        axes.plot(n * 1.06, k.value, "D", color="white", markeredgecolor=INK, markersize=7)
+    label = "law, 95% region" if law.identified else "law, not identified"
     handles = [
         Line2D([], [], color=INK, marker="o", linestyle="", label="own slope ± 2 s.e."),
-        Line2D([], [], color=PALETTE(0.25), linestyle="-" if trusted else "--", label="law, 95% region"
-               if trusted else "law, not identified"),
-    ]  # fmt: skip
-    if law["k_max"]["identified"]:
-        axes.axhline(law["k_max"]["value"], color=QUIET, linewidth=1, linestyle=DASHED)
+        Line2D([], [], color=PALETTE(0.25), linestyle=looks, label=label),
+    ]
+    if law.k_max.identified:
+        axes.axhline(law.k_max.value, color=QUIET, linewidth=1, linestyle=DASHED)
         handles.append(Line2D([], [], color=QUIET, linestyle=DASHED, label="k_max"))
-    if summary["inter_model"]:
+    if result.inter_model:
         handles.append(Line2D([], [], color="none", marker="D", markeredgecolor=INK, label="predicted from smaller"))
     axes.set(xscale="log", xlabel="parameters N", ylabel="slope k(N)")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
@@ -97,80 +103,76 @@ def slopes(summary: Summary) -> Figure | None:
     return figure
 
 
-def holdout(summary: Summary) -> Figure | None:
+def holdout(analysis: LawAnalysis) -> Figure | None:
     """Predicted against measured reward of evaluations that were not fitted."""
-    kinds = {"later evaluations": summary["intra_model"], "a larger model": summary["inter_model"]}
+    result, options = _model_size(analysis), analysis.options
+    kinds = {"later evaluations": result.intra_model, "a larger model": result.inter_model}
     kinds = {name: rows for name, rows in kinds.items() if rows}
     if not kinds:
         return None
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     panels = figure.subplots(1, len(kinds), squeeze=False, sharex=True, sharey=True)[0]
-    colours = _colours(summary)
+    colours = _model_colours(result)
+    reward = options.metric if options.loss == "one_minus_metric" else f"1 - {options.metric}"
     for axes, (name, rows) in zip(panels, kinds.items(), strict=True):
         for row in rows:
-            x, y = row["points"]["reward"], row["points"]["predicted"]
-            axes.scatter(x, y, s=16, color=colours[row["model_params"]], linewidths=0, alpha=0.8, zorder=3)
+            colour = colours[row.model_params]
+            axes.scatter(row.points.reward, row.points.predicted, s=16, color=colour, linewidths=0, alpha=0.8, zorder=3)
         axes.axline((0, 0), slope=1, color=QUIET, linewidth=1, linestyle=DASHED)
         axes.set_title(name, loc="left", fontweight="bold")
-        axes.set(xlabel=f"measured {_reward(summary)}")
-    every = [v for rows in kinds.values() for row in rows for v in row["points"]["reward"] + row["points"]["predicted"]]
-    margin = 0.05 * (max(every) - min(every) or 1.0)
-    limits = min(every) - margin, max(every) + margin
+        axes.set(xlabel=f"measured {reward}")
+    scored = [row.points for rows in kinds.values() for row in rows]
+    limits = _limits(*(values for points in scored for values in (points.reward, points.predicted)))
     panels[0].set(ylabel="predicted", xlim=limits, ylim=limits)
     _size_legend(figure, colours)
     return figure
 
 
-def prediction(summary: Summary) -> Figure:
+def prediction(analysis: LawAnalysis) -> Figure:
     """Predicted against measured loss, one panel per method."""
+    result = _chinchilla(analysis)
     figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
-    fits = [fit for fit in summary["fits"] if fit["status"] != "failed"]
+    fits = [fit for fit in result.fits if fit.status != "failed"]
     panels = figure.subplots(1, len(fits), squeeze=False, sharex=True, sharey=True)[0]
-    points = summary["points"]
-    colours = _colours(summary)
-    shades = [colours[n] for n in points["model_params"]]
+    points = result.points
+    colours = shades(points.model_params.tolist())
+    marks = [colours[n] for n in points.model_params.tolist()]
     for axes, fit in zip(panels, fits, strict=True):
-        axes.scatter(points["loss"], fit["predicted"], s=16, c=shades, linewidths=0, alpha=0.85, zorder=3)
+        axes.scatter(points.loss, fit.predicted, s=16, c=marks, linewidths=0, alpha=0.85, zorder=3)
         axes.axline((1, 1), slope=1, color=QUIET, linewidth=1, linestyle=DASHED)
-        axes.set_title(METHODS[fit["method"]], loc="left", fontweight="bold")
+        axes.set_title(METHODS[fit.method], loc="left", fontweight="bold")
         axes.set(xlabel="measured loss L")
-    every = points["loss"] + [v for fit in fits for v in fit["predicted"]]
-    margin = 0.05 * (max(every) - min(every) or 1.0)
-    panels[0].set(ylabel="loss of the law", xlim=(min(every) - margin, max(every) + margin),
-                  ylim=(min(every) - margin, max(every) + margin))  # fmt: skip
+    limits = _limits(points.loss, *(fit.predicted for fit in fits))
+    panels[0].set(ylabel="loss of the law", xlim=limits, ylim=limits)
     _size_legend(figure, colours)
     return figure
 
 
-def optimal(summary: Summary) -> Figure | None:
+def optimal(analysis: LawAnalysis) -> Figure | None:
     """Lines of equal loss over N and D, the points, and the compute-optimal path; where it is identified."""
-    fits = [fit for fit in summary["fits"] if fit["exponent"]["identified"]]
-    if not fits:
+    result = _chinchilla(analysis)
+    surface, points = result.surface, result.points
+    if surface is None:
         return None
-    fit = fits[-1]  # Huber where it is there: outliers move its lines least
     figure, (axes,) = panels(height=4.2)
-    points = summary["points"]
-    n = np.geomspace(min(points["model_params"]) / 2, max(points["model_params"]) * 2, 80)
-    d = np.geomspace(min(points["tokens"]) / 2, max(points["tokens"]) * 2, 80)
-    e, a, b, alpha, beta = (fit[name]["value"] for name in ("e", "a", "b", "alpha", "beta"))
-    loss = e + a / n[None, :] ** alpha + b / d[:, None] ** beta
-    levels = np.quantile(loss, np.linspace(0.05, 0.95, 9))
+    n, d = surface.model_params, surface.tokens
+    levels = np.quantile(surface.loss, np.linspace(0.05, 0.95, 9))
     # scales first: labels are placed on the axes as they stand
     axes.set(
         xscale="log", yscale="log", xlabel="parameters N", ylabel="tokens D", xlim=(n[0], n[-1]), ylim=(d[0], d[-1])
     )
-    lines = axes.contour(n, d, loss, levels=levels, colors=QUIET, linewidths=0.9)
+    lines = axes.contour(n, d, surface.loss, levels=levels, colors=QUIET, linewidths=0.9)
     axes.clabel(lines, fmt="%.3g", fontsize=9, colors=INK)
-    axes.scatter(points["model_params"], points["tokens"], s=18, color=PALETTE(0.5), linewidths=0, zorder=3)
+    axes.scatter(points.model_params, points.tokens, s=18, color=PALETTE(0.5), linewidths=0, zorder=3)
     looks = {
         "squares": {"color": PALETTE(0.3), "linewidth": 4, "alpha": 0.45},
         "huber": {"color": INK, "linewidth": 1.5},
     }
-    for row in fits:
-        path = [r for r in summary["optimal"] if r["method"] == row["method"]]
-        n_star, d_star = ([r[name] for r in path] for name in ("model_params", "tokens"))
-        label = f"compute-optimal ({METHODS[row['method']]})"
-        axes.plot(n_star, d_star, zorder=4, label=label, **looks[row["method"]])
+    for method, look in looks.items():
+        path = result.path(method)
+        if path:
+            label = f"compute-optimal ({METHODS[method]})"
+            axes.plot([row.model_params for row in path], [row.tokens for row in path], zorder=4, label=label, **look)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
         axis.set_minor_formatter(NullFormatter())
@@ -178,32 +180,24 @@ def optimal(summary: Summary) -> Figure | None:
     return figure
 
 
-def _line(row: dict[str, Any], x: np.ndarray) -> np.ndarray:
-    return np.exp(row["intercept"] - row["k"] * np.log(x))
+def _model_size(analysis: LawAnalysis) -> ModelSizeResult:
+    return typing.cast(ModelSizeResult, analysis.result)
 
 
-def _resource(summary: Summary) -> str:
-    kind, unit = summary["resource"]["kind"], summary["resource"]["unit"]
-    return f"training compute X, {unit}" if kind == "compute" else f"data X, {unit}"
+def _chinchilla(analysis: LawAnalysis) -> ChinchillaResult:
+    return typing.cast(ChinchillaResult, analysis.result)
 
 
-def _reward(summary: Summary) -> str:
-    metric = summary["flags"]["metric"]
-    return metric if summary["flags"]["loss"] == "one_minus_metric" else f"1 - {metric}"
+def _limits(*values: np.ndarray) -> tuple[float, float]:
+    """Of both axes: all values, and a margin around them."""
+    low, high = min(v.min() for v in values), max(v.max() for v in values)
+    margin = 0.05 * (high - low or 1.0)
+    return low - margin, high + margin
 
 
-def _loss(summary: Summary) -> str:
-    metric = summary["flags"]["metric"]
-    return f"1 - {metric}" if summary["flags"]["loss"] == "one_minus_metric" else metric
-
-
-def _colours(summary: Summary) -> dict[float, Any]:
+def _model_colours(result: ModelSizeResult) -> dict[float, Any]:
     """model_params -> colour, ordered by ln N."""
-    if summary["analysis"] == "model_size":
-        sizes = [row["model_params"] for row in summary["models"]]
-    else:
-        sizes = sorted(set(summary["points"]["model_params"]))
-    return shades(sizes)
+    return shades([line.model_params for line in result.models])
 
 
 def _size_legend(figure: Figure, colours: dict[float, Any]) -> None:

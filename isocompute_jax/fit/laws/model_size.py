@@ -1,8 +1,8 @@
 """The model-size law of RL post-training: ln L = -k(N) ln X + E(N), with a slope k(N) that saturates.
 
-Source: arXiv 2509.25300 (REFERENCE section 5). The paper gives k(N) = k_max / (1 + N0 / N) and no law for E(N): here,
-as in its authors' own analysis, every model size has a free intercept E. A model that was not measured therefore has
-a predicted slope but no predicted level.
+Source: arXiv 2509.25300 (docs/method.md, Model-size law). The paper gives k(N) = k_max / (1 + N0 / N) and no law for
+E(N): here, as in its authors' own analysis, every model size has a free intercept E. A model that was not measured
+therefore has a predicted slope but no predicted level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from isocompute_jax.fit.laws.results import Estimate, ModelSizeFit
+from isocompute_jax.fit.laws.model_size_results import ModelSizeFit
+from isocompute_jax.fit.laws.results import Estimate
 
 MARGIN = 1e3
 """N0 is searched from the smallest model / margin to the largest model x margin."""

@@ -1,44 +1,19 @@
 """Data reuse: does going through the same problems again and again show in the loss?
 
 tau = D_total / D_unique, the number of times that each problem has been used, is the number of epochs C / (n D). arXiv
-2509.25300 sees no significant degradation up to about tau = 25 (REFERENCE section 5).
+2509.25300 sees no significant degradation up to about tau = 25 (docs/method.md, Data reuse).
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.laws.model_size import CONFIDENCE, autocorrelation
-from isocompute_jax.fit.laws.results import ReuseFit
+from isocompute_jax.fit.laws.model_size_results import EqualData, ReuseFit
 
 MOST_REUSE = 25.0
 """Reuse up to which the paper sees no significant degradation."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EqualData:
-    """The loss of one model trained on problem sets of different size, read off at the same X.
-
-    Attributes:
-      model_params: parameters N.
-      x: where the loss is read off: the largest X that every problem set reaches.
-      problem_set_size: D, unique problems.
-      tau: epochs at x, mean over runs.
-      loss: 1 - reward at x by interpolation in ln X, mean over runs.
-      error: its standard error over runs; NaN with one run.
-      num_runs: runs with this D.
-    """
-
-    model_params: float
-    x: float
-    problem_set_size: float
-    tau: float
-    loss: float
-    error: float
-    num_runs: int
 
 
 def reuse(

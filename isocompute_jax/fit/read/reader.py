@@ -19,7 +19,7 @@ from isocompute_jax.fit.read.checked_rows import Collector
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
-from isocompute_jax.fit.read.run_directory import NOT_SWEPT, read_directory
+from isocompute_jax.fit.read.run_directory import read_directory
 from isocompute_jax.fit.read.sources import Sources, find_sources
 from isocompute_jax.fit.read.table_files import open_table
 from isocompute_jax.fit.read.table_layout import (
@@ -32,6 +32,7 @@ from isocompute_jax.fit.read.table_layout import (
     unnamed,
 )
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
 from isocompute_jax.records.run_files import EVAL
 
 EXTRAS_BYTES = 100_000_000
@@ -92,10 +93,10 @@ class _Reader:
         self._tables = 0
         self._said_large: set[pathlib.Path] = set()
 
-    def _curve(self, readings: Readings, source: Source, swept: Mapping[str, object], *, finished: bool) -> RunCurve:
+    def _curve(self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool) -> RunCurve:
         single = self._options.single_points
         return make_curve(
-            readings, source, self._notices, metric=self._options.metric, swept=swept, finished=finished,
+            readings, source, self._notices, metric=self._options.metric, identity=identity, finished=finished,
             single_points=single,
         )  # fmt: skip
 
@@ -107,7 +108,7 @@ class _Reader:
             self._notices.finding(path, "run directory", str(error))
             return
         for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
-            curve = self._curve(readings, source, run.swept, finished=run.finished)
+            curve = self._curve(readings, source, run.identity, finished=run.finished)
             self.curves.append(curve)
             self.seeded.append(True)
             if not run.finished:
@@ -120,10 +121,10 @@ class _Reader:
         name = path.name.removesuffix(".gz").rpartition(".")[0]
         for source, readings in self._readings(path, advance, name=name, facts=None):
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
-            swept: dict[str, object] = {} if known else {"run": readings.run}
-            curve = self._curve(readings, source, swept, finished=True)
-            facts = {key: value for key, value in dataclasses.asdict(curve.facts).items() if key not in NOT_SWEPT}
-            self.curves.append(dataclasses.replace(curve, swept=facts | swept))
+            own: dict[str, object] = {} if known else {"run": readings.run}
+            curve = self._curve(readings, source, own, finished=True)
+            facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
+            self.curves.append(dataclasses.replace(curve, identity=facts | own))
             self.seeded.append("seed" in readings.facts)
 
     def _readings(
@@ -264,7 +265,7 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
     groups: dict[str, list[int]] = {}
     for i, curve in enumerate(curves):
         facts = dataclasses.replace(curve.facts, seed=0, num_steps=0)
-        groups.setdefault(repr((facts, sorted(curve.swept.items(), key=str))), []).append(i)
+        groups.setdefault(repr((facts, sorted(curve.identity.items(), key=str))), []).append(i)
     numbered = list(curves)
     for members in groups.values():
         unknown = sorted((i for i in members if not seeded[i]), key=lambda i: curves[i].run)

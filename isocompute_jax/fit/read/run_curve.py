@@ -31,8 +31,8 @@ class RunCurve:
       source: file that it was read from.
       sha256: hash of that file.
       facts: group_size, problems_per_batch, seed, ... (0 where nothing says).
-      swept: what tells configurations apart: flattened config.json without what identifies the run, or a table's facts;
-        equal for the seeds of one configuration.
+      identity: what tells configurations apart, equal for the seeds of one (see `records.identity`); of a table, its
+        facts.
       finished: whether the run is done.
       compute: [E] in the unit that was asked for (rollouts, tokens, GPU-hours or steps), increasing; 0 is the base
         model.
@@ -44,7 +44,7 @@ class RunCurve:
     source: str
     sha256: str
     facts: RunFacts
-    swept: dict[str, Any]
+    identity: dict[str, Any]
     finished: bool
     compute: np.ndarray
     columns: dict[str, np.ndarray]
@@ -84,7 +84,7 @@ def make_curve(
     notices: Notices,
     *,
     metric: str,
-    swept: Mapping[str, Any],
+    identity: Mapping[str, Any],
     finished: bool,
     single_points: bool = False,
 ) -> RunCurve:
@@ -128,7 +128,7 @@ def make_curve(
         source=str(source.path),
         sha256=source.sha256,
         facts=RunFacts(**{field.name: readings.facts.get(field.name, 0) for field in dataclasses.fields(RunFacts)}),
-        swept=dict(swept),
+        identity=dict(identity),
         finished=finished,
         compute=axis,
         columns=columns,

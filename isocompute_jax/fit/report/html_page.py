@@ -7,12 +7,12 @@ import dataclasses
 import html
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import jinja2
 
+from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.findings import law_headline
-from isocompute_jax.fit.laws.report import law_title
+from isocompute_jax.fit.laws.law_sections import law_title
 from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.findings.answers import Answer, answers
 from isocompute_jax.fit.report.provenance import versions
@@ -97,17 +97,17 @@ def render_report(
     )
 
 
-def render_law_report(summary: dict[str, Any], sections: Sequence[Section]) -> str:
-    """The HTML text of a law's analysis, from its summary and its sections (see `laws.report.law_sections`)."""
+def render_law_report(analysis: LawAnalysis, sections: Sequence[Section]) -> str:
+    """The HTML text of a law's analysis, from its result and its sections (see `law_sections`)."""
     return _render(
         Page(
-            analysis=summary["analysis"],
-            title=law_title(summary),
-            headline=law_headline(summary),
+            analysis=analysis.options.analysis,
+            title=law_title(analysis.options),
+            headline=law_headline(analysis),
             answers=(),
-            warnings=summary["warnings"],
-            num_runs=len(summary["inputs"]),
-            settings=f"metric {summary['flags']['metric']}",
+            warnings=analysis.warnings,
+            num_runs=len(analysis.runs),
+            settings=f"metric {analysis.options.metric}",
         ),
         sections,
     )

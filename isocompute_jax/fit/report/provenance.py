@@ -1,14 +1,11 @@
-"""What every summary.json says alike: its schema, what was read, with which versions; and plain data for JSON."""
+"""What every summary.json says alike: its schema, what was read, with which versions."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import math
 import platform
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from isocompute_jax import __version__
 
@@ -35,18 +32,3 @@ def input_row(run: RunCurve) -> dict[str, Any]:
         "evaluations": len(run.compute),
         "max_compute": run.compute[-1],
     }
-
-
-def plain(value: Any) -> Any:
-    """Plain Python for JSON: NumPy scalars and arrays unpacked, NaN and infinity as None."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

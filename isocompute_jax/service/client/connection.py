@@ -64,7 +64,7 @@ class Endpoint:
         Args:
           timeout: in seconds.
           tensors: list the model's tensors too.
-          session: who asks; while the one whose weights serve goes on asking, others keep away.
+          session: who asks; while the one whose weights serve keeps asking, others keep away.
           release: it is the last time.
         """
         return await self._stub.Status(
@@ -80,7 +80,7 @@ class Endpoint:
 
         Args:
           push: what, and how.
-          sent: called after every message, to see that it goes on.
+          sent: called after every message, as a sign of progress.
         """
         while len(self._push_channels) < push.calls:
             self._push_channels.append(self._connect())

@@ -61,7 +61,7 @@ class BadReplyError(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class Group:
+class PendingGroup:
     """A group on its way.
 
     Attributes:
@@ -125,8 +125,8 @@ class Dispatcher:
         self._deliver = deliver
         self._on_failure = on_failure
         self._parcel: Parcel | None = None
-        self._queue: collections.deque[Group] = collections.deque()
-        self._running: dict[asyncio.Task, tuple[Member, Group]] = {}
+        self._queue: collections.deque[PendingGroup] = collections.deque()
+        self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
         self._changed = asyncio.Event()
         self._nonce = secrets.token_hex(4)
         self._groups = 0
@@ -149,7 +149,7 @@ class Dispatcher:
         """Queues groups."""
         for request in requests:
             self._groups += 1
-            self._queue.append(Group(request, lane, self._groups))
+            self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
     async def distribute(self, parcel: Parcel) -> None:
@@ -225,11 +225,11 @@ class Dispatcher:
         current = member.weights is self._parcel if self._in_flight == "abort" else member.weights is not None
         return member.up and current and not member.suspect and member.has_room
 
-    def _name(self, group: Group) -> str:
+    def _name(self, group: PendingGroup) -> str:
         """A name that no other call has: a server may not have noticed yet that the last one is over."""
         return f"{self._nonce}/{group.lane}/{group.request.step}/{group.number}.{group.attempts}"
 
-    async def _sample(self, member: Member, group: Group) -> None:
+    async def _sample(self, member: Member, group: PendingGroup) -> None:
         """One call for a group.
 
         Raises:
@@ -258,7 +258,7 @@ class Dispatcher:
         if len(group.finished) != group.request.group_size:
             raise BadReplyError(f"{len(group.finished)} of {group.request.group_size} rollouts came")
 
-    def _keep(self, group: Group, message: pb.Completion, version: int | None) -> None:
+    def _keep(self, group: PendingGroup, message: pb.Completion, version: int | None) -> None:
         """Checks one finished rollout and keeps it."""
         try:
             completion = convert.message_to_completion(message)
@@ -299,7 +299,7 @@ class Dispatcher:
             self._on_lost(member, group, error)
         self._dispatch()
 
-    def _on_lost(self, member: Member, group: Group, error: BaseException) -> None:
+    def _on_lost(self, member: Member, group: PendingGroup, error: BaseException) -> None:
         """Queues a lost group again, before all others; or ends the run."""
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
         said = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
@@ -362,7 +362,7 @@ class Dispatcher:
         )
         return (
             f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
-            "or mend config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
+            "or correct config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
             "cert_file and key_file too"
         )
 

@@ -43,7 +43,7 @@ class RemoteSampler:
       session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
       in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
         new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
-        `wait` finishes them first; `continue` and `recompute` go on with the new weights and the old, or new, cache.
+        `wait` finishes them first; `continue` and `recompute` continue with the new weights and the old, or new, cache.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.

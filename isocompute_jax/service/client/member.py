@@ -37,7 +37,7 @@ FATAL = {
     grpc.StatusCode.PERMISSION_DENIED: "refuses the token of config.service.token_file",
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
 }
-"""What no retry mends, and how it is said."""
+"""What no retry can fix, and the message for it."""
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
 
@@ -318,7 +318,7 @@ class Member:
         self._progress = time.monotonic()
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
-        """What no retry mends, and the remedy."""
+        """The message for what no retry can fix."""
         if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token_file:
             return "needs a token, and none was given: set config.service.token_file"
         return FATAL[error.code()]

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Literal
 
-from isocompute_jax.options import option
+from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
@@ -15,35 +15,50 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 @dataclasses.dataclass(frozen=True)
 class ServiceConfig:
-    """The sampler service that a run samples from; without endpoints it samples in its own process.
+    """The sampler service that a run samples from; without endpoints it samples in its own process."""
 
-    Attributes:
-      endpoints: `host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.
-      token_file: file that holds the token for weight updates; empty for none.
-      ca_file: PEM certificates of the authority that signed the servers'; given, connections use TLS.
-      cert_file: PEM certificate of this client, for mutual TLS.
-      key_file: PEM key of this client.
-      push: how weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC, `auto` shared
-        where a server can read what the learner writes, streamed elsewhere.
-      shared_dir: /dev/shm, or a folder on shared storage that every server sees under this path. Streamed weights too
-        are laid out here first: it needs room for two copies of what this host sends.
-      streams: parallel streams per endpoint of a streamed push.
-      recompute_cache: after an update in flight, keys and values are computed anew instead of kept (PipelineRL keeps).
-      stall_s: an endpoint that has work and draws no token, or does not answer, for so many seconds is taken out.
-      wait_s: with every endpoint gone, the run waits so many seconds; then it checkpoints and stops.
-    """
+    endpoints: str = option(
+        "", "`host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.", identity=False
+    )
+    token_file: str = option("", "File that holds the token for weight updates; empty for none.", identity=False)
+    ca_file: str = option(
+        "",
+        "PEM certificates of the authority that signed the servers'; given, connections use TLS.",
+        identity=False,
+    )
+    cert_file: str = option("", "PEM certificate of this client, for mutual TLS.", identity=False)
+    key_file: str = option("", "PEM key of this client.", identity=False)
+    push: Literal["auto", "shared", "stream"] = option(
+        "auto",
+        "How weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC, `auto` shared where "
+        "a server can read what the learner writes, streamed elsewhere.",
+        identity=False,
+    )
+    shared_dir: str = option(
+        "/dev/shm",
+        "/dev/shm, or a folder on shared storage that every server sees under this path. Streamed weights too are laid "
+        "out here first: it needs room for two copies of what this host sends.",
+        identity=False,
+    )
+    streams: int = option(2, "Parallel streams per endpoint of a streamed push.", low=1, identity=False)
+    recompute_cache: bool = option(
+        False, "After an update in flight, keys and values are computed anew instead of kept (PipelineRL keeps)."
+    )
+    stall_s: float = option(
+        60.0,
+        "An endpoint that has work and draws no token, or does not answer, for so many seconds is taken out.",
+        low=0.001,
+        identity=False,
+    )
+    wait_s: float = option(
+        1800.0,
+        "With every endpoint gone, the run waits so many seconds; then it checkpoints and stops.",
+        low=0,
+        identity=False,
+    )
 
-    endpoints: str = option("", identity=False)
-    token_file: str = option("", identity=False)
-    ca_file: str = option("", identity=False)
-    cert_file: str = option("", identity=False)
-    key_file: str = option("", identity=False)
-    push: Literal["auto", "shared", "stream"] = option("auto", identity=False)
-    shared_dir: str = option("/dev/shm", identity=False)
-    streams: int = option(2, identity=False)
-    recompute_cache: bool = False
-    stall_s: float = option(60.0, identity=False)
-    wait_s: float = option(1800.0, identity=False)
+    def __post_init__(self) -> None:
+        check(self, "config.service.")
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -69,9 +84,6 @@ class ServiceConfig:
                 not self.targets or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
                 f"shared_dir = {self.shared_dir!r}: not a folder that can be written; weights are laid out there",
             ),
-            (self.streams >= 1, f"streams = {self.streams} must be at least 1"),
-            (self.stall_s > 0, f"stall_s = {self.stall_s} must be above 0"),
-            (self.wait_s >= 0, f"wait_s = {self.wait_s} must be 0 or more"),
         ):
             if not passed:
                 raise InputError(f"config.service.{message}")

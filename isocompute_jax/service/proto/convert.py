@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, FinishReason
-from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
 FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
@@ -86,12 +86,11 @@ def message_to_completion(message: pb.Completion) -> Completion:
         )
     if message.finish_reason not in FINISHED:
         raise ValueError(f"completion {message.index} has the unknown finish_reason {message.finish_reason}")
-    return Completion(
-        tokens=np.array(message.tokens, np.int32),
-        logprobs=np.array(message.logprobs, np.float32),
-        mask=np.ones(length, bool),
-        policy_versions=np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
-        finish_reason=FINISHED[message.finish_reason],
+    return Completion.drawn(
+        np.array(message.tokens, np.int32),
+        np.array(message.logprobs, np.float32),
+        np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
+        FINISHED[message.finish_reason],
     )
 
 
@@ -107,14 +106,6 @@ def tensors_to_messages(tensors: Iterable[TensorSpec]) -> list[pb.Tensor]:
     return [pb.Tensor(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in tensors]
 
 
-def messages_to_tensors(messages: Iterable[pb.Tensor]) -> tuple[TensorSpec, ...]:
-    """The tensors of a model.
-
-    Raises:
-      ValueError: names the tensor whose dtype cannot travel.
-    """
-    tensors = tuple(TensorSpec(message.name, message.dtype, tuple(message.shape)) for message in messages)
-    for tensor in tensors:
-        if tensor.dtype not in DTYPE_BYTES:
-            raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, not one of {', '.join(DTYPE_BYTES)}")
-    return tensors
+def box_to_message(box: Box, index: Mapping[str, int]) -> pb.Box:
+    """A box; `index` is that of each tensor in the header."""
+    return pb.Box(tensor=index[box.name], offset=box.offset, shape=box.shape)

@@ -6,12 +6,12 @@ import secrets
 
 import numpy as np
 
-from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.engines.base import EngineFacts, GroupRequest
+from isocompute_jax.service.server.engines.base import EngineFacts
 
 
-def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupRequest:
+def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequest:
     """The group that a message asks for, checked against the engine's limits.
 
     Raises:
@@ -39,8 +39,7 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> GroupReque
             f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
             f"server holds {facts.max_model_len} in all (its --max_model_len): ask for fewer, or raise that"
         )
-    return GroupRequest(
-        group_id=message.group_id,
+    return SampleRequest(
         problem_id=message.problem_id,
         seed=message.seed if message.HasField("seed") else secrets.randbits(32),
         step=message.step,

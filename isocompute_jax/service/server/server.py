@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import dataclasses
-import ipaddress
 import logging
 import os
 import secrets
@@ -19,9 +17,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.refusal import Refusal
 from isocompute_jax.service.server.engines.base import Engine, EngineError
-from isocompute_jax.service.server.servicer import SERVICE, Servicer, generic_handler
+from isocompute_jax.service.server.refusals import SERVICE, Refusals
+from isocompute_jax.service.server.server_config import ServerConfig
+from isocompute_jax.service.server.servicer import Servicer
 from isocompute_jax.service.weights.staging import StagingArea, check_directory
 
 log = logging.getLogger(__name__)
@@ -29,56 +30,6 @@ log = logging.getLogger(__name__)
 HEALTH_INTERVAL_S = 2.0
 MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerConfig:
-    """How a server is reached, and what it takes.
-
-    Attributes:
-      host: address to bind to, or `unix:PATH`; any but loopback needs TLS or `insecure`.
-      port: 0 picks a free one.
-      port_file: file that the address is written to once the server can be called; empty for none.
-      tls_cert: PEM certificate chain of the server; empty for no TLS.
-      tls_key: PEM key of the server.
-      tls_client_ca: PEM certificates of the authority that signs clients'; given, clients need one (mutual TLS).
-      insecure: allow other addresses than loopback without TLS.
-      token_file: file that holds the token for `UpdateWeights`; empty for none.
-      weights_dir: where arriving weights are put together, and where manifests' files must lie.
-      wait_for_weights: serve only after the first update.
-      max_groups: groups that may be in the server at once.
-      max_message_mib: largest message, in MiB.
-      metrics_port: of Prometheus metrics, on the same host; 0 for none.
-      grace_s: how long running groups may go on after the first SIGTERM or SIGINT.
-      peer_timeout_s: longest wait for a sender of weights, or for the other senders.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    port_file: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_client_ca: str = ""
-    insecure: bool = False
-    token_file: str = ""
-    weights_dir: str = "/dev/shm"
-    wait_for_weights: bool = False
-    max_groups: int = 1024
-    max_message_mib: int = 64
-    metrics_port: int = 0
-    grace_s: float = 30.0
-    peer_timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise InputError("give both --tls_cert and --tls_key, or neither")
-        if self.tls_client_ca and not self.tls_cert:
-            raise InputError("--tls_client_ca asks clients for certificates: it needs --tls_cert and --tls_key")
-        if not (self.tls_cert or self.insecure or is_loopback(self.host)):
-            raise InputError(
-                f"--host={self.host} can be reached from other machines: give --tls_cert and --tls_key, or --insecure "
-                "if the network is trusted"
-            )
 
 
 class Server:
@@ -96,11 +47,10 @@ class Server:
         self._engine = engine
         self._config = config
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-        self._grpc = grpc.aio.server(options=_options(config))
         self._metrics = None
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
-        token = _token(config.token_file)
+        token = config.token()
         if token and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
             log.warning("--token_file=%s can be read by other users: chmod 600 it", config.token_file)
         self._area = StagingArea(config.weights_dir, engine.facts.tensors)
@@ -114,7 +64,9 @@ class Server:
             peer_timeout_s=config.peer_timeout_s,
             changed=self._report_health,
         )
-        self._grpc.add_generic_rpc_handlers((generic_handler(self.servicer),))
+        refusals = Refusals(self.servicer.fail, self.servicer.metrics.refused)
+        self._grpc = grpc.aio.server(interceptors=(refusals,), options=_options(config))
+        sampler_pb2_grpc.add_SamplerServicer_to_server(self.servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._grpc)
@@ -194,7 +146,7 @@ class Server:
         unix = config.host.startswith("unix:")
         host = f"[{config.host}]" if ":" in config.host and not unix else config.host
         address = host if unix else f"{host}:{config.port}"
-        credentials = _credentials(config)
+        credentials = config.credentials()
         try:
             if credentials is None:
                 port = self._grpc.add_insecure_port(address)
@@ -215,8 +167,8 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
     _keep_freed_memory()
     # What is wrong with files is said before the engine takes its time to start.
     check_directory(config.weights_dir)
-    _token(config.token_file)
-    _credentials(config)
+    config.token()
+    config.credentials()
     loop, told, server = asyncio.get_running_loop(), asyncio.Event(), None
 
     def tell(number: int) -> None:
@@ -259,16 +211,6 @@ async def _first(awaitable, event: asyncio.Event) -> bool:
     return True
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to bind to."""
-    if host == "localhost" or host.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _keep_freed_memory() -> None:
     """Tells glibc to keep the pages of freed messages: fresh ones cost more time than receiving what they hold."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
@@ -291,35 +233,6 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
-
-
-def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
-    """Those of TLS, or None without it."""
-    if not config.tls_cert:
-        return None
-    return grpc.ssl_server_credentials(
-        [(_read(config.tls_key, "tls_key"), _read(config.tls_cert, "tls_cert"))],
-        _read(config.tls_client_ca, "tls_client_ca") if config.tls_client_ca else None,
-        bool(config.tls_client_ca),
-    )
-
-
-def _token(path: str) -> str:
-    """The token in a file, or nothing."""
-    if not path:
-        return ""
-    token = _read(path, "token_file").decode("ascii", "replace").strip()
-    if not token.isprintable() or not token.isascii() or not token:
-        raise InputError(f"--token_file={path}: must hold one line of printable ASCII")
-    return token
-
-
-def _read(path: str, flag: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InputError(f"--{flag}={path}: {error.strerror}") from error
 
 
 def _write_atomically(path: str, text: str) -> None:

@@ -10,15 +10,11 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
-from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.proto import convert
+from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.chunks import read_request
 from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal
 from isocompute_jax.service.server.checked_request import checked_request
@@ -29,8 +25,6 @@ from isocompute_jax.service.weights.receive import Update, Updates
 from isocompute_jax.service.weights.staging import StagingArea
 from isocompute_jax.service.weights.weight_file import WeightFile
 
-T = TypeVar("T")
-SERVICE = "isocompute.sampler.v1.Sampler"
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
@@ -38,7 +32,7 @@ MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
 log = logging.getLogger(__name__)
 
 
-class _Group:
+class _AdmittedGroup:
     """A group that is in the server."""
 
     def __init__(self):
@@ -46,8 +40,8 @@ class _Group:
         self.running = False
 
 
-class Servicer:
-    """Implements the service; a call ends with the status that the `Refusal` it raises names.
+class Servicer(sampler_pb2_grpc.SamplerServicer):
+    """Implements the service, behind the interceptor of `refusals`: a call that raises `Refusal` ends with its status.
 
     Args:
       engine: started already.
@@ -86,7 +80,7 @@ class Servicer:
         self._has_weights = not wait_for_weights
         self._session, self._version = "", 0
         self._asked = -math.inf
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _AdmittedGroup] = {}
         self._open = asyncio.Event()
         self._open.set()
         self._left = asyncio.Event()
@@ -112,7 +106,7 @@ class Servicer:
             request = checked_request(message, self._engine.facts)
         except ValueError as error:
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        with self._admitted(request.group_id) as group:
+        with self._admitted(message.group_id) as group:
             while not self._open.is_set():
                 await self._open.wait()
             self._check_serving()
@@ -214,7 +208,7 @@ class Servicer:
             await self._left.wait()
 
     @contextlib.contextmanager
-    def _admitted(self, name: str) -> Iterator[_Group]:
+    def _admitted(self, name: str) -> Iterator[_AdmittedGroup]:
         """Keeps a place for a group while the block runs, in which `Cancel` and others may end it."""
         self._check_serving()
         if name in self._groups:
@@ -226,7 +220,7 @@ class Servicer:
                 f"{len(self._groups)} groups are in the server, as many as it takes; retry in {wait_ms} ms",
                 ((PUSHBACK, str(wait_ms)),),
             )
-        group = self._groups[name] = _Group()
+        group = self._groups[name] = _AdmittedGroup()
         try:
             with group.call:
                 yield group
@@ -268,7 +262,7 @@ class Servicer:
         header, began = update.header, time.monotonic()
         self._open.clear()
         try:
-            # Under another learner's weights nobody's groups go on: their versions would look like those of his own.
+            # Under another learner's weights nobody's groups continue: their versions would look like those of his own.
             foreign = bool(self._session) and header.session != self._session
             if foreign or header.in_flight == pb.IN_FLIGHT_ABORT:
                 refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")
@@ -332,63 +326,3 @@ class _Pace:
         """When the next refused group should come again: each is sent to a later place of its own."""
         self._refused += 1
         return min(max(self._refused * self._interval_s, MIN_PUSHBACK_S), MAX_PUSHBACK_S)
-
-
-def generic_handler(servicer: Servicer) -> grpc.GenericRpcHandler:
-    """The service as gRPC wants it: statuses in place of `Refusal`, and of messages that cannot be read."""
-    handlers = {
-        "Sample": grpc.unary_stream_rpc_method_handler(
-            _refusing(servicer, servicer.Sample),
-            _reader(pb.SampleRequest, pb.SampleRequest.FromString),
-            pb.SampleReply.SerializeToString,
-        ),
-        "UpdateWeights": grpc.stream_unary_rpc_method_handler(
-            _refusing(servicer, servicer.UpdateWeights),
-            _reader(pb.UpdateWeightsRequest, read_request),
-            pb.UpdateWeightsReply.SerializeToString,
-        ),
-        "Status": grpc.unary_unary_rpc_method_handler(
-            _refusing(servicer, servicer.Status),
-            _reader(pb.StatusRequest, pb.StatusRequest.FromString),
-            pb.StatusReply.SerializeToString,
-        ),
-        "Cancel": grpc.unary_unary_rpc_method_handler(
-            _refusing(servicer, servicer.Cancel),
-            _reader(pb.CancelRequest, pb.CancelRequest.FromString),
-            pb.CancelReply.SerializeToString,
-        ),
-    }
-    return grpc.method_handlers_generic_handler(SERVICE, handlers)
-
-
-def _refusing(servicer: Servicer, method: Callable) -> Callable:
-    """Ends a call with the status of the `Refusal` that `method` raises, or that its message has become."""
-
-    async def call(message: object, context: grpc.aio.ServicerContext):
-        try:
-            if isinstance(message, Refusal):
-                raise message
-            return await method(message, context)
-        except Refusal as error:
-            refusal = error
-        except InputError as error:  # of an engine that cannot draw what is asked
-            refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except EngineError as error:
-            await servicer.fail(str(error))
-            refusal = Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {error}")
-        servicer.metrics.refused.labels(method.__name__, refusal.code.name).inc()
-        await context.abort(refusal.code, refusal.message, refusal.trailing)
-
-    return call
-
-
-def _reader(kind: type[Message], parse: Callable[[bytes], T]) -> Callable[[bytes], T | Refusal]:
-    """Parses messages of a kind; one that cannot be read becomes its refusal."""
-
-    def read(data: bytes) -> T | Refusal:
-        try:
-            return parse(data)
-        except DecodeError as error:
-            return Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"not a {kind.DESCRIPTOR.name} message: {error}")
-
-    return read

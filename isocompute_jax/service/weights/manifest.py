@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Sequence
 
+import numpy as np
 import xxhash
 
-from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import invalid, lost
-from isocompute_jax.service.weights.staging import READ_BYTES, Part, StagingFile, part_bytes, part_of
+from isocompute_jax.service.weights.coverage import checked_box
+from isocompute_jax.service.weights.weight_file import WeightWriter
+
+READ_BYTES = 4 << 20
+"""How much of a manifest's file is read at a time: it stays in the processor's cache between reading and hashing."""
 
 
-def manifest_parts(manifest: pb.Manifest, order: Sequence[int], tensors: Sequence[TensorSpec]) -> list[Part]:
+def manifest_boxes(manifest: pb.Manifest, listed: Sequence[TensorSpec]) -> list[Box]:
     """The boxes of a manifest, checked to lie in their tensors and in the file.
 
     Args:
       manifest: as it was sent.
-      order: of `staging.tensor_order`.
-      tensors: the engine's.
+      listed: the tensors of the header, in its order.
 
     Raises:
       Refusal: they do not.
     """
     if len(manifest.starts) != len(manifest.boxes):
         raise invalid(f"{manifest.path}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
-    parts = [part_of(box, order, tensors) for box in manifest.boxes]
-    for part, start in zip(parts, manifest.starts, strict=True):
-        tensor = tensors[part.tensor]
-        if start < 0 or start % DTYPE_BYTES[tensor.dtype] or start + part_bytes(part, tensors) > manifest.size:
+    boxes = [checked_box(box, listed) for box in manifest.boxes]
+    for box, start in zip(boxes, manifest.starts, strict=True):
+        if start < 0 or start % DTYPE_BYTES[box.dtype] or start + box.nbytes > manifest.size:
             raise invalid(
-                f"{manifest.path}: a part of tensor {tensor.name!r} starts at byte {start}, which is not a multiple of "
+                f"{manifest.path}: a part of tensor {box.name!r} starts at byte {start}, which is not a multiple of "
                 f"its dtype's size, or leaves the file of {manifest.size} bytes"
             )
-    return parts
+    return boxes
 
 
-def whole_starts(manifest: pb.Manifest, parts: Sequence[Part], tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
+def whole_starts(manifest: pb.Manifest, boxes: Sequence[Box], tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
     """Where each tensor begins, if the manifest's file holds every one whole and can be used as it is; else None."""
-    starts = {part.tensor: start for part, start in zip(parts, manifest.starts, strict=True)}
-    if len(parts) != len(starts) or len(starts) != sum(1 for tensor in tensors if math.prod(tensor.shape)):
+    starts = dict(zip(boxes, manifest.starts, strict=True))
+    if len(boxes) != len(starts) or starts.keys() != {tensor.box for tensor in tensors if tensor.nbytes}:
         return None
-    if any(part.shape != tensors[part.tensor].shape for part in parts):
-        return None
-    return tuple(starts.get(i, 0) for i in range(len(tensors)))
+    return tuple(starts.get(tensor.box, 0) for tensor in tensors)
 
 
-def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], to: StagingFile | None) -> ManifestFile:
+def read_manifest(manifest: pb.Manifest, directory: str, boxes: Sequence[Box], to: WeightWriter | None) -> ManifestFile:
     """Checks a manifest's file, and copies its boxes if there is a file to copy them to. It blocks.
 
     Args:
       manifest: as it was sent.
       directory: real path of the folder that its file must lie in.
-      parts: of `manifest_parts`.
+      boxes: of `manifest_boxes`.
       to: where they go; None leaves them in their file.
 
     Returns:
@@ -68,7 +68,7 @@ def read_manifest(manifest: pb.Manifest, directory: str, parts: Sequence[Part], 
     try:
         file.check()
         if to is not None:
-            file.copy(parts, to)
+            file.copy(boxes, to)
             file.close()
         return file
     except OSError as error:  # of shared storage, say
@@ -125,25 +125,11 @@ class ManifestFile:
         if digest.intdigest() != self._manifest.checksum:
             raise lost(f"{self.path} does not have its checksum")
 
-    def copy(self, parts: Sequence[Part], to: StagingFile) -> None:
-        """Copies the manifest's boxes into a staging file, a few rows at a time."""
-        for part, start in zip(parts, self._manifest.starts, strict=True):
-            itemsize = DTYPE_BYTES[to.tensors[part.tensor].dtype]
-            for rows, first in _row_blocks(part, READ_BYTES // itemsize):
-                size = math.prod(rows.shape) * itemsize
-                data = os.pread(self._file, size, start + first * itemsize)
-                if len(data) != size:
+    def copy(self, boxes: Sequence[Box], to: WeightWriter) -> None:
+        """Copies the manifest's boxes to their places, a few rows at a time."""
+        for box, start in zip(boxes, self._manifest.starts, strict=True):
+            for rows, inside in box.cut(READ_BYTES):
+                data = os.pread(self._file, rows.nbytes, start + inside)
+                if len(data) != rows.nbytes:
                     raise lost(f"{self.path} became shorter while it was read")
-                to.write(rows, data)
-
-
-def _row_blocks(part: Part, numbers: int):
-    """Cuts a box along its first axis into boxes of about `numbers` numbers: (box, numbers before it)."""
-    if not part.shape:
-        yield part, 0
-        return
-    row = math.prod(part.shape[1:])
-    step = max(1, numbers // row)
-    for low in range(0, part.shape[0], step):
-        offset = (part.offset[0] + low, *part.offset[1:])
-        yield Part(part.tensor, offset, (min(step, part.shape[0] - low), *part.shape[1:])), low * row
+                to.write(rows, np.frombuffer(data, np.uint8))

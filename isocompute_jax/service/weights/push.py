@@ -7,16 +7,15 @@ H * s. A host that sends a manifest while others stream fills its other calls wi
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import xxhash
 
-from isocompute_jax.records.tensors import DTYPE_BYTES
+from isocompute_jax.records.tensors import Box
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import write_chunk
-from isocompute_jax.service.weights.outbox import FileBox, Parcel
+from isocompute_jax.service.weights.outbox import Parcel
 
 CHUNK_BYTES = 1 << 20
 """Of a streamed push: smaller ones cost more calls, larger ones no longer fit the processor's cache."""
@@ -52,6 +51,7 @@ class Push:
     def messages(self, call: int) -> Iterator[bytes]:
         """The serialised messages of one call, from its header to its end."""
         parcel = self.parcel
+        index = {tensor.name: i for i, tensor in enumerate(parcel.tensors)}
         header = pb.WeightsHeader(
             session=self.session,
             version=parcel.version,
@@ -63,65 +63,36 @@ class Push:
         yield pb.UpdateWeightsRequest(header=header).SerializeToString()
         sent = 0
         if self.shared and call == 0:
-            sent = sum(map(parcel.nbytes, parcel.boxes))
-            yield pb.UpdateWeightsRequest(manifest=manifest(parcel)).SerializeToString()
+            sent = sum(box.nbytes for box in parcel.boxes)
+            yield pb.UpdateWeightsRequest(manifest=manifest(parcel, index)).SerializeToString()
         elif not self.shared:
-            for box in share(chunks(parcel), call, self.calls):
-                data = parcel.data[box.start : box.start + parcel.nbytes(box)]
+            for box, start in share(chunks(parcel), call, self.calls):
+                data = parcel.data[start : start + box.nbytes]
                 sent += len(data)
-                yield write_chunk(box_message(box), data, xxhash.xxh3_64_intdigest(data))
+                yield write_chunk(convert.box_to_message(box, index), data, xxhash.xxh3_64_intdigest(data))
         yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
 
 
-def manifest(parcel: Parcel) -> pb.Manifest:
-    """Names a parcel's file."""
+def manifest(parcel: Parcel, index: Mapping[str, int]) -> pb.Manifest:
+    """Names a parcel's file; `index` is that of each tensor in the header."""
     return pb.Manifest(
         path=parcel.path,
-        size=parcel.size,
+        size=len(parcel.data),
         checksum=parcel.checksum,
-        boxes=map(box_message, parcel.boxes),
-        starts=[box.start for box in parcel.boxes],
+        boxes=[convert.box_to_message(box, index) for box in parcel.boxes],
+        starts=parcel.starts,
     )
 
 
-def box_message(box: FileBox) -> pb.Box:
-    """A box, without where it stands in the file."""
-    return pb.Box(tensor=box.tensor, offset=box.offset, shape=box.shape)
-
-
-def chunks(parcel: Parcel) -> list[FileBox]:
-    """The boxes of a parcel, cut so that none is much larger than `CHUNK_BYTES`."""
+def chunks(parcel: Parcel) -> list[tuple[Box, int]]:
+    """The boxes of a parcel, cut to at most `CHUNK_BYTES` each, and the byte of its file at which each begins."""
     return [
-        chunk for box in parcel.boxes for chunk in cut(box, DTYPE_BYTES[parcel.tensors[box.tensor].dtype], CHUNK_BYTES)
+        (chunk, start + inside)
+        for box, start in zip(parcel.boxes, parcel.starts, strict=True)
+        for chunk, inside in box.cut(CHUNK_BYTES)
     ]
 
 
-def cut(box: FileBox, itemsize: int, limit: int) -> Iterator[FileBox]:
-    """Cuts a box into boxes of at most `limit` bytes that each are one run of the file; a number is never cut.
-
-    Along its first axis where one of its rows fits the limit, else each row by itself.
-    """
-    if math.prod(box.shape) * itemsize <= limit:
-        if math.prod(box.shape):
-            yield box
-        return
-    row = math.prod(box.shape[1:]) * itemsize
-    step = max(1, limit // row)
-    for low in range(0, box.shape[0], step):
-        rows = FileBox(
-            box.tensor,
-            (box.offset[0] + low, *box.offset[1:]),
-            (min(step, box.shape[0] - low), *box.shape[1:]),
-            box.start + low * row,
-        )
-        if row <= limit:
-            yield rows
-            continue
-        inner = FileBox(box.tensor, rows.offset[1:], rows.shape[1:], rows.start)
-        for part in cut(inner, itemsize, limit):
-            yield dataclasses.replace(part, offset=(rows.offset[0], *part.offset), shape=(1, *part.shape))
-
-
-def share(boxes: list[FileBox], call: int, calls: int) -> list[FileBox]:
-    """The boxes that one of several calls sends: a run of consecutive ones, so that it reads the file in order."""
-    return boxes[len(boxes) * call // calls : len(boxes) * (call + 1) // calls]
+def share(chunks: list[tuple[Box, int]], call: int, calls: int) -> list[tuple[Box, int]]:
+    """The chunks that one of several calls sends: a run of consecutive ones, so that it reads the file in order."""
+    return chunks[len(chunks) * call // calls : len(chunks) * (call + 1) // calls]

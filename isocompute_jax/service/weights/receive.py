@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import grpc
+import numpy as np
 import xxhash
 
+from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import Chunk
 from isocompute_jax.service.proto.refusal import Interruptible, Refusal, invalid, lost
-from isocompute_jax.service.weights.manifest import ManifestFile, manifest_parts, read_manifest, whole_starts
-from isocompute_jax.service.weights.staging import (
-    Ledger,
-    Part,
-    StagingArea,
-    StagingFile,
-    part_bytes,
-    part_of,
-    tensor_order,
-)
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
+from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
+from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
 
 THREADS = 4
 WRITES_AHEAD = 4
@@ -48,16 +43,16 @@ Messages = Callable[[], Awaitable[Message | None]]
 class Update:
     """An update that is being collected, then applied."""
 
-    def __init__(self, header: pb.WeightsHeader, ledger: Ledger):
+    def __init__(self, header: pb.WeightsHeader, coverage: Coverage):
         self.header = header
-        self.ledger = ledger
+        self.coverage = coverage
         self.calls: dict[int, Interruptible] = {}
         self.missing = header.senders
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
         self.in_place: WeightFile | None = None
         self.held: ManifestFile | None = None
-        self.staged: asyncio.Future[StagingFile] | None = None
+        self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
         self.committed = False
@@ -109,12 +104,12 @@ class Updates:
           Refusal: why the update failed.
         """
         header = await self._header(messages)
-        order = tensor_order(header.tensors, self._area.tensors)
+        listed = listed_tensors(header.tensors, self._area.tensors)
         update = await self._join(header)
         try:
             with Interruptible() as call:
                 update.calls[header.sender] = call
-                await self._collect(update, order, messages)
+                await self._collect(update, listed, messages)
                 update.missing -= 1
                 if not update.missing:
                     update.applying = asyncio.create_task(self._finish(update))
@@ -169,7 +164,7 @@ class Updates:
             else:
                 break
         if update is None:
-            self._current = Update(header, Ledger(self._area.tensors))
+            self._current = Update(header, Coverage(self._area.tensors))
             return self._current
         if header.sender in update.calls:
             refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
@@ -180,26 +175,24 @@ class Updates:
         self._fail(update, refusal)
         raise refusal
 
-    async def _collect(self, update: Update, order: list[int], messages: Messages) -> None:
+    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
         """Reads one sender's parts up to its `end`."""
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
             message = await self._next(messages)
             if isinstance(message, Chunk):
-                part = part_of(message.box, order, self._area.tensors)
-                size = part_bytes(part, self._area.tensors)
-                if len(message.data) != size:
-                    name = self._area.tensors[part.tensor].name
-                    raise invalid(f"tensor {name!r}: a chunk has {len(message.data)} bytes, its box {size}")
-                update.ledger.add(part)
-                received += size
-                waiting.append(self._in_thread(update, _write, await self._staged(update), part, message))
+                box = checked_box(message.box, listed)
+                if len(message.data) != box.nbytes:
+                    raise invalid(f"tensor {box.name!r}: a chunk has {len(message.data)} bytes, its box {box.nbytes}")
+                update.coverage.add(box)
+                received += box.nbytes
+                waiting.append(self._in_thread(update, _write, await self._staged(update), box, message))
                 if len(waiting) > WRITES_AHEAD:
                     await waiting.popleft()
                 continue
             match message.WhichOneof("part"):
                 case "manifest":
-                    received += await self._read_manifest(update, order, message.manifest)
+                    received += await self._read_manifest(update, listed, message.manifest)
                 case "end":
                     for write in waiting:
                         await write
@@ -209,21 +202,21 @@ class Updates:
                 case _:
                     raise invalid("after the header only chunks, manifests and one `end` may come")
 
-    async def _read_manifest(self, update: Update, order: list[int], manifest: pb.Manifest) -> int:
-        """Books a manifest's parts and takes them over; their bytes."""
+    async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
+        """Books a manifest's boxes and takes them over; their bytes."""
         tensors = self._area.tensors
-        parts = manifest_parts(manifest, order, tensors)
-        for part in parts:
-            update.ledger.add(part)
-        starts = whole_starts(manifest, parts, tensors) if update.header.senders == 1 else None
+        boxes = manifest_boxes(manifest, listed)
+        for box in boxes:
+            update.coverage.add(box)
+        starts = whole_starts(manifest, boxes, tensors) if update.header.senders == 1 else None
         to = await self._staged(update) if starts is None else None
-        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, parts, to)
+        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, boxes, to)
         if starts is not None:
             update.held = file
             update.in_place = WeightFile(file.held_path, tensors, starts)
-        return sum(part_bytes(part, tensors) for part in parts)
+        return sum(box.nbytes for box in boxes)
 
-    async def _staged(self, update: Update) -> StagingFile:
+    async def _staged(self, update: Update) -> WeightWriter:
         """The update's staging file, made when its first part comes."""
         if update.staged is None:
             update.staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
@@ -246,7 +239,7 @@ class Updates:
         return message
 
     async def _wait(self, awaitable: Awaitable[T], what: str) -> T:
-        """Waits for a sender, but not for ever."""
+        """Waits for a sender, but not forever."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await awaitable
@@ -256,7 +249,7 @@ class Updates:
     async def _finish(self, update: Update) -> None:
         """Applies a complete update, and tells every sender."""
         try:
-            await self._in_thread(update, update.ledger.check_complete)
+            await self._in_thread(update, update.coverage.check_complete)
             weights = update.in_place or (await self._staged(update)).weights
             reply = await self._apply(update, weights)
         except Refusal as refusal:
@@ -301,10 +294,10 @@ class Updates:
                 self._area.give_back(update.staged.result())
 
 
-def _write(file: StagingFile, part: Part, chunk: Chunk) -> None:
+def _write(writer: WeightWriter, box: Box, chunk: Chunk) -> None:
     if xxhash.xxh3_64_intdigest(chunk.data) != chunk.checksum:
-        raise lost(f"tensor {file.tensors[part.tensor].name!r}: a chunk does not have its checksum")
-    file.write(part, chunk.data)
+        raise lost(f"tensor {box.name!r}: a chunk does not have its checksum")
+    writer.write(box, np.frombuffer(chunk.data, np.uint8))
 
 
 def _seen(future: asyncio.Future) -> None:

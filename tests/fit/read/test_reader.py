@@ -64,8 +64,8 @@ def test_a_run_directory(tmp_path):
     np.testing.assert_allclose(run.columns["avg@4"], [0.1, 0.2, 0.3, 0.5, 0.9])
     shares = [[run.columns[name][0] for name in SOLVE_SHARES]]
     np.testing.assert_allclose(shares, [[0.5, 0.1, 0.2, 0.2]])
-    assert not any("seed" in key for key in run.swept)
-    assert run.swept["config.rate"] == 0.1 and run.swept["config.betas"] == "[0.9]"
+    assert not any("seed" in key for key in run.identity)
+    assert run.identity["rate"] == 0.1 and run.identity["betas"] == "[0.9]"
 
 
 def test_where_a_run_was_sampled_tells_no_configurations_apart(tmp_path):
@@ -74,7 +74,7 @@ def test_where_a_run_was_sampled_tells_no_configurations_apart(tmp_path):
     content["config"]["service"] = dataclasses.asdict(ServiceConfig(endpoints="a:1", token_file="t"))
     (directory / CONFIG).write_text(json.dumps(content))
     (run,), _ = read(tmp_path)
-    assert [key for key in run.swept if "service" in key] == ["config.service.recompute_cache"]
+    assert [key for key in run.identity if "service" in key] == ["service.recompute_cache"]
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("rollouts", 1.0), ("tokens", 100.0), ("gpu_hours", 1 / 64)])
@@ -333,7 +333,7 @@ def test_runs_of_which_nothing_is_known_stay_apart(tmp_path):
     for name in ("grpo", "cispo"):
         write(tmp_path / f"{name}.csv", "compute,avg@4", "1,0.1", "2,0.2")
     runs, warnings = read(tmp_path / "*.csv")
-    assert [(run.run, run.facts.group_size, run.facts.seed, run.swept["run"]) for run in runs] == [
+    assert [(run.run, run.facts.group_size, run.facts.seed, run.identity["run"]) for run in runs] == [
         ("cispo", 0, 0, "cispo"),
         ("grpo", 0, 0, "grpo"),
     ]

@@ -1,6 +1,5 @@
 """The fleet against real servers in this process: what is sampled, where, and what becomes of it when servers fail."""
 
-import collections
 import logging
 import os
 import threading
@@ -12,7 +11,19 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.service.client import dispatch, member
 from isocompute_jax.service.server import servicer
-from tests.service.fleet_builders import CONFIG, Live, fleet, live, params, requests, tensors, until
+from isocompute_jax.service.server.servicer import Servicer
+from tests.service.fleet_builders import (
+    CONFIG,
+    Live,
+    fleet,
+    give_weights,
+    live,
+    params,
+    requests,
+    tensors,
+    until,
+    until_used,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +74,18 @@ def test_what_is_drawn_does_not_depend_on_the_fleet(tmp_path):
     assert found[0] == found[1]
 
 
-def test_nothing_is_sampled_before_weights(tmp_path):
+def test_nothing_is_sampled_before_weights(tmp_path, monkeypatch):
+    asked, status = threading.Semaphore(0), Servicer.Status
+
+    async def counted(*arguments):
+        asked.release()
+        return await status(*arguments)
+
+    monkeypatch.setattr(Servicer, "Status", counted)
     with live() as [server], fleet(server, directory=tmp_path) as sampler:
         sampler.submit(requests(3))
-        until(lambda: sampler._dispatcher._members[0].up)
+        for _ in range(3):  # it is up, and its answers have been heard
+            assert asked.acquire(timeout=30)
         assert server.do(lambda: server.server.servicer.groups) == 0 == server.engine.tokens_generated
         sampler.update_weights(params(), version=1)
         assert ids(sampler.completed()) == wanted(3)
@@ -115,7 +134,7 @@ def test_new_weights_reach_every_server(tmp_path):
 def test_shared_files_are_used_in_place(tmp_path, mode):
     with live(weights_dir=str(tmp_path)) as [server], fleet(server, directory=tmp_path, push=mode) as sampler:
         sampler.update_weights(params(), version=1)
-        assert not [name for name in os.listdir(tmp_path) if name.startswith("isocompute-staging")]
+        assert not list(tmp_path.glob("isocompute-staging-*/*"))
         assert len(server.engine.weights) > 0
 
 
@@ -168,7 +187,7 @@ def test_a_frozen_engine_behind_a_live_server_is_found_by_progress(tmp_path):
         assert ids(sampler.completed()) == wanted(10)
         assert sampler.redrawn_rollouts >= 4 * 5
         frozen.engine.frozen = False
-        until(lambda: all(one.weights for one in sampler._dispatcher._members))
+        until_used(sampler, frozen)
 
 
 def test_a_frozen_process_is_found_by_its_silence(tmp_path):
@@ -179,9 +198,7 @@ def test_a_frozen_process_is_found_by_its_silence(tmp_path):
         sampler.submit(requests(10))
         assert ids(sampler.completed()) == wanted(10)
         thaw.set()
-        until(lambda: all(one.weights for one in sampler._dispatcher._members))
-        sampler.submit(requests(4))
-        assert ids(sampler.completed()) == wanted(4)
+        until_used(sampler, frozen)
 
 
 def test_a_restarted_server_gets_the_current_weights_before_it_serves(tmp_path):
@@ -196,7 +213,7 @@ def test_a_restarted_server_gets_the_current_weights_before_it_serves(tmp_path):
         sampler.submit(requests(20))
         groups = list(sampler.completed())
         assert {int(v) for group in groups for c in group.completions for v in c.policy_versions} == {2}
-        until(lambda: all(one.weights for one in sampler._dispatcher._members))
+        until_used(sampler, again)
     for server in (again, other):
         server.stop()
 
@@ -287,11 +304,8 @@ def test_a_newcomer_keeps_away_from_a_server_that_is_taken_until_it_is_free(tmp_
 
 def test_a_learner_that_is_gone_without_a_word_holds_a_server_no_longer_than_the_lease(tmp_path, monkeypatch):
     monkeypatch.setattr(servicer, "LEASE_S", 0.5)
-    with live() as [server], fleet(server, directory=tmp_path, session="one") as one:
-        one.update_weights(params(), version=1)
-        members = one._dispatcher._members
-        for watching in one._dispatcher._watching[: len(members)]:
-            one._loop.call_soon_threadsafe(watching.cancel)  # it asks no more
+    with live() as [server]:
+        give_weights(server, tmp_path, session="one")
         with fleet(server, directory=tmp_path, session="two") as two:
             two.update_weights(params(2), version=7)
             assert server.engine.version == 7
@@ -324,27 +338,22 @@ def test_an_earlier_start_of_the_same_run_does_not_pass_for_this_one(tmp_path):
 
 
 def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
-    pushed_back = collections.Counter()
-    found = dispatch._pushback_s
+    def pushed_back() -> float:
+        labels = {"method": "Sample", "code": "RESOURCE_EXHAUSTED"}
+        return server.server.servicer.metrics.registry.get_sample_value("isocompute_refused_total", labels) or 0
 
-    def counted(error):
-        seconds = found(error)
-        pushed_back[seconds is not None] += 1
-        return seconds
-
-    monkeypatch.setattr(dispatch, "_pushback_s", counted)
     with live(max_groups=3) as [server]:
         with fleet(server, directory=tmp_path) as sampler:
             sampler.update_weights(params(), version=1)
             sampler.submit(requests(12))
             assert ids(sampler.completed()) == wanted(12)
-            assert not pushed_back[True]  # its limit is known
+            assert not pushed_back()  # its limit is known
         monkeypatch.setattr("isocompute_jax.service.client.member.Member.has_room", True)
         with fleet(server, directory=tmp_path) as sampler:
             sampler.update_weights(params(), version=1)
             sampler.submit(requests(12))
             assert ids(sampler.completed()) == wanted(12)
-            assert pushed_back[True] > 0 and sampler.redrawn_rollouts == 0
+            assert pushed_back() > 0 and sampler.redrawn_rollouts == 0
 
 
 @pytest.mark.parametrize("in_flight", ["abort", "wait", "continue", "recompute"])
@@ -359,8 +368,7 @@ def test_weights_that_arrive_while_groups_are_drawn(tmp_path, in_flight):
         server.engine.frozen = True  # in the middle of all of them
         update = threading.Thread(target=sampler.update_weights, args=(params(2),), kwargs={"version": 2})
         update.start()
-        servicer = server.server.servicer
-        until(lambda: server.do(lambda: server.engine.version == 2 or not servicer._open.is_set()))
+        until(lambda: server.do(lambda: server.engine.version == 2 or server.server.servicer.updates.senders))
         server.engine.frozen = False
         update.join()
         sampler.submit(requests(6, first=6))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.servicer import SERVICE
+from isocompute_jax.service.server.refusals import SERVICE
 from tests.service.builders import Probe, arrays, chunk, end, header, request, run, serving, update
 
 EACH = 250

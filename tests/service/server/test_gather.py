@@ -1,57 +1,64 @@
 """Completions that end one after the other share messages, and none of them is late for its group."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from isocompute_jax.service.server import gather
 
 
-async def collect(script, size, monkeypatch, gather_s):
-    """Plays a script of indices and events that are waited for; returns what was yielded, and whether it was closed."""
-    monkeypatch.setattr(gather, "GATHER_S", gather_s)
-    closed = False
-
-    async def replies():
-        nonlocal closed
-        try:
-            for item in script:
-                if isinstance(item, asyncio.Event):
-                    await item.wait()
-                else:
-                    yield [(item, None)]
-        finally:
-            closed = True
-
-    pieces = [[index for index, _ in ready] async for ready in gather.gathered(replies(), size)]
-    return pieces, closed
+async def play(script, closed) -> AsyncGenerator[Any, None]:
+    """Yields the indices of a script, and waits for its events; says in the end that it was closed."""
+    try:
+        for item in script:
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            else:
+                yield [(item, None)]
+    finally:
+        closed.set()
 
 
-def test_what_ends_in_time_is_one_piece(monkeypatch):
-    pieces, closed = asyncio.run(collect([2, 0, 1], 3, monkeypatch, 1e6))
-    assert pieces == [[2, 0, 1]] and closed  # a million seconds are not waited for: the group is complete
+async def indices(piece) -> list[int]:
+    return [index for index, _ in await piece]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "size"), [([2, 0, 1], 3), ([0, 1], 3)], ids=["complete", "fewer than there should be"]
+)
+def test_what_ends_in_time_is_one_piece(monkeypatch, drawn, size):
+    monkeypatch.setattr(gather, "GATHER_S", 1e6)  # which is not waited for: nothing else will come
+
+    async def main():
+        closed = asyncio.Event()
+        pieces = [[index for index, _ in ready] async for ready in gather.gathered(play(drawn, closed), size)]
+        assert pieces == [drawn] and closed.is_set()
+
+    asyncio.run(main())
 
 
 def test_a_piece_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(gather, "GATHER_S", 0.01)
+
     async def main():
-        later = asyncio.Event()
-        work = asyncio.create_task(collect([0, later, 1], 2, monkeypatch, 0.01))
-        await asyncio.sleep(0.05)
+        later, closed = asyncio.Event(), asyncio.Event()
+        pieces = gather.gathered(play([0, later, 1], closed), 2)
+        assert await indices(anext(pieces)) == [0]  # while the other one cannot have ended
         later.set()
-        return await work
+        assert await indices(anext(pieces)) == [1]
+        await pieces.aclose()
+        assert closed.is_set()
 
-    assert asyncio.run(main()) == ([[0], [1]], True)
-
-
-def test_fewer_than_there_should_be_are_yielded_too(monkeypatch):
-    assert asyncio.run(collect([0, 1], 3, monkeypatch, 1e6)) == ([[0, 1]], True)
+    asyncio.run(main())
 
 
 def test_an_error_passes_and_everything_is_closed(monkeypatch):
     async def main():
         closed = False
 
-        async def replies():
+        async def replies() -> AsyncGenerator[Any, None]:
             nonlocal closed
             try:
                 yield [(0, None)]
@@ -71,7 +78,7 @@ def test_closing_it_closes_what_it_reads(monkeypatch):
     async def main():
         closed = False
 
-        async def replies():
+        async def replies() -> AsyncGenerator[Any, None]:
             nonlocal closed
             try:
                 yield [(0, None)]

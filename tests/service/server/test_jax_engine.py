@@ -3,18 +3,21 @@
 import asyncio
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isocompute_jax import model, sharding
+from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.base import EngineError, GroupRequest, NotTakenError
+from isocompute_jax.sampling.slot_sampler import SlotSampler
+from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.engines.jax_engine import CHUNK_STEPS, JaxEngine
+from isocompute_jax.service.server.engines.settings import JaxSettings
 from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 from tests.model.tiny import random_params, tiny_config
 
@@ -30,13 +33,13 @@ def directory(tmp_path_factory):
 
 
 def make_engine(directory, **changes):
-    options = dict(dtype=None, max_model_len=None, max_group_size=64, kv_cache_bytes=None, max_slots=8, mesh=None)
-    return JaxEngine(directory, **(options | dict(load=True) | changes))
+    settings: dict[str, Any] = dict(max_slots=8) | changes
+    return JaxEngine(JaxSettings(directory, **settings))
 
 
 def make_group(name, *, group_size=3, params=LONG, stop=()):
     prompt = np.array([1 + len(name) % 11, 3, 2], np.int32)
-    return GroupRequest(name, name, 1, 2, prompt, group_size, params, stop)
+    return SampleRequest(name, prompt, group_size, seed=1, step=2, stop_tokens=tuple(stop), params=params)
 
 
 def serve(engine, use):
@@ -187,8 +190,7 @@ def test_sharded_and_without_weights(tmp_path, dtype, tied):
         await engine.update_weights(write_weights(tmp_path / "weights", new, served), version=1, recompute=False)
         return engine.facts, zero, await collect(engine, request)
 
-    mesh = sharding.make_mesh(fsdp=2, tensor=2)
-    engine = make_engine(str(tmp_path / "model"), load=False, dtype=dtype, mesh=mesh, max_slots=20)
+    engine = make_engine(str(tmp_path / "model"), load=False, dtype=dtype, mesh_fsdp=2, mesh_tensor=2, max_slots=20)
     facts, zero, done = serve(engine, use)
     assert {tensor.dtype for tensor in facts.tensors} == {dtype}
     for completion in zero.values():
@@ -204,10 +206,10 @@ def test_a_failed_device_call_ends_everything(directory, monkeypatch):
         while not engine.tokens_generated:
             await asyncio.sleep(0)
 
-        def fail():
+        def fail(_):
             raise RuntimeError("out of memory")
 
-        monkeypatch.setattr(engine._sampler, "step", fail)
+        monkeypatch.setattr(SlotSampler, "step", fail)
         for result in await asyncio.gather(*running, return_exceptions=True):
             assert isinstance(result, EngineError) and "out of memory" in str(result)
         for call in (engine.check_health(), collect(engine, make_group("c"))):
@@ -259,7 +261,8 @@ def test_stop_ends_what_runs(directory):
         (dict(kv_cache_bytes=1000), "kv_cache_bytes = 1000 is less than 8 sequences of 64 tokens need"),
         (dict(max_slots=7), "max_slots = 7 must be at least 8"),
         (dict(max_slots=None), "give max_slots or kv_cache_bytes"),
-        (dict(dtype="float64"), "dtype = 'float64' cannot be served"),
+        (dict(dtype="float64"), "float64"),
+        (dict(mesh_tensor=64), "--mesh_tensor"),
     ],
 )
 def test_what_cannot_be_served_is_named(directory, changes, complaint):

@@ -18,8 +18,8 @@ def serve(*flags: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "--engine and --model"),
-        (("--engine=jax",), "--engine and --model"),
+        ((), "--engine"),
+        (("--engine=jax",), "--model"),
         (("--engine=other", "--model=m"), "vllm|jax"),
         (("--engine=vllm", "--model=m", "--max_slots=4"), "--max_slots belongs to --engine=jax"),
         (("--engine=vllm", "--model=m", "--mesh_tensor=1"), "--mesh_tensor belongs to --engine=jax"),

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-import numpy as np
-
-from isocompute_jax.records.requests import SamplingParams
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 
 class EngineError(Exception):
-    """The engine has failed and cannot go on; the message says why."""
+    """The engine has failed and cannot continue; the message says why."""
 
 
 class NotTakenError(Exception):
@@ -45,31 +43,6 @@ class EngineFacts:
     tensors: tuple[TensorSpec, ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class GroupRequest:
-    """A group to sample, checked: prompt and completion fit the model, ids lie in its vocabulary.
-
-    Attributes:
-      group_id: its name.
-      problem_id: with `seed`, `step` and the rollout index, keys the random numbers.
-      seed: 0 .. 2^32 - 1.
-      step: 0 .. 2^32 - 1.
-      prompt_tokens: [S] int32.
-      group_size: G.
-      params: what is drawn from; `max_tokens` already cut to the model's length.
-      stop_tokens: ids that end a completion.
-    """
-
-    group_id: str
-    problem_id: str
-    seed: int
-    step: int
-    prompt_tokens: np.ndarray
-    group_size: int
-    params: SamplingParams
-    stop_tokens: tuple[int, ...]
-
-
 class Engine(Protocol):
     """Draws completions. All methods are called on one asyncio event loop, and none may block it."""
 
@@ -87,8 +60,10 @@ class Engine(Protocol):
         """Loads the model. Raises InputError for one that it cannot serve."""
         ...
 
-    def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
+
+        The request is checked: prompt and completion fit the model, ids lie in its vocabulary.
 
         Raises EngineError when the engine has died, and InputError, before anything is drawn, for a request that it
         cannot serve.
@@ -101,7 +76,7 @@ class Engine(Protocol):
         Args:
           weights: a file already checked against `facts.tensors`; it may vanish after the call.
           version: theirs.
-          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
 
         Returns:
           seconds with sampling stopped.

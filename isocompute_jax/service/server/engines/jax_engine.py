@@ -1,4 +1,4 @@
-"""The engine that samples with JAX: continuous batching in slots (`sampling.slots_sampler`).
+"""The engine that samples with JAX: continuous batching in slots (`sampling.slot_sampler`).
 
 One thread owns the device: it takes what the event loop has put into its inbox, draws a chunk of tokens, hands over
 what ended, and begins again. A group drawn again by the same weights is bit-identical, whatever runs beside it.
@@ -26,10 +26,12 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
-from isocompute_jax.sampling.slots_sampler import SlotSampler
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest, NotTakenError
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
+from isocompute_jax.service.server.engines.settings import JaxSettings
 from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.sharding import make_mesh
 
 LOWEST_TEMPERATURE = 1e-4
 CHUNK_STEPS = 16
@@ -40,37 +42,13 @@ class JaxEngine:
     """Implements `service.server.engines.base.Engine` with this process's devices.
 
     Args:
-      model: a Hugging Face directory.
-      dtype: of weights, keys and values; None or `auto` takes the checkpoint's.
-      max_model_len: longest prompt and completion together; None takes the model's.
-      max_group_size: largest group; one that is larger than the free slots is cut.
-      kv_cache_bytes: memory for keys and values on each device: as many slots are made as fit; None sets no bound.
-      max_slots: at most so many slots, rounded down to a multiple of `slot_multiple`; None sets no bound. An idle slot
-        takes as long as a busy one.
-      mesh: where weights (`model.param_shardings`) and slots go; None for one device.
-      load: reads the weights; otherwise they are zero until the first update, and config.json is enough.
+      settings: what it serves, and on what. `max_slots` is rounded down to a multiple of `slot_multiple`; a group that
+        is larger than the free slots is cut. Without `load` weights are zero until the first update.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        dtype: str | None,
-        max_model_len: int | None,
-        max_group_size: int,
-        kv_cache_bytes: int | None,
-        max_slots: int | None,
-        mesh: Mesh | None,
-        load: bool,
-    ):
-        self._model = model
-        self._dtype = None if dtype == "auto" else dtype
-        self._max_model_len = max_model_len
-        self._max_group_size = max_group_size
-        self._kv_cache_bytes = kv_cache_bytes
-        self._max_slots = max_slots
-        self._mesh = mesh
-        self._load = load
+    def __init__(self, settings: JaxSettings):
+        self._settings = settings
+        self._mesh: Mesh | None = None
         self._facts: EngineFacts | None = None
         self._failure: str | None = "the engine has not been started"
         self._thread: threading.Thread | None = None
@@ -100,7 +78,7 @@ class JaxEngine:
         self._thread = threading.Thread(target=self._run, name="jax-engine", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
 
         Raises:
@@ -114,16 +92,7 @@ class JaxEngine:
             )
         ticket = next(self._tickets)
         arrived = self._groups[ticket] = asyncio.Queue()
-        asked = SampleRequest(
-            problem_id=request.problem_id,
-            prompt_tokens=request.prompt_tokens,
-            group_size=request.group_size,
-            seed=request.seed,
-            step=request.step,
-            stop_tokens=request.stop_tokens,
-            params=request.params,
-        )
-        self._inbox.put(partial(self._sampler.submit, ticket, asked))
+        self._inbox.put(partial(self._sampler.submit, ticket, request))
         left = request.group_size
         try:
             while left:
@@ -138,7 +107,7 @@ class JaxEngine:
                 self._inbox.put(partial(self._sampler.cancel, [ticket]))
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """Takes new weights between two chunks. Old and new are in memory together; sampling goes on while they load.
+        """Takes new weights between two chunks. Old and new are in memory together; sampling continues while they load.
 
         Args:
           weights: a file already checked against `facts.tensors`; read whole before this returns.
@@ -176,20 +145,23 @@ class JaxEngine:
         self._fail(self._failure or "the engine was stopped")
 
     def _prepare(self) -> None:
-        config = self._config = models.load_config(self._model, dtype=self._dtype)
+        settings = self._settings
+        dtype = None if settings.dtype == "auto" else settings.dtype
+        config = self._config = models.load_config(settings.model, dtype=dtype)
         if config.dtype not in DTYPE_BYTES:
             raise InputError(f"dtype = {config.dtype!r} cannot be served; ask for one of {', '.join(DTYPE_BYTES)}")
-        length = self._max_model_len or config.max_positions
+        length = settings.max_model_len or config.max_positions
         if not 2 <= length <= config.max_positions:
             raise InputError(f"max_model_len = {length} must lie in 2 .. {config.max_positions}, the model's length")
+        self._mesh = _mesh(settings)
         slots = self._count_slots(length)
         if self._mesh is None:
             here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             self._shardings = jax.tree.map(lambda _: here, models.abstract_params(config))
         else:
             self._shardings = models.param_shardings(config, self._mesh)
-        if self._load:
-            params = models.load_params(self._model, config, shardings=self._shardings)
+        if settings.load:
+            params = models.load_params(settings.model, config, shardings=self._shardings)
         else:
             params = jax.tree.map(
                 lambda x, place: jnp.zeros(x.shape, x.dtype, device=place),
@@ -203,27 +175,26 @@ class JaxEngine:
         self._facts = EngineFacts(
             engine="jax",
             engine_version=jax.__version__,
-            model=self._model,
+            model=settings.model,
             vocab_size=config.vocab_size,
             max_model_len=length,
-            max_group_size=self._max_group_size,
+            max_group_size=settings.max_group_size,
             tensors=tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config)),
         )
 
     def _count_slots(self, length: int) -> int:
         multiple = slot_multiple(self._mesh)
+        max_slots, cache_bytes = self._settings.max_slots, self._settings.kv_cache_bytes
         limits = []
-        if self._max_slots is not None:
-            limits.append(self._max_slots // multiple * multiple)
+        if max_slots is not None:
+            limits.append(max_slots // multiple * multiple)
             if not limits[-1]:
-                raise InputError(f"max_slots = {self._max_slots} must be at least {multiple}")
-        if self._kv_cache_bytes is not None:
-            limits.append(
-                slots_that_fit(self._config, length=length, cache_bytes=self._kv_cache_bytes, mesh=self._mesh)
-            )
+                raise InputError(f"max_slots = {max_slots} must be at least {multiple}")
+        if cache_bytes is not None:
+            limits.append(slots_that_fit(self._config, length=length, cache_bytes=cache_bytes, mesh=self._mesh))
             if not limits[-1]:
                 raise InputError(
-                    f"kv_cache_bytes = {self._kv_cache_bytes} is less than {multiple} sequences of {length} tokens "
+                    f"kv_cache_bytes = {cache_bytes} is less than {multiple} sequences of {length} tokens "
                     f"need: raise it, or lower max_model_len"
                 )
         if not limits:
@@ -271,6 +242,15 @@ class JaxEngine:
             if not done.done():
                 done.set_exception(EngineError(message))
         self._updates.clear()
+
+
+def _mesh(settings: JaxSettings) -> Mesh | None:
+    """Where weights (`model.param_shardings`) and slots go; None for one device."""
+    data, fsdp, tensor = settings.mesh_data, settings.mesh_fsdp, settings.mesh_tensor
+    try:
+        return make_mesh(data=data, fsdp=fsdp, tensor=tensor) if data * fsdp * tensor > 1 else None
+    except ValueError as error:
+        raise InputError(f"--mesh_data, --mesh_fsdp, --mesh_tensor: {error}") from error
 
 
 def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) -> Params:

@@ -11,10 +11,11 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, GroupRequest
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
+from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
-from isocompute_jax.service.server.engines.vllm.settings import Settings
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 SHUTDOWN_S = 1.0
@@ -31,42 +32,11 @@ class VllmEngine:
     paused, and vLLM's prefix cache is keyed by version, so that no cached prefix outlives its weights.
 
     Args:
-      model: a Hugging Face directory.
-      dtype: of weights and activations (`float32`, `bfloat16`, `float16`); `auto` is the checkpoint's. The head is
-        float32 in any case.
-      max_model_len: longest prompt and completion together; as long as the model holds when None.
-      max_group_size: largest group it takes.
-      kv_cache_bytes: memory for keys and values per device; vLLM's choice on GPUs and 1 GiB on CPUs when None.
-      tensor_parallel: devices that share the weights of one replica.
-      data_parallel: replicas.
-      gpu_memory_utilization: share of each GPU's memory that vLLM may take; vLLM's default when None.
-      load: False leaves the weights random until the first update; only config.json is needed then.
+      settings: what it serves, and on what; without `load` weights are random until the first update.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        dtype: str,
-        max_model_len: int | None,
-        max_group_size: int,
-        kv_cache_bytes: int | None,
-        tensor_parallel: int,
-        data_parallel: int,
-        gpu_memory_utilization: float | None,
-        load: bool,
-    ):
-        self._settings = Settings(
-            model=model,
-            dtype=dtype,
-            max_model_len=max_model_len,
-            max_group_size=max_group_size,
-            kv_cache_bytes=kv_cache_bytes,
-            tensor_parallel=tensor_parallel,
-            data_parallel=data_parallel,
-            gpu_memory_utilization=gpu_memory_utilization,
-            load=load,
-        )
+    def __init__(self, settings: VllmSettings):
+        self._settings = settings
         self._facts: EngineFacts | None = None
         self._llm: Any = None
         self._starting: asyncio.Future[None] | None = None
@@ -131,7 +101,7 @@ class VllmEngine:
     def _count(self, tokens: int) -> None:
         self.tokens_generated += tokens
 
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
+    async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
 
         Raises:
@@ -162,7 +132,7 @@ class VllmEngine:
                 task.cancel()  # which aborts the request in the engine
             await asyncio.wait(tasks)
 
-    async def _draw(self, request: GroupRequest, params: Any, index: int, finished: Finished) -> None:
+    async def _draw(self, request: SampleRequest, params: Any, index: int, finished: Finished) -> None:
         """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
         from isocompute_jax.service.server.engines.vllm import rollouts
 
@@ -186,7 +156,7 @@ class VllmEngine:
         Args:
           weights: a file already checked against `facts.tensors`; it may vanish after the call.
           version: theirs.
-          recompute: what is running goes on with keys and values computed anew, else with those of the old weights.
+          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
 
         Returns:
           seconds with sampling stopped.
@@ -206,7 +176,7 @@ class VllmEngine:
             try:
                 # Even when nothing runs: a request that came in half-way would crash the engine.
                 await self._llm.pause_generation(mode="keep", clear_cache=recompute)
-                # New requests do not find the old prefixes, which sequences that go on may still hold in memory.
+                # New requests do not find the old prefixes, which running sequences may still hold in memory.
                 self._updates += 1
                 if not recompute:
                     await self._llm.reset_prefix_cache()

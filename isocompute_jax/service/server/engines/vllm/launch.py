@@ -15,14 +15,14 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: 
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import weight_transfer
-from isocompute_jax.service.server.engines.vllm.settings import Settings
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 CPU_KV_CACHE_BYTES = 1 << 30
 
 
-def resolve(settings: Settings, dtype: str) -> VllmConfig:
+def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     """vLLM's configuration; no process is started.
 
     Args:
@@ -93,7 +93,7 @@ def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
     return WeightTransferUpdateRequest(update_info=dataclasses.asdict(info))
 
 
-def _platform_arguments(settings: Settings) -> dict[str, object]:
+def _platform_arguments(settings: VllmSettings) -> dict[str, object]:
     """What differs between the CPU build and GPUs."""
     if current_platform.is_cpu():
         if settings.gpu_memory_utilization is not None:

@@ -1,6 +1,6 @@
 """Ends the processes of an engine whose server is gone.
 
-vLLM's engine processes outlive a server that is killed (SIGKILL), and hold their memory for ever. Each engine starts
+vLLM's engine processes outlive a server that is killed (SIGKILL), and hold their memory forever. Each engine starts
 this module as a process of its own, which waits for the server's end and then kills what the server left:
 
     python -m isocompute_jax.service.server.engines.vllm.reaper SERVER_PID MARK

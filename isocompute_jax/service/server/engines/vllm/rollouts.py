@@ -11,8 +11,9 @@ from vllm.outputs import CompletionOutput  # pyright: ignore[reportMissingImport
 from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, GroupRequest
+from isocompute_jax.service.server.engines.base import EngineError
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM raises temperatures below it to it, and draws greedily near zero."""
@@ -24,12 +25,12 @@ def rollout_seed(seed: int, step: int, problem_id: str, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
 
 
-def prompt(request: GroupRequest, *, cache_key: str) -> TokensInput:
+def prompt(request: SampleRequest, *, cache_key: str) -> TokensInput:
     """A prompt; only prompts with the same key share cached prefixes."""
     return tokens_input(request.prompt_tokens.tolist(), cache_salt=cache_key)
 
 
-def sampling_params(request: GroupRequest, index: int) -> SamplingParams:
+def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
     """What vLLM is asked for one rollout.
 
     Raises:
@@ -72,4 +73,4 @@ def completion(output: CompletionOutput) -> Completion:
         raise EngineError(
             f"vLLM gave {len(tokens)} tokens with {len(logprobs)} log-probabilities and {len(versions)} versions"
         )
-    return Completion(tokens, logprobs, np.ones(len(tokens), bool), versions, output.finish_reason)
+    return Completion.drawn(tokens, logprobs, versions, output.finish_reason)

@@ -1,6 +1,8 @@
-"""Advantages and aggregation weights against plain loops and numbers worked by hand."""
+"""Credit: advantages and aggregation weights against plain loops and numbers worked by hand."""
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from isocompute_jax.learner import advantages, aggregation_weights, group_advantages, zero_variance
+from isocompute_jax import learner
+from isocompute_jax.learner import aggregation_weights, group_advantages, zero_variance
+from isocompute_jax.records.errors import InputError
+from tests.learner.builders import REWARDS, make_groups
 
 SCALES = ["group_std", "batch_std", "none"]
 
@@ -32,14 +37,14 @@ def looped_advantages(rewards, keep, scale):
 
 def test_grpo_golden():
     """Rewards 1, 0, 0, 0: mean 1/4; ddof 1: variance (9 + 1 + 1 + 1) / 16 / 3 = 1/4, deviation 1/2; A = 3/2, -1/2."""
-    got = group_advantages(np.float32([[1, 0, 0, 0]]), np.ones(1, bool), scale="group_std")
+    got = group_advantages(np.array([[1, 0, 0, 0]], np.float32), np.ones(1, bool), scale="group_std")
     np.testing.assert_allclose(got, [[1.5, -0.5, -0.5, -0.5]], rtol=4e-6)  # the 1e-6 that is added to 1/2
     assert np.all(np.abs(got) < np.abs([[1.5, -0.5, -0.5, -0.5]]))
 
 
 def test_other_scales_golden():
     """Centred rewards +-1/2, +-1/2 and 0, 0: kept without the flat group their deviation is 1/2; with it sqrt(1/6)."""
-    rewards = np.float32([[1, 0], [0, 1], [1, 1]])
+    rewards = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     centred = np.array([[0.5, -0.5], [-0.5, 0.5], [0, 0]])
     every, signal = np.ones(3, bool), np.array([True, True, False])
     np.testing.assert_array_equal(group_advantages(rewards, every, scale="none"), centred)
@@ -52,9 +57,9 @@ def test_other_scales_golden():
 @given(rewards=hnp.arrays(np.float32, (3, 4), elements=st.integers(-8, 8).map(lambda x: x / 4)), flat=st.integers(0, 2))
 def test_advantages_equal_a_plain_loop(scale, rewards, flat):
     rewards[flat] = rewards[flat, 0]
-    keep = ~np.asarray(zero_variance(rewards))
+    keep = ~zero_variance(rewards)
     assert keep.tolist() == [len(set(group.tolist())) > 1 for group in rewards]
-    got = np.asarray(group_advantages(rewards, keep, scale=scale))
+    got = group_advantages(rewards, keep, scale=scale)
     np.testing.assert_allclose(got, looped_advantages(rewards, keep, scale), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.sum(axis=1), 0.0, atol=1e-5)
 
@@ -63,16 +68,86 @@ def test_advantages_equal_a_plain_loop(scale, rewards, flat):
 @pytest.mark.parametrize("group_size", [2, 3, 7, 16])
 def test_equal_rewards_have_no_advantage(scale, group_size):
     """Exactly zero for any reward: the rounding error of 1000.1's mean must not be divided by itself."""
-    rewards = np.repeat(np.float32([[0.1], [1000.1], [-1 / 3], [0.7]]), group_size, axis=1)
+    rewards = np.repeat(np.array([[0.1], [1000.1], [-1 / 3], [0.7]], np.float32), group_size, axis=1)
     assert np.all(np.asarray(zero_variance(rewards)))
     assert not np.any(np.asarray(group_advantages(rewards, np.ones(4, bool), scale=scale)))
 
 
-def test_unknown_names_are_errors():
-    with pytest.raises(ValueError, match="median"):
-        group_advantages(np.float32([[1, 0]]), np.ones(1, bool), scale="median")
-    with pytest.raises(ValueError, match="median"):
-        aggregation_weights(np.ones((1, 2), int), np.ones(1, bool), aggregation="median", max_tokens=4)
+REAL = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 0.1, 1.0, 1000.1])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(rewards=hnp.arrays(np.float32, (4, 7), elements=REAL), seed=st.integers(0, 99))
+def test_advantages_do_not_depend_on_the_order(scale, rewards, seed):
+    """Bit for bit: a rollout's advantage is the same wherever it stands in its group, and its group in the batch."""
+    rng = np.random.default_rng(seed)
+    order, groups = rng.permuted(np.tile(np.arange(7), (4, 1)), axis=1), rng.permutation(4)
+    plain = group_advantages(rewards, ~zero_variance(rewards), scale=scale)
+    shuffled = np.take_along_axis(rewards, order, axis=1)[groups]
+    moved = group_advantages(shuffled, ~zero_variance(shuffled), scale=scale)
+    np.testing.assert_array_equal(moved, np.take_along_axis(plain, order, axis=1)[groups])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(rewards=hnp.arrays(np.float32, (3, 5), elements=REAL))
+def test_real_valued_rewards_are_centred_and_scaled_in_float64(scale, rewards):
+    """Within rounding of the float32 result, where deviations are far above the 1e-6 that is added to them."""
+    keep = ~zero_variance(rewards)
+    expected = looped_advantages(rewards, keep, scale)
+    np.testing.assert_allclose(group_advantages(rewards, keep, scale=scale), expected, rtol=1e-6, atol=1e-9)
+
+
+def unknown(word: str) -> Any:
+    return word
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: group_advantages(np.array([[1, 0]], np.float32), np.ones(1, bool), scale=unknown("batch_sdt")),
+        lambda: aggregation_weights(
+            np.ones((1, 2), int), np.ones(1, bool), aggregation=unknown("token_maen"), max_tokens=4
+        ),
+    ],
+)
+def test_unknown_words_are_errors(call):
+    with pytest.raises(InputError, match=r"did you mean '(batch_std|token_mean)'"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("zero_variance_groups", "policy_rollouts", "regularizer_rollouts"),
+    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("keep", 24, 24)],
+)
+def test_zero_variance_groups_and_their_denominators(zero_variance_groups, policy_rollouts, regularizer_rollouts):
+    """One of six groups of four has no signal: 20 rollouts divide where it left, 24 where it stayed."""
+    lengths = learner.trained_lengths(make_groups())
+    recipe = learner.CreditConfig("group_std", "sequence_mean", zero_variance_groups)
+    credited = learner.credit(np.array(REWARDS, np.float32), lengths, recipe, max_tokens=5)
+    for name, rollouts in (("policy_weights", policy_rollouts), ("regularizer_weights", regularizer_rollouts)):
+        expected = 1 / (rollouts * lengths)
+        if rollouts == 20:
+            expected[2] = 0
+        np.testing.assert_allclose(getattr(credited, name), expected, rtol=1e-6)
+    assert credited.kept.tolist() == [i != 2 or zero_variance_groups != "drop" for i in range(6)]
+    np.testing.assert_allclose(credited.advantages.sum(axis=1), 0.0, atol=1e-6)
+    assert np.abs(credited.advantages).max() > 0.5
+
+
+def test_batch_scale_is_taken_over_kept_groups_alone():
+    """Dropping the group without signal raises the deviation, so advantages shrink; keeping it lowers it."""
+    rewards, lengths = np.array(REWARDS, np.float32), np.ones((6, 4), int)
+    centred = rewards - rewards.mean(axis=1, keepdims=True)
+    dropped = learner.CreditConfig("batch_std")
+    everything = learner.CreditConfig("batch_std", zero_variance_groups="keep")
+    for recipe, kept in ((dropped, np.delete(np.arange(6), 2)), (everything, np.arange(6))):
+        got = learner.credit(rewards, lengths, recipe, max_tokens=5).advantages
+        np.testing.assert_allclose(got[kept], centred[kept] / centred[kept].std(), rtol=1e-5, atol=1e-7)
+
+
+def test_ungraded_groups_have_no_rewards():
+    with pytest.raises(ValueError, match="'p0': its group has not been graded"):
+        learner.rewards_of(dataclasses.replace(make_groups()[0], rewards=None))
 
 
 AGGREGATION_GOLDENS = {
@@ -135,7 +210,3 @@ def test_weighted_sums_equal_the_plain_definitions(aggregation, lengths, keep, t
     got = np.sum(np.where(mask, terms, 0) * weights[..., None].astype(np.float64))
     expected = looped_objective(terms.tolist(), lengths.tolist(), keep, aggregation, 5)
     assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_epsilon_is_the_usual_one():
-    assert advantages.EPSILON == 1e-6

@@ -64,7 +64,7 @@ class Exact:
         return float(normalise(final_answer(text)) == normalise(final_answer(problem.answer)))
 
     def fault(self, problem: Problem) -> str | None:
-        """Says so if nothing is left of the answer once it is normalised."""
+        """A message if nothing is left of the answer once it is normalised."""
         if normalise(final_answer(problem.answer)):
             return None
         return f"answer: {problem.answer!r} has a marker of the final answer and nothing behind it; write the answer"
@@ -81,7 +81,7 @@ class Numeric:
         return float(found is not None and expected is not None and same_number(found, expected))
 
     def fault(self, problem: Problem) -> str | None:
-        """Says so if the answer is not one number."""
+        """A message if the answer is not one number."""
         if _reference_number(problem.answer) is not None:
             return None
         return f"answer: {problem.answer!r} is not one number that can be read; correct it, or use the task 'exact'"

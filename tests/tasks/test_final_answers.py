@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.math import (
+from isocompute_jax.tasks.final_answers import (
     MAX_TEXT_CHARS,
     Exact,
     Numeric,

@@ -1,7 +1,7 @@
-"""Hugging Face directories in and out: config.json, safetensors (sharded or not) and the tokenizer's files.
+"""The parameters of Hugging Face directories, in and out: safetensors, in one file or in several with an index.
 
-Unknown, missing and mis-shaped tensors are errors that name the key. Nothing is half-written: a directory is filled
-under a temporary name and renamed.
+Unknown, missing and mis-shaped tensors are errors that name the key, and so is whatever two readers could understand
+differently. Nothing is half-written: a directory is filled under a temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,13 +19,14 @@ import safetensors
 import safetensors.numpy
 
 from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.hf_config import write_config
 from isocompute_jax.model.hf_layout import hf_tensor_shapes, hf_tensors, params_from_tensors
 from isocompute_jax.model.params import Params, map_specs
 from isocompute_jax.records.errors import InputError
 
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -40,61 +39,6 @@ TOKENIZER_FILES = (
 )
 
 
-def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) -> ModelConfig:
-    """Reads config.json of a Qwen2 / Qwen2.5 checkpoint; `dtype` overrides the checkpoint's.
-
-    Raises:
-      InputError: no config.json, another architecture, or a setting this library does not implement.
-    """
-    from transformers import Qwen2Config
-
-    path = pathlib.Path(directory) / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{directory} is not a Hugging Face checkpoint: it has no config.json") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise InputError(f"{path}: not a JSON object; download the checkpoint again")
-    if raw.get("model_type") != "qwen2":
-        raise InputError(
-            f"{path}: model_type is {raw.get('model_type')!r}; only 'qwen2' (Qwen2, Qwen2.5) is implemented"
-        )
-    dtype = dtype or str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
-    if dtype not in DTYPES:
-        raise InputError(f"{path}: dtype = {dtype!r} is not implemented (only {', '.join(DTYPES)})")
-    try:
-        config: Any = Qwen2Config(**raw)
-    except Exception as error:  # transformers checks fields with exceptions of many types
-        raise InputError(f"{path}: {error}") from error
-    rope: Mapping[str, Any] = config.rope_parameters or {}
-    for field, value, wanted in (
-        ("hidden_act", config.hidden_act, "silu"),
-        ("use_sliding_window", bool(config.use_sliding_window), False),
-        ("rope type", rope.get("rope_type", "default"), "default"),
-    ):
-        if value != wanted:
-            raise InputError(f"{path}: {field} = {value!r} is not implemented (only {wanted!r})")
-    try:
-        return ModelConfig(
-            vocab_size=config.vocab_size,
-            embed_dim=config.hidden_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
-            head_dim=raw.get("head_dim") or config.hidden_size // config.num_attention_heads,
-            mlp_dim=config.intermediate_size,
-            tied_embeddings=bool(config.tie_word_embeddings),
-            rope_theta=float(rope.get("rope_theta", 10_000.0)),
-            norm_eps=float(config.rms_norm_eps),
-            max_positions=config.max_position_embeddings,
-            dtype=dtype,
-        )
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shardings: Params | None = None) -> Params:
     """Reads the parameters of a checkpoint in `config.dtype`, one stacked parameter at a time.
 
@@ -104,11 +48,13 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
       shardings: where each parameter goes (`param_shardings`); the default device when None.
 
     Raises:
-      InputError: a file is missing or corrupt, or a key is unknown, missing or mis-shaped.
+      InputError: a file is missing, corrupt or one too many; a key is unknown, missing or mis-shaped; or there is an
+        output head of its own although config.json ties it to the embeddings.
     """
     directory = pathlib.Path(directory)
     files = _tensor_files(directory)
     _check_keys(directory, config, files)
+    _check_tied_head(config, files)
     shapes = dict(hf_tensor_shapes(config))
 
     def read(name: str) -> np.ndarray:
@@ -144,7 +90,7 @@ def save_checkpoint(
     temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
         _write_tensors(temporary, config, params, max_file_bytes)
-        _write_config(temporary, config)
+        write_config(temporary, config)
         if tokenizer_from is not None:
             for name in TOKENIZER_FILES:
                 source = pathlib.Path(tokenizer_from) / name
@@ -174,25 +120,42 @@ def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:
 
 def _tensor_files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
     """Tensor name -> file that holds it."""
-    index = directory / INDEX
-    if index.exists():
-        try:
-            files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            paths = [directory / name for name in sorted(files)]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(f"{index}: not a safetensors index ({error!r}); download the checkpoint again") from error
-    else:
-        paths = [directory / SINGLE_FILE]
     found: dict[str, pathlib.Path] = {}
-    for path in paths:
+    for name in _file_names(directory):
+        path = directory / name
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
-                found.update(dict.fromkeys(file.keys(), path))
+                keys = list(file.keys())
         except FileNotFoundError:
-            raise InputError(f"{directory}: {path.name} is missing; the checkpoint is incomplete") from None
+            raise InputError(f"{directory}: {name} is missing; the checkpoint is incomplete") from None
         except (safetensors.SafetensorError, OSError) as error:
             raise InputError(f"{path}: corrupt safetensors file ({error}); download or save it again") from error
+        twice = sorted(found.keys() & keys)
+        if twice:
+            raise InputError(
+                f"{directory}: {found[twice[0]].name} and {name} both hold {_listed(twice)}; remove what is stale"
+            )
+        found.update(dict.fromkeys(keys, path))
     return found
+
+
+def _file_names(directory: pathlib.Path) -> list[str]:
+    """The safetensors files of a checkpoint: the single one, or those of the index."""
+    index = directory / INDEX
+    if not index.exists():
+        return [SINGLE_FILE]
+    try:
+        names = sorted(
+            {os.fspath(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        )
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(f"{index}: not a safetensors index ({error!r}); download the checkpoint again") from error
+    if SINGLE_FILE not in names and (directory / SINGLE_FILE).exists():
+        raise InputError(
+            f"{directory} holds both {SINGLE_FILE} and {INDEX}, which does not name it, and readers differ in which "
+            "they take; remove the one that is stale"
+        )
+    return names
 
 
 def _read(path: pathlib.Path, name: str) -> np.ndarray:
@@ -202,13 +165,23 @@ def _read(path: pathlib.Path, name: str) -> np.ndarray:
 
 def _check_keys(directory: pathlib.Path, config: ModelConfig, files: dict[str, pathlib.Path]) -> None:
     wanted = {name for name, _ in hf_tensor_shapes(config)}
-    # Some writers store the tied head once more; it is the embedding table, so it is read from there.
-    allowed = wanted | ({"lm_head.weight"} if config.tied_embeddings else set())
+    allowed = wanted | ({HEAD} if config.tied_embeddings else set())
     missing, unknown = sorted(wanted - set(files)), sorted(set(files) - allowed)
     if missing:
         raise InputError(f"{directory}: the checkpoint lacks {_listed(missing)}, which config.json asks for")
     if unknown:
         raise InputError(f"{directory}: the checkpoint has {_listed(unknown)}, which config.json does not ask for")
+
+
+def _check_tied_head(config: ModelConfig, files: dict[str, pathlib.Path]) -> None:
+    """Some writers store a tied head once more: that is harmless as long as it is the embedding table."""
+    if config.tied_embeddings and HEAD in files:
+        head, embeddings = _read(files[HEAD], HEAD), _read(files[EMBEDDINGS], EMBEDDINGS)
+        if not np.array_equal(head, embeddings, equal_nan=True):
+            raise InputError(
+                f"{files[HEAD]}: {HEAD} differs from {EMBEDDINGS} although tie_word_embeddings is true in config.json: "
+                "set that to false if the model was trained with a head of its own, or remove the tensor"
+            )
 
 
 def _listed(names: list[str]) -> str:
@@ -236,25 +209,3 @@ def _write_tensors(directory: pathlib.Path, config: ModelConfig, params: Params,
     total = sum(tensor.nbytes for tensors in files for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
-
-
-def _write_config(directory: pathlib.Path, config: ModelConfig) -> None:
-    from transformers import Qwen2Config
-
-    written = Qwen2Config(
-        vocab_size=config.vocab_size,
-        hidden_size=config.embed_dim,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads,
-        intermediate_size=config.mlp_dim,
-        tie_word_embeddings=config.tied_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        rms_norm_eps=config.norm_eps,
-        max_position_embeddings=config.max_positions,
-        use_sliding_window=False,
-        architectures=["Qwen2ForCausalLM"],
-        dtype=config.dtype,
-    )
-    written.head_dim = config.head_dim
-    written.save_pretrained(directory)

@@ -1,7 +1,11 @@
-"""Prefill and decode, jitted: one prefill per problem, whose keys its G rollouts share."""
+"""Dispatch units: a fixed number of rollouts of fixed length, prefilled and decoded by one compiled program.
+
+A prompt is read once, and its keys are shared by its rollouts.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -13,6 +17,33 @@ from isocompute_jax import model
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.sampling.choice import pick
 from isocompute_jax.sampling.randomness import draw_uniforms
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitShape:
+    """Shape of a dispatch unit: `problems` x `rollouts` completions; a group of G is cut into ceil(G / rollouts)."""
+
+    problems: int
+    rollouts: int
+
+
+def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
+    """The one shape that `groups` groups of G rollouts are sampled in: as few units as fit the budget, evenly filled.
+
+    Whole groups where they fit, equal parts of one group otherwise.
+
+    Args:
+      groups: how many groups there are to sample.
+      group_size: G.
+      max_rollouts: memory budget, in completions decoded at once.
+      batch_shards: the problems of a unit are a multiple of it, so that they can be sharded.
+    """
+    budget = max(1, max_rollouts // batch_shards)
+    parts = -(-group_size // budget)
+    rollouts = -(-group_size // parts)
+    rows = -(-groups * parts // batch_shards)
+    units = -(-rows // max(1, budget // rollouts))
+    return UnitShape(problems=-(-rows // units) * batch_shards, rollouts=rollouts)
 
 
 class Unit(NamedTuple):

@@ -1,8 +1,10 @@
 """From groups to arrays: nothing is lost, nothing is invented, and the compiled shape covers every batch."""
 
 import dataclasses
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,11 +44,12 @@ def test_batch_shape_properties(problems, group_size, max_tokens, microbatch_tok
 
 @pytest.mark.parametrize("zero_variance", ["drop", "drop_regularizers", "keep"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_pack_preserves_every_kept_group_in_order(shape, zero_variance):
-    """Unfolding the rows gives back each prompt, completion, mask and log-probability; the rest is padding."""
+def test_layout_preserves_every_kept_group_in_order(shape, zero_variance):
+    """Unfolding the rows gives back each prompt, completion, mask, log-probability and number; the rest is padding."""
     groups = make_groups()
-    batch = pack(groups, shape, zero_variance=zero_variance)
-    kept = [g for i, g in enumerate(groups) if zero_variance != "drop" or i != 2]
+    batch, credited = pack(groups, shape, zero_variance=zero_variance)
+    kept = [i for i in range(6) if zero_variance != "drop" or i != 2]
+    np.testing.assert_array_equal(np.flatnonzero(credited.kept), kept)
     parts = 4 // shape.rollouts
     rows = shape.microbatches * shape.rows
     assert batch.tokens.shape == (shape.microbatches, shape.rows, shape.rollouts, LENGTH)
@@ -57,7 +60,8 @@ def test_pack_preserves_every_kept_group_in_order(shape, zero_variance):
         for field in dataclasses.fields(batch)
         if field.name not in ("num_microbatches", "old_logprobs")
     }
-    for place, group in enumerate(kept):
+    for place, p in enumerate(kept):
+        group = groups[p]
         for i, completion in enumerate(group.completions):
             row, column, length = place * parts + i // shape.rollouts, i % shape.rollouts, len(completion.tokens)
             prompt = flat["prompt_tokens"][row][flat["prompt_mask"][row]]
@@ -66,58 +70,40 @@ def test_pack_preserves_every_kept_group_in_order(shape, zero_variance):
             for name, value in (("tokens", completion.tokens), ("sampler_logprobs", completion.logprobs)):
                 np.testing.assert_array_equal(flat[name][row, column, :length], value)
                 assert not np.any(flat[name][row, column, length:])
+            assert flat["rollout"][row, column] == 4 * p + i
             np.testing.assert_array_equal(flat["mask"][row, column, :length], completion.mask)
             assert not np.any(flat["mask"][row, column, length:])
     used = len(kept) * parts
-    for name in ("mask", "advantages", "policy_weights", "regularizer_weights"):
-        assert not np.any(flat[name][used:]), name
+    assert not np.any(flat["mask"][used:])
     np.testing.assert_array_equal(flat["prompt_mask"][used:].sum(axis=1), 1)  # padding attends to something: no NaN
-    np.testing.assert_allclose(flat["advantages"].reshape(-1, 4).sum(axis=1), 0.0, atol=1e-6)
-    assert np.abs(flat["advantages"]).max() > 0.5
+    rows = credited.of(jnp.asarray(batch.rollout))
+    advantages = np.asarray(rows.advantages).reshape(-1, 4)[: len(kept)]
+    np.testing.assert_array_equal(advantages, credited.advantages[kept])
 
 
-@pytest.mark.parametrize(
-    ("zero_variance", "policy_rollouts", "regularizer_rollouts"),
-    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("keep", 24, 24)],
-)
-def test_zero_variance_groups_and_their_denominators(zero_variance, policy_rollouts, regularizer_rollouts):
-    """One of six groups of four has no signal: 20 rollouts divide where it left, 24 where it stayed."""
+def test_layout_needs_no_rewards():
+    """Agreement checks lay out groups that nobody grades."""
     groups = make_groups()
-    batch = pack(groups, WHOLE, zero_variance=zero_variance)
-    for name, rollouts in (("policy_weights", policy_rollouts), ("regularizer_weights", regularizer_rollouts)):
-        expected = []
-        for i, group in enumerate(groups):
-            weights = [1 / (rollouts * completion.mask.sum()) for completion in group.completions]
-            if i != 2:
-                expected += weights
-            elif zero_variance != "drop":
-                expected += weights if rollouts == 24 else [0.0] * 4
-        expected += [0.0] * (24 - len(expected))
-        np.testing.assert_allclose(np.asarray(getattr(batch, name)).ravel(), expected, rtol=1e-6)
+    ungraded = [dataclasses.replace(group, rewards=None) for group in groups]
+    jax.tree.map(np.testing.assert_array_equal, learner.layout(ungraded, SEVERAL), learner.layout(groups, SEVERAL))
 
 
-def test_batch_scale_is_taken_over_kept_groups_alone():
-    """Dropping the group without signal raises the deviation, so advantages shrink; keeping it lowers it."""
-    groups = make_groups()
-    rewards = np.stack([group.rewards for group in groups])
-    centred = rewards - rewards.mean(axis=1, keepdims=True)
-    signal = np.delete(np.arange(6), 2)
-    dropped = np.asarray(pack(groups, WHOLE, scale="batch_std").advantages).reshape(6, 4)[:5]
-    np.testing.assert_allclose(dropped, centred[signal] / centred[signal].std(), rtol=1e-5)
-    kept = np.asarray(pack(groups, WHOLE, scale="batch_std", zero_variance="keep").advantages).reshape(6, 4)
-    np.testing.assert_allclose(kept, centred / centred.std(), rtol=1e-5, atol=1e-7)
+def test_too_many_groups_are_an_error():
+    with pytest.raises(ValueError, match="7 groups of 4 take 7 rows"):
+        learner.layout([*make_groups(), make_groups()[0]], WHOLE)
 
 
 def test_a_batch_without_signal_holds_no_microbatch():
     groups = make_groups(rewards=((1, 1, 1, 1), (0, 0, 0, 0)))
-    assert int(pack(groups).num_microbatches) == 0
-    assert not np.any(pack(groups).policy_weights)
+    tokens, credited = pack(groups)
+    assert int(tokens.num_microbatches) == 0
+    assert not np.any(credited.takes_part)
 
 
 def test_the_longest_prompt_and_completion_fit_exactly():
     group = make_group(np.random.default_rng(0), (1, 0, 0, 1), lengths=[LENGTH] * 4)
     group = dataclasses.replace(group, prompt_tokens=np.arange(1, PROMPT + 1))
-    batch = pack([group], WHOLE)
+    batch, _ = pack([group], WHOLE)
     np.testing.assert_array_equal(batch.prompt_tokens[0, 0], np.arange(1, PROMPT + 1))
     assert batch.prompt_mask[0, 0].all()
     assert batch.mask[0, 0].sum() == 4 * LENGTH - 1  # one token is context
@@ -127,10 +113,10 @@ def test_place_batch_shards_rows():
     from isocompute_jax import sharding
 
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
-    batch = pack(make_groups(), SEVERAL)
-    placed = learner.place_batch(batch, mesh)
+    batch, _ = pack(make_groups(), SEVERAL)
+    placed: Any = learner.place_batch(batch, mesh)
     jax.tree.map(np.testing.assert_array_equal, placed, batch)
     assert placed.tokens.sharding.shard_shape(placed.tokens.shape) == (2, 1, 4, LENGTH)
-    assert placed.advantages.sharding.shard_shape(placed.advantages.shape) == (2, 1, 4)
+    assert placed.rollout.sharding.shard_shape(placed.rollout.shape) == (2, 1, 4)
     assert placed.num_microbatches.sharding.is_fully_replicated
     assert learner.place_batch(batch, None) is batch

@@ -1,7 +1,7 @@
 """A continuous-batching sampler: groups in, completions out as they end, one chunk of steps per call.
 
 The host's side of `slots`: who waits, who sits in which slot, and what has been drawn so far. Groups are served in the
-order they came; one that is larger than the free slots is cut, and its rollouts follow as slots come free.
+order they came; one that is larger than the free slots is cut, and its rollouts follow as slots become free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isocompute_jax import model
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.sampling.randomness import problem_words
+from isocompute_jax.sampling.randomness import key_words
 from isocompute_jax.sampling.slots import (
     KEY_BLOCK,
     Admission,
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass
-class _Group:
-    """A group of which some rollouts have not begun: the next is `begun`."""
+class _Submission:
+    """A group that was submitted; `begun` of its rollouts have been given slots."""
 
     ticket: int
     request: SampleRequest
@@ -51,10 +51,10 @@ class _Group:
 
 
 @dataclasses.dataclass
-class _Rollout:
-    """What sits in a slot: [t] arrays of each chunk drawn so far."""
+class _Running:
+    """The rollout in a slot: [t] arrays of each chunk drawn so far."""
 
-    group: _Group
+    submission: _Submission
     index: int
     tokens: list[np.ndarray] = dataclasses.field(default_factory=list)
     logprobs: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -62,17 +62,12 @@ class _Rollout:
 
     def completion(self) -> Completion:
         tokens = np.concatenate(self.tokens)
-        return Completion(
-            tokens=tokens,
-            logprobs=np.concatenate(self.logprobs),
-            mask=np.ones(len(tokens), bool),
-            policy_versions=np.concatenate(self.versions),
-            finish_reason="stop" if int(tokens[-1]) in self.group.request.stop_tokens else "length",
-        )
+        reason = "stop" if int(tokens[-1]) in self.submission.request.stop_tokens else "length"
+        return Completion.drawn(tokens, np.concatenate(self.logprobs), np.concatenate(self.versions), reason)
 
 
 class SlotSampler:
-    """Samples groups in slots. Not for several threads at once.
+    """Samples groups in slots. It is not thread-safe.
 
     A completion depends on its request and the weights alone: not on what else is sampled, nor on slots, order or
     `chunk_steps`. Other numbers of slots draw the same tokens up to float rounding, as everywhere in this room.
@@ -101,12 +96,13 @@ class SlotSampler:
         self._config = config
         self._params = model.cast_params(params, config.dtype)
         self._version = 0
+        self._length = length
         self._chunk_steps = chunk_steps
         self._mesh = mesh
         self._slots = init_slots(config, slots=slots, length=length, key_block=key_block, mesh=mesh)
         self._prefill_tokens = min(256, max(16, length // 128 * 16))  # with the rows a multiple of ROW_MULTIPLE
-        self._waiting: collections.deque[_Group] = collections.deque()
-        self._rollouts: list[_Rollout | None] = [None] * slots
+        self._waiting: collections.deque[_Submission] = collections.deque()
+        self._rollouts: list[_Running | None] = [None] * slots
         self.tokens_generated = 0
 
     @property
@@ -116,31 +112,37 @@ class SlotSampler:
 
     def compile(self) -> None:
         """Compiles everything, so that the first group does not wait for it. Nothing may run or wait."""
-        self.submit(0, SampleRequest("", np.zeros(2, np.int32), 1, 0, 0, (), SamplingParams(1.0, 1.0, 1)))
+        prompt = np.zeros(min(2, self._length - 1), np.int32)
+        self.submit(0, SampleRequest("", prompt, 1, 0, 0, (), SamplingParams(1.0, 1.0, 1)))
         self.step()
         none = np.zeros(len(self._rollouts), bool)
         self._slots = clear(release(self._slots, none, mesh=self._mesh), none, mesh=self._mesh)
         self.tokens_generated = 0
 
     def submit(self, ticket: int, request: SampleRequest) -> None:
-        """Queues a group, whose prompt and `max_tokens` fit `length`; `ticket` is what `step` calls it by."""
-        self._waiting.append(_Group(ticket, request))
+        """Queues a group, which `step` will call by its ticket.
+
+        Raises:
+          InputError: prompt and `max_tokens` together are longer than `length`, or the prompt is empty.
+        """
+        request.check_prompt(self._length - request.params.max_tokens, "length - max_tokens")
+        self._waiting.append(_Submission(ticket, request))
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forgets groups. Tickets that are not there are passed over."""
+        """Drops groups. Unknown tickets are ignored."""
         tickets = set(tickets)
         self._waiting = collections.deque(group for group in self._waiting if group.ticket not in tickets)
-        chosen = np.array([r is not None and r.group.ticket in tickets for r in self._rollouts])
+        chosen = np.array([r is not None and r.submission.ticket in tickets for r in self._rollouts])
         if chosen.any():
             self._slots = release(self._slots, chosen, mesh=self._mesh)
-            self._free(np.flatnonzero(chosen))
-            # Keys computed anew since the last chunk may not be finite, and no log-probability has told so yet.
+            self._free(np.flatnonzero(chosen).tolist())
+            # Keys recomputed since the last chunk may not be finite, and no log-probability has shown it yet.
             self._slots = clear(self._slots, chosen, mesh=self._mesh)
 
     def step(self) -> list[tuple[int, int, Completion]]:
         """Fills free slots, draws a chunk of tokens, and returns what ended: (ticket, rollout index, completion).
 
-        A chunk ends early when an eighth of the slots has come free and groups wait.
+        A chunk ends early once an eighth of the slots is free and groups wait.
         """
         self._admit()
         active = sum(rollout is not None for rollout in self._rollouts)
@@ -161,14 +163,14 @@ class SlotSampler:
         Args:
           params: like the old ones, in any dtype; they are cast to the one it computes in.
           version: theirs.
-          recompute: computes the keys and values of what is running anew, else those of the old weights stay.
+          recompute: recomputes the keys and values of running sequences; else those of the old weights stay.
         """
         self._params = model.cast_params(params, self._config.dtype)
         self._version = version
         if recompute:
             self._prefill(
                 [
-                    (slot, np.concatenate([rollout.group.request.prompt_tokens, *rollout.tokens]))
+                    (slot, np.concatenate([rollout.submission.request.prompt_tokens, *rollout.tokens]))
                     for slot, rollout in enumerate(self._rollouts)
                     if rollout is not None
                 ]
@@ -184,7 +186,7 @@ class SlotSampler:
             heads.append((source, group.request.prompt_tokens))
             while free and group.begun < group.request.group_size:
                 slot = free.popleft()
-                self._rollouts[slot] = _Rollout(group, group.begun)
+                self._rollouts[slot] = _Running(group, group.begun)
                 admitted.append((slot, source))
                 group.begun += 1
             if group.begun == group.request.group_size:
@@ -228,11 +230,11 @@ class SlotSampler:
         for i, (slot, source) in enumerate(batch):
             rollout = self._rollouts[slot]
             assert rollout is not None
-            request = rollout.group.request
+            request = rollout.submission.request
             arrays.slot[i], arrays.source[i] = slot, source
             arrays.token[i], arrays.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
             arrays.left[i] = request.params.max_tokens
-            arrays.key_words[i] = (request.seed, request.step, *problem_words(request.problem_id))
+            arrays.key_words[i] = key_words(request)
             arrays.rollout[i] = rollout.index
             arrays.temperature[i], arrays.top_p[i] = request.params.temperature, request.params.top_p
             arrays.stops[i, list(request.stop_tokens)] = True
@@ -251,7 +253,7 @@ class SlotSampler:
             rollout.versions.append(np.full(count, self._version, np.int32))
             self.tokens_generated += count
             if not drawn.running[slot]:
-                finished.append((rollout.group.ticket, rollout.index, rollout.completion()))
+                finished.append((rollout.submission.ticket, rollout.index, rollout.completion()))
                 ended.append(slot)
         self._free(ended)
         return finished

@@ -1,0 +1,253 @@
+"""The parts of a run, made once from its config: what they are does not change from step to step."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from isocompute_jax import learner, model, sharding
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.data import ProblemStream, check_prompts, load_problems
+from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.loop_state import LoopState
+from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.rollouts import by_id, make_requests
+from isocompute_jax.learner import BatchShape, LossConfig, OptimizerConfig, TokenBatch, TrainState, TrainStep
+from isocompute_jax.learner.checkpoint import Checkpointer
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.sampling import Sampler
+from isocompute_jax.tasks import Tokenizer, load_tokenizer
+
+MakeSampler = Callable[..., Sampler]
+"""Makes the sampler of a run: `samplers.make_sampler`, or one with the same arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a run reads before it makes anything: cheap, and where most bad input shows."""
+
+    tokenizer: Tokenizer
+    model_config: ModelConfig
+    problems: Sequence[Problem]
+    evaluation_sets: Mapping[str, Sequence[Problem]]
+    stream: ProblemStream
+    mesh: Mesh | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The compiled functions of the learner.
+
+    Attributes:
+      optimizer: what the state's moments belong to.
+      shardings: where the state lives; None for one device.
+      train_step: one update; it reuses the old state's memory.
+      scorer: (params, batch on the mesh) -> log-probabilities.
+    """
+
+    optimizer: Any
+    shardings: TrainState | None
+    train_step: TrainStep
+    scorer: Callable[[Params, TokenBatch], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What every step of a run uses.
+
+    Attributes:
+      config: the run's, resolved.
+      path: its directory.
+      inputs: its model's shape, tokenizer and problems.
+      problems: the training problems by id.
+      programs: the compiled functions of the learner.
+      schedule: step -> learning rate.
+      batch_shape: the compiled shape of a batch.
+      reference_params: of the KL term; None without it.
+      sampler: what draws rollouts.
+      pipeline: leads batches of training rollouts through the sampler.
+      checkpointer: writes and reads checkpoints.
+      evaluation_steps: steps after which to evaluate.
+    """
+
+    config: RunConfig
+    path: pathlib.Path
+    inputs: Inputs
+    problems: Mapping[str, Problem]
+    programs: Programs
+    schedule: Callable[[int], jax.Array]
+    batch_shape: BatchShape
+    reference_params: Params | None
+    sampler: Sampler
+    pipeline: Pipeline
+    checkpointer: Checkpointer
+    evaluation_steps: frozenset[int]
+
+    def score(self, state: TrainState, tokens: TokenBatch) -> jax.Array:
+        """Log-probabilities [M, N, R, T] of a batch under the weights of a state."""
+        return self.programs.scorer(state.params, learner.place_batch(tokens, self.inputs.mesh))
+
+
+def read_inputs(config: RunConfig) -> Inputs:
+    """Reads tokenizer, model shape and problem sets, and checks that they fit together.
+
+    Raises:
+      InputError: names the file or field at fault.
+    """
+    tokenizer = load_tokenizer(config.model)
+    model_config = model.load_config(config.model, dtype=config.dtype)
+    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    problems = load_problems(config.train_set, config.problem_set_size)
+    limit = config.evaluation.max_problems or None
+    sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
+    check_prompts([problems, *sets.values()], tokenizer, config)
+    stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
+    return Inputs(tokenizer, model_config, problems, sets, stream, make_mesh(config))
+
+
+def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
+    """The facts that config.json says of a run."""
+    return run_files.RunFacts(
+        group_size=config.group_size,
+        problems_per_batch=config.problems_per_batch,
+        num_steps=config.num_steps,
+        problem_set_size=len(inputs.problems),
+        model_params=model.count_params(inputs.model_config),
+        seed=config.seed,
+    )
+
+
+def build(
+    config: RunConfig,
+    inputs: Inputs,
+    path: pathlib.Path,
+    *,
+    make_sampler: MakeSampler,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> tuple[Parts, LoopState]:
+    """Loads the model, then reaches the sampler, which the caller closes.
+
+    Args:
+      config: the run's, resolved.
+      inputs: from `read_inputs`.
+      path: the run's directory.
+      make_sampler: makes the sampler.
+      interrupted: whether the user wants the run to end.
+
+    Returns:
+      The parts, and the state before the first step.
+
+    Raises:
+      InputError: the weights cannot be loaded, or a service refuses the run.
+      RunError: another learner of this run is alive.
+    """
+    programs = make_programs(
+        inputs.model_config,
+        config.loss,
+        config.optimizer,
+        inputs.mesh,
+        temperature=config.sampling.temperature,
+    )
+    placed = None if programs.shardings is None else programs.shardings.params
+    params = model.load_params(config.model, inputs.model_config, shardings=placed)
+    first = learner.init_state(params, programs.optimizer, programs.shardings)
+    checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first)
+    sampler = make_sampler(
+        config,
+        inputs.model_config,
+        first.params,
+        workdir=path,
+        tokenizer=inputs.tokenizer,
+        mesh=inputs.mesh,
+        interrupted=interrupted,
+    )
+    pipeline = Pipeline(
+        inputs.stream,
+        sampler,
+        functools.partial(training_requests, config, inputs.tokenizer),
+        num_steps=config.num_steps,
+        window=config.window,
+        at_once=config.updates_per_phase,
+    )
+    parts = Parts(
+        config=config,
+        path=path,
+        inputs=inputs,
+        problems=by_id(inputs.problems),
+        programs=programs,
+        schedule=make_schedule(config.optimizer, config.rollouts_per_step),
+        batch_shape=shape_of(config, config.problems_per_batch, config.group_size, inputs.mesh),
+        reference_params=params if config.loss.kl_coef else None,
+        sampler=sampler,
+        pipeline=pipeline,
+        checkpointer=checkpointer,
+        evaluation_steps=evaluation_steps(
+            config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
+        ),
+    )
+    return parts, LoopState(first, inputs.stream.get_state())
+
+
+def shape_of(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> BatchShape:
+    """The compiled shape of a batch of so many problems and rollouts of each."""
+    return learner.batch_shape(
+        problems_per_batch=problems,
+        group_size=group_size,
+        max_prompt_tokens=config.sampling.max_prompt_tokens,
+        max_tokens=config.sampling.max_tokens,
+        microbatch_tokens=config.recipe.microbatch_tokens,
+        batch_shards=1 if mesh is None else sharding.batch_shards(mesh),
+    )
+
+
+def training_requests(
+    config: RunConfig, tokenizer: Tokenizer, problems: Sequence[Problem], step: int
+) -> list[SampleRequest]:
+    """What is asked of the sampler for step `step`."""
+    return make_requests(
+        problems, tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def make_programs(
+    model_config: ModelConfig, loss: LossConfig, optimizer: OptimizerConfig, mesh: Mesh | None, *, temperature: float
+) -> Programs:
+    """The compiled functions of the learner; runs in one process that agree on all of this share them."""
+    transformation = learner.make_optimizer(optimizer)
+    shardings = None if mesh is None else learner.state_shardings(model_config, mesh, transformation)
+    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens)
+    return Programs(
+        transformation,
+        shardings,
+        # The old state's memory is reused: the sampler gets the new weights before it samples again.
+        learner.make_train_step(score, loss, transformation, shardings=shardings, donate=True),
+        learner.make_scorer(score, mesh=mesh),
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def make_schedule(optimizer: OptimizerConfig, rollouts_per_step: int) -> Callable[[int], jax.Array]:
+    """Step -> learning rate, compiled."""
+    return jax.jit(learner.make_schedule(optimizer, rollouts_per_step=rollouts_per_step))
+
+
+def make_mesh(config: RunConfig) -> Mesh | None:
+    """The mesh of the config, or None for one device."""
+    sizes = dataclasses.asdict(config.mesh)
+    if all(size == 1 for size in sizes.values()):
+        return None
+    try:
+        return sharding.make_mesh(**sizes)
+    except ValueError as error:
+        raise InputError(f"config.mesh: {error}") from error

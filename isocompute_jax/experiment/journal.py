@@ -1,0 +1,103 @@
+"""What a run writes as it goes: lines in its logs, and checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from isocompute_jax import model
+from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import RunError
+
+LOG = logging.getLogger(__name__)
+
+
+class Diverged(RunError):
+    """Numbers are no longer finite: what would be checkpointed is worthless."""
+
+    def __init__(self, parts: Parts, state: LoopState, what: str):
+        super().__init__(
+            f"{parts.path}: {what} not finite at step {state.step}: the learning rate is probably too high. The last "
+            "checkpoint is kept"
+        )
+
+
+def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
+    """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
+
+    Raises:
+      Diverged: a number is not finite.
+    """
+    broken = [key for key, value in columns.items() if isinstance(value, float) and not math.isfinite(value)]
+    if broken:
+        raise Diverged(parts, state, ", ".join(broken))
+    now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
+    devices = 1 if parts.inputs.mesh is None else len(jax.devices())
+    ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
+    run_files.append_line(parts.path / name, {**ledger.columns(), **columns})
+    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn)
+
+
+def resume(parts: Parts, state: LoopState) -> LoopState:
+    """The state of the last checkpoint, or the first one where there is none; logs are cut back to it."""
+    restored = parts.checkpointer.restore()
+    step = -1
+    if restored is not None:
+        state = from_checkpoint(*restored)
+        step = state.step
+        parts.pipeline.restart(step, state.stream)
+        LOG.info("%s: resuming from step %d", parts.path, step)
+        if parts.config.window > parts.config.updates_per_phase:
+            LOG.info(
+                "max_staleness = %d: what was in flight is sampled again, under newer weights. Asynchronous runs are "
+                "reproducible in distribution, not bit for bit",
+                parts.config.max_staleness,
+            )
+    last = {run_files.METRICS: step, run_files.EVAL: state.evaluated, run_files.AGREEMENT: state.checked}
+    for name, known in last.items():
+        run_files.cut_back(parts.path / name, step=known)
+    return state
+
+
+def save_if_due(parts: Parts, state: LoopState) -> LoopState:
+    """A checkpoint every `checkpoint_every_s` seconds; when it falls changes no result."""
+    due = time.monotonic() - state.saved_at >= parts.config.checkpoint_every_s
+    return save(parts, state) if due and state.between_phases else state
+
+
+def save(parts: Parts, state: LoopState) -> LoopState:
+    """A checkpoint: parameters, optimizer, position in the data, ledger and what was measured.
+
+    Random numbers are keyed by seed and step; batches that are in flight are drawn again from the position.
+
+    Raises:
+      Diverged: a parameter is not finite; the earlier checkpoint is kept.
+    """
+    if not all_finite(state.learner.params):
+        raise Diverged(parts, state, "parameters")
+    parts.checkpointer.save(state.learner, state.to_json())
+    return dataclasses.replace(state, saved_at=time.monotonic())
+
+
+def finish(parts: Parts, state: LoopState) -> None:
+    """Last checkpoint, the trained model as a Hugging Face directory, and DONE."""
+    save(parts, state)
+    parts.checkpointer.close()
+    shape = parts.inputs.model_config
+    params = model.cast_params(state.learner.params, shape.dtype)
+    model.save_checkpoint(parts.path / "model", shape, params, tokenizer_from=parts.config.model)
+    run_files.write_atomic(parts.path / run_files.DONE, f"{state.ledger.compute} rollouts\n")
+
+
+@jax.jit
+def all_finite(params: model.Params) -> jax.Array:
+    """Whether every parameter is a number."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))

@@ -1,0 +1,79 @@
+"""What changes from step to step of a run, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from isocompute_jax.experiment.ledger import Ledger
+from isocompute_jax.learner import Credit, TokenBatch, TrainState
+from isocompute_jax.records.rollout import RolloutGroup
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadyBatch:
+    """A batch that awaits its update: its graded groups, their tokens laid out, and what they are worth."""
+
+    groups: list[RolloutGroup]
+    tokens: TokenBatch
+    credit: Credit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoopState:
+    """A run between two steps.
+
+    Checkpoints hold the first five fields: they and the config decide what a run finds. The others belong to the
+    process that runs it.
+
+    Attributes:
+      learner: step counter, parameters and optimizer state.
+      ledger: what was spent.
+      stream: position in the problems, before the first batch that no update has used.
+      evaluated: the last step after which every set was evaluated and logged; -1 for none.
+      checked: the last step after which the agreement check was logged; -1 for none.
+      ready: batches that were sampled together with the last one used (of a phase) and await their updates.
+      served: the step whose weights the sampler has; -1 for none yet.
+      redrawn: what the sampler had drawn again when the ledger was last charged with it.
+      clock: when the ledger was last charged with time, in monotonic seconds.
+      saved_at: when the last checkpoint was written, in monotonic seconds.
+      reward: mean reward of the last step.
+    """
+
+    learner: TrainState
+    stream: dict[str, Any]
+    ledger: Ledger = dataclasses.field(default_factory=Ledger)
+    evaluated: int = -1
+    checked: int = -1
+    ready: tuple[ReadyBatch, ...] = ()
+    served: int = -1
+    redrawn: int = 0
+    clock: float = dataclasses.field(default_factory=time.monotonic)
+    saved_at: float = dataclasses.field(default_factory=time.monotonic)
+    reward: float = 0.0
+
+    @property
+    def step(self) -> int:
+        """Updates made so far."""
+        return self.ledger.step
+
+    @property
+    def between_phases(self) -> bool:
+        """Whether a checkpoint can be written: nothing that was sampled under earlier weights awaits its update."""
+        return not self.ready
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the learner's arrays."""
+        return {
+            "ledger": dataclasses.asdict(self.ledger),
+            "stream": self.stream,
+            "evaluated": self.evaluated,
+            "checked": self.checked,
+        }
+
+
+def from_checkpoint(learner: TrainState, loop: Mapping[str, Any]) -> LoopState:
+    """The state that `to_json` and the learner's arrays were saved from, in a new process."""
+    return LoopState(learner, loop["stream"], Ledger(**loop["ledger"]), loop["evaluated"], loop["checked"])

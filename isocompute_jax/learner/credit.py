@@ -1,0 +1,227 @@
+"""Credit: what each rollout of a step is worth (its advantage), and how much each of its tokens weighs.
+
+Computed on the host, in float64 and from sums that do not depend on the order of rollouts or groups, then rounded to
+float32. Denominators are global: they are taken here, from the whole step, before it is split into micro-batches or
+shards, so splitting never changes a gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax.learner.choices import named
+from isocompute_jax.options import check, option
+from isocompute_jax.records.rollout import RolloutGroup
+
+AdvantageScale = Literal["group_std", "batch_std", "none"]
+Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
+ZeroVariance = Literal["drop", "drop_regularizers", "keep"]
+
+EPSILON = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class CreditConfig:
+    """How rewards become advantages and weights."""
+
+    advantage_scale: AdvantageScale = option(
+        "group_std",
+        "What centred rewards are divided by: group_std, the group's standard deviation (GRPO); batch_std, that of the "
+        "batch (ScaleRL); none (Dr. GRPO).",
+    )
+    aggregation: Aggregation = option(
+        "token_mean",
+        "How per-token terms become one number: sequence_mean (GRPO), token_mean (DAPO), prompt_mean (ScaleRL) or "
+        "constant (Dr. GRPO).",
+    )
+    zero_variance_groups: ZeroVariance = option(
+        "drop",
+        "What groups with equal rewards take part in: drop, nothing, denominators included; drop_regularizers, all but "
+        "the KL and entropy terms; keep, everything.",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@flax.struct.dataclass
+class Credit:
+    """What P groups of G rollouts are worth.
+
+    Attributes:
+      advantages: [P, G] float32.
+      policy_weights: [P, G] float32, weight of each token's policy-gradient term (`aggregation_weights`); 0 leaves the
+        rollout out.
+      regularizer_weights: [P, G] float32, the same for the KL and entropy terms.
+    """
+
+    advantages: Float[Array | np.ndarray, "*P G"]
+    policy_weights: Float[Array | np.ndarray, "*P G"]
+    regularizer_weights: Float[Array | np.ndarray, "*P G"]
+
+    @property
+    def takes_part(self) -> Bool[Array | np.ndarray, "*P G"]:
+        """Rollouts that some term weighs."""
+        return (self.policy_weights > 0) | (self.regularizer_weights > 0)
+
+    @property
+    def kept(self) -> Bool[np.ndarray, "P"]:
+        """Groups that take part; the others need not be laid out (see `layout`)."""
+        return np.asarray(np.any(np.asarray(self.takes_part), axis=1))
+
+    def of(self, rollout: Int[Array, "N R"]) -> Credit:
+        """Credit [N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
+        return jax.tree.map(lambda x: jnp.ravel(x)[rollout], self)
+
+
+def credit(
+    rewards: Float[Array | np.ndarray, "P G"] | Int[Array | np.ndarray, "P G"],
+    lengths: Int[Array | np.ndarray, "P G"],
+    recipe: CreditConfig,
+    *,
+    max_tokens: int,
+) -> Credit:
+    """Advantages and weights of one step's rollouts, over the whole of them.
+
+    Args:
+      rewards: [P, G], one group a row, G >= 2.
+      lengths: [P, G] trained tokens per rollout.
+      recipe: how.
+      max_tokens: longest possible completion (see `aggregation_weights`).
+    """
+    signal = ~zero_variance(rewards)
+    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
+    advantages = group_advantages(rewards, keep_policy, scale=recipe.advantage_scale)
+    policy, regularizer = (
+        aggregation_weights(lengths, keep, aggregation=recipe.aggregation, max_tokens=max_tokens)
+        for keep in (keep_policy, keep_regularizer)
+    )
+    return Credit(advantages, policy, regularizer)
+
+
+def rewards_of(group: RolloutGroup) -> Float[np.ndarray, "G"]:
+    """The rewards of a graded group."""
+    if group.rewards is None:
+        raise ValueError(f"problem {group.problem_id!r}: its group has not been graded")
+    return group.rewards
+
+
+def group_rewards(groups: Sequence[RolloutGroup]) -> Float[np.ndarray, "P G"]:
+    """The rewards of graded groups of equal size."""
+    return np.stack([rewards_of(group) for group in groups])
+
+
+KEPT: Mapping[ZeroVariance, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "drop": lambda signal: (signal, signal),
+    "drop_regularizers": lambda signal: (np.ones_like(signal), signal),
+    "keep": lambda signal: (np.ones_like(signal), np.ones_like(signal)),
+}
+"""Which groups count in the policy-gradient term, and which in the KL and entropy terms."""
+
+
+# --- advantages
+
+
+def zero_variance(
+    rewards: Float[Array | np.ndarray, "P G"] | Int[Array | np.ndarray, "P G"],
+) -> Bool[np.ndarray, "P"]:
+    """Groups whose rewards are all equal: their advantages are zero whatever the scale."""
+    rewards = np.asarray(rewards)
+    return np.all(rewards == rewards[:, :1], axis=1)
+
+
+def group_advantages(
+    rewards: Float[Array | np.ndarray, "P G"] | Int[Array | np.ndarray, "P G"],
+    keep: Bool[Array | np.ndarray, "P"],
+    *,
+    scale: AdvantageScale,
+) -> Float[np.ndarray, "P G"]:
+    """A_i = (r_i - mean(group)) / scale.
+
+    Args:
+      rewards: [P, G] rewards, one group a row, G >= 2.
+      keep: [P] groups that count in the batch's statistics; only `batch_std` looks at it.
+      scale:
+        `group_std`: sample standard deviation of the group (ddof 1) + 1e-6 (GRPO, arXiv 2402.03300);
+        `batch_std`: standard deviation of the centred rewards over the kept rollouts + 1e-6 (ScaleRL, 2510.13786);
+        `none`: 1 (Dr. GRPO, 2503.20783).
+
+    Returns:
+      [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch.
+    """
+    values = np.asarray(rewards, np.float64)
+    centred = values - _ordered_sum(values, axis=1) / values.shape[1]
+    # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
+    centred[zero_variance(rewards)] = 0.0
+    return (centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))).astype(np.float32)
+
+
+def _ordered_sum(x: Float[np.ndarray, "..."], *, axis: int) -> Float[np.ndarray, "..."]:
+    """A sum, dimension kept, that depends on what is added and not on its order: smallest first."""
+    return np.sum(np.sort(x, axis=axis), axis=axis, keepdims=True)
+
+
+def _group_std(centred: Float[np.ndarray, "P G"], _keep: Bool[np.ndarray, "P"]) -> Float[np.ndarray, "P 1"]:
+    return np.sqrt(_ordered_sum(centred**2, axis=1) / max(centred.shape[1] - 1, 1)) + EPSILON
+
+
+def _batch_std(centred: Float[np.ndarray, "P G"], keep: Bool[np.ndarray, "P"]) -> Float[np.ndarray, "1"]:
+    # Centred rewards have mean zero within every group, hence over any set of whole groups.
+    squares = np.ravel(centred[keep] ** 2)
+    return np.sqrt(_ordered_sum(squares, axis=0) / max(squares.size, 1)) + EPSILON
+
+
+SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "group_std": _group_std,
+    "batch_std": _batch_std,
+    "none": lambda _centred, _keep: np.ones(1),
+}
+"""The divisor of centred rewards [P, G], given which groups [P] are kept."""
+
+
+# --- weights
+
+
+def aggregation_weights(
+    lengths: Int[Array | np.ndarray, "P G"],
+    keep: Bool[Array | np.ndarray, "P"],
+    *,
+    aggregation: Aggregation,
+    max_tokens: int,
+) -> Float[np.ndarray, "P G"]:
+    """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
+
+    Args:
+      lengths: [P, G] trained tokens per rollout.
+      keep: [P] groups that take part; the others get weight 0 and leave every denominator.
+      aggregation:
+        `sequence_mean`: token mean per rollout, then mean over rollouts (GRPO);
+        `token_mean`: all tokens of the batch alike (DAPO as implemented);
+        `prompt_mean`: token mean within a problem's group, then mean over problems (ScaleRL; DAPO's formula);
+        `constant`: sum / (rollouts x max_tokens) (Dr. GRPO).
+      max_tokens: longest possible completion; `constant` divides by it.
+
+    Returns:
+      [P, G] float32 weights.
+    """
+    keep = np.asarray(keep)[:, None]
+    lengths = np.where(keep, np.asarray(lengths), 0)
+    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, max(int(keep.sum()), 1), max_tokens)
+    return np.where(keep, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
+
+
+DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, int, int], np.ndarray | int]] = {
+    "sequence_mean": lambda lengths, problems, _: problems * lengths.shape[1] * np.maximum(lengths, 1),
+    "token_mean": lambda lengths, _problems, _: np.maximum(lengths.sum(), 1),
+    "prompt_mean": lambda lengths, problems, _: problems * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
+    "constant": lambda lengths, problems, max_tokens: problems * lengths.shape[1] * max_tokens,
+}
+"""What divides the terms of a rollout's tokens, given the kept lengths [P, G], the kept problems and `max_tokens`."""

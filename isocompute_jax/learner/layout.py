@@ -1,0 +1,193 @@
+"""Layout: from rollout groups of any length to the fixed-shape arrays of one update.
+
+A row is one prompt with R of its rollouts, so that the prompt is read once for all of them. A group larger than a
+micro-batch is cut into several rows. Rows are filled up to whole micro-batches, and only the micro-batches that hold a
+row are computed. What a rollout is worth is not said here (see `credit`): each laid-out rollout knows its number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax import sharding
+from isocompute_jax.records.rollout import RolloutGroup
+
+
+@flax.struct.dataclass
+class TokenBatch:
+    """One batch, cut into M micro-batches of N rows of R rollouts of T tokens; S prompt tokens.
+
+    A micro-batch is the same without the leading M; that is what a score function sees.
+
+    Attributes:
+      prompt_tokens: [M, N, S] left-padded.
+      prompt_mask: [M, N, S] False on padding.
+      tokens: [M, N, R, T] completion tokens, right-padded.
+      mask: [M, N, R, T] True on trained tokens.
+      sampler_logprobs: [M, N, R, T] float32; zero on padding.
+      rollout: [M, N, R] which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding
+        rows, whose mask is False.
+      num_microbatches: [] int32, how many of the M hold rows; the others are not computed.
+      old_logprobs: [M, N, R, T] of the learner before the update; None when the batch is used once, on-policy.
+    """
+
+    prompt_tokens: Int[Array | np.ndarray, "*M N S"]
+    prompt_mask: Bool[Array | np.ndarray, "*M N S"]
+    tokens: Int[Array | np.ndarray, "*M N R T"]
+    mask: Bool[Array | np.ndarray, "*M N R T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchShape:
+    """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them."""
+
+    microbatches: int
+    rows: int
+    rollouts: int
+    tokens: int
+    prompt: int
+
+
+def batch_shape(
+    *,
+    problems_per_batch: int,
+    group_size: int,
+    max_prompt_tokens: int,
+    max_tokens: int,
+    microbatch_tokens: int,
+    batch_shards: int = 1,
+) -> BatchShape:
+    """Cuts a batch of problems x group_size rollouts into micro-batches of about `microbatch_tokens` tokens.
+
+    Whole groups where they fit; a larger group is cut into its largest equal parts that do. Rows are a multiple of
+    `batch_shards`, the number of parts the batch axis is sharded into.
+    """
+    budget = max(1, microbatch_tokens // (max_tokens * batch_shards))
+    rollouts = max(part for part in range(1, min(group_size, budget) + 1) if group_size % part == 0)
+    total_rows = problems_per_batch * (group_size // rollouts)
+    # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
+    rows = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
+    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens)
+
+
+def layout(
+    groups: Sequence[RolloutGroup], shape: BatchShape, *, kept: Bool[np.ndarray, "P"] | None = None
+) -> TokenBatch:
+    """Lays the tokens of one step out, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+    Args:
+      groups: P groups of G completions each.
+      shape: the compiled shape.
+      kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
+
+    Raises:
+      ValueError: the groups need more rows than the shape has.
+    """
+    size = len(groups[0].completions)
+    parts = size // shape.rollouts
+    chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
+    used, total = len(chosen) * parts, shape.microbatches * shape.rows
+    if used > total:
+        raise ValueError(f"{len(chosen)} groups of {size} take {used} rows, and {shape} has {total}")
+    batch = _empty(shape)
+    for place, index in enumerate(chosen):
+        rows = slice(place * parts, (place + 1) * parts)
+        _fill(batch, rows, groups[index])
+        batch["rollout"][rows] = index * size + np.arange(size).reshape(parts, shape.rollouts)
+    folded: dict[str, Any] = {
+        name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in batch.items()
+    }
+    return TokenBatch(num_microbatches=np.int32(-(-used // shape.rows)), **folded)
+
+
+def single_batch(
+    prompt_tokens: Int[Array | np.ndarray, "P S"],
+    prompt_mask: Bool[Array | np.ndarray, "P S"],
+    tokens: Int[Array | np.ndarray, "P G T"],
+    mask: Bool[Array | np.ndarray, "P G T"],
+    *,
+    sampler_logprobs: Float[Array | np.ndarray, "P G T"],
+    old_logprobs: Float[Array | np.ndarray, "P G T"] | None = None,
+) -> TokenBatch:
+    """A batch of one micro-batch from arrays of your own; fields as in `TokenBatch`, a row for each group."""
+    return TokenBatch(
+        prompt_tokens=prompt_tokens[None],
+        prompt_mask=prompt_mask[None],
+        tokens=tokens[None],
+        mask=mask[None],
+        sampler_logprobs=sampler_logprobs[None],
+        rollout=np.arange(tokens.shape[0] * tokens.shape[1], dtype=np.int32).reshape(1, *tokens.shape[:2]),
+        num_microbatches=np.int32(1),
+        old_logprobs=None if old_logprobs is None else old_logprobs[None],
+    )
+
+
+def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
+    """How many tokens of each rollout are trained on."""
+    return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
+
+
+def place_batch(batch: TokenBatch, mesh: Mesh | None) -> TokenBatch:
+    """Puts a host batch on the devices, rows sharded over the batch axis."""
+    if mesh is None:
+        return batch
+
+    def place(x: Any) -> Any:
+        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
+        return jax.device_put(x, sharding.named_sharding(mesh, x.shape, axes))
+
+    return jax.tree.map(place, batch)
+
+
+def microbatch_of(batch: TokenBatch, index: Array, mesh: Mesh | None) -> TokenBatch:
+    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+
+    def cut(x: Array) -> Array:
+        part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
+        if mesh is None:
+            return part
+        axes = ("batch", *[None] * (part.ndim - 1))
+        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+
+    arrays = dataclasses.replace(batch, num_microbatches=None)
+    return dataclasses.replace(jax.tree.map(cut, arrays), num_microbatches=np.int32(1))
+
+
+def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
+    """A batch of padding rows, not yet folded into micro-batches."""
+    rows, rollouts, tokens = shape.microbatches * shape.rows, shape.rollouts, shape.tokens
+    prompt_mask = np.zeros((rows, shape.prompt), bool)
+    prompt_mask[:, -1] = True  # padding rows still need one visible token
+    return {
+        "prompt_tokens": np.zeros((rows, shape.prompt), np.int32),
+        "prompt_mask": prompt_mask,
+        "tokens": np.zeros((rows, rollouts, tokens), np.int32),
+        "mask": np.zeros((rows, rollouts, tokens), bool),
+        "sampler_logprobs": np.zeros((rows, rollouts, tokens), np.float32),
+        "rollout": np.zeros((rows, rollouts), np.int32),
+    }
+
+
+def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> None:
+    """Writes the prompt and the completions of one group into `rows` of a batch that is not yet folded."""
+    length = len(group.prompt_tokens)
+    batch["prompt_tokens"][rows, -length:] = group.prompt_tokens
+    batch["prompt_mask"][rows, -length:] = True
+    rollouts = batch["tokens"].shape[1]
+    for i, completion in enumerate(group.completions):
+        place = (rows.start + i // rollouts, i % rollouts, slice(len(completion.tokens)))
+        batch["tokens"][place] = completion.tokens
+        batch["mask"][place] = completion.mask
+        batch["sampler_logprobs"][place] = completion.logprobs

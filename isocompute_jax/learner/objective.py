@@ -1,0 +1,156 @@
+"""What one update minimises: per-token terms, their weights, and what a practitioner watches beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from isocompute_jax.learner import losses
+from isocompute_jax.learner.choices import named
+from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.layout import TokenBatch
+from isocompute_jax.options import check, option
+
+RatioFrom = Literal["old", "sampler"]
+Params = Any
+"""The parameters of any model: a pytree of arrays."""
+Metrics = dict[str, Array]
+Score = Callable[[Params, TokenBatch], tuple[Float[Array, "N R T"], Float[Array, "N R T"]]]
+"""A model, as the learner sees it: (params, micro-batch) -> log-probabilities and entropies of its tokens, in nats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """What one update minimises; equations and sources are in `losses`."""
+
+    policy_loss: losses.PolicyLoss = option(
+        "clipped", "Policy-gradient term: reinforce, clipped (PPO, GRPO, DAPO), gspo or cispo."
+    )
+    clip_low: float = option(0.2, "The ratio is clipped below 1 - clip_low.", low=0)
+    clip_high: float = option(0.2, "The ratio is clipped above 1 + clip_high.", low=0)
+    ratio_from: RatioFrom = option(
+        "old",
+        "The ratio's denominator: old, the learner before the update, or sampler, what the sampler reported "
+        "(asynchronous training; the sampler correction is then off, it would correct twice).",
+    )
+    correction_level: losses.CorrectionLevel = option("token", "Sampler correction per token or per sequence.")
+    correction_mode: losses.CorrectionMode = option("truncate", "Sampler correction: truncate (TIS), mask, or off.")
+    correction_low: float = option(0.5, "Lower end of the kept range in mode mask.", low=0)
+    correction_high: float = option(2.0, "The cap of truncate, the upper end of mask.", low=0)
+    kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
+    kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus.", low=0)
+    chunk_tokens: int = option(4096, "Tokens whose logits may exist at once (see `make_score`).", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+Loss = Callable[[Params, TokenBatch], tuple[Array, Metrics]]
+
+
+def make_loss(score: Score, config: LossConfig, credited: Credit, reference_params: Params | None) -> Loss:
+    """`loss(params, micro-batch) -> (scalar, metrics)`; summing both over micro-batches gives those of the batch."""
+    if config.kl_coef and reference_params is None:
+        raise ValueError("kl_coef > 0 needs reference_params")
+
+    def loss(params: Params, batch: TokenBatch) -> tuple[Array, Metrics]:
+        logprobs, entropies = score(params, batch)
+        rows = credited.of(jnp.asarray(batch.rollout))
+        mask = jnp.asarray(batch.mask & rows.takes_part[..., None])
+        sampler = jnp.asarray(batch.sampler_logprobs)
+        old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else jnp.asarray(batch.old_logprobs)
+        policy, correction = policy_gradient_terms(
+            config, logprobs, old, sampler, mask, jnp.asarray(rows.advantages)[..., None]
+        )
+        policy_loss = jnp.sum(jnp.where(mask, rows.policy_weights[..., None], 0.0) * (correction * policy.loss))
+        regularizer_weights = jnp.where(mask, rows.regularizer_weights[..., None], 0.0)
+        total = policy_loss - config.entropy_coef * jnp.sum(regularizer_weights * entropies)
+        kl = jnp.zeros(())
+        if config.kl_coef:
+            reference, _ = jax.lax.stop_gradient(score(reference_params, batch))
+            terms = losses.kl_penalty(logprobs, reference, mask, estimator=config.kl_estimator)
+            kl = jnp.sum(regularizer_weights * terms)
+            total = total + config.kl_coef * kl
+        metrics = token_metrics(mask, logprobs, sampler, entropies, policy, correction, config)
+        return total, {**metrics, "loss": total, "policy_loss": policy_loss, "kl": kl}
+
+    return loss
+
+
+def policy_gradient_terms(
+    config: LossConfig,
+    logprobs: Float[Array, "N R T"],
+    old_logprobs: Float[Array, "N R T"],
+    sampler_logprobs: Float[Array, "N R T"],
+    mask: Bool[Array, "N R T"],
+    advantages: Float[Array, "N R 1"],
+) -> tuple[losses.PolicyTerms, Float[Array, "N R T"]]:
+    """The policy-gradient terms that `config` names, and the weights that correct them for the sampler's mismatch."""
+    from_sampler = config.ratio_from == "sampler"
+    policy = named(losses.POLICY_LOSSES, config.policy_loss, "policy_loss")(
+        logprobs,
+        sampler_logprobs if from_sampler else old_logprobs,
+        mask,
+        advantages,
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+    )
+    correction = losses.sampler_correction(
+        jax.lax.stop_gradient(old_logprobs),
+        sampler_logprobs,
+        mask,
+        level=config.correction_level,
+        mode="off" if from_sampler else config.correction_mode,
+        low=config.correction_low,
+        high=config.correction_high,
+    )
+    return policy, correction
+
+
+def token_metrics(
+    mask: Array,
+    logprobs: Array,
+    sampler_logprobs: Array,
+    entropies: Array,
+    policy: losses.PolicyTerms,
+    correction: Array,
+    config: LossConfig,
+) -> Metrics:
+    """Sums over trained tokens (and `_max` maxima) of what a practitioner watches; `finish_metrics` divides."""
+
+    def total(x: Array) -> Array:
+        return jnp.sum(jnp.where(mask, x, 0.0))
+
+    difference = jnp.where(mask, jnp.abs(logprobs - sampler_logprobs), 0.0)
+    return {
+        "trained_tokens": total(jnp.ones_like(logprobs)),
+        "entropy": total(entropies),
+        "ratio": total(policy.ratio),
+        "ratio_max": jnp.max(jnp.where(mask, policy.ratio, 0.0)),
+        "clip_fraction": total(policy.cut.astype(logprobs.dtype)),
+        "correction": total(correction),
+        "correction_cut": total(((correction >= config.correction_high) | (correction == 0)).astype(logprobs.dtype)),
+        "logprob_difference": total(difference),
+        "logprob_difference_max": jnp.max(difference),
+    }
+
+
+SUMS = ("loss", "policy_loss", "kl", "trained_tokens")
+"""Metrics that are already aggregated by the batch's weights, or counts; the others are means over trained tokens."""
+
+
+def merge(name: str) -> Callable[[Array, Array], Array]:
+    """How a metric of two micro-batches becomes one: maxima by name, everything else is a sum."""
+    return jnp.maximum if name.endswith("_max") else jnp.add
+
+
+def finish_metrics(metrics: Metrics) -> Metrics:
+    """Turns sums over trained tokens into means."""
+    tokens = jnp.maximum(metrics["trained_tokens"], 1)
+    return {name: value if name in SUMS or name.endswith("_max") else value / tokens for name, value in metrics.items()}
