@@ -50,9 +50,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt, figures/*.svg
-    and *.png, and report.html,
-    each written under a temporary name and renamed.
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt (what the command prints),
+    figures/*.svg and *.png, and report.html, each written under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.

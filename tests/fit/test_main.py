@@ -62,9 +62,10 @@ def test_a_verl_history(run, tmp_path):
     )
     code, text, _ = run(
         f"--runs={tmp_path / 'history.csv'}", f"--out={tmp_path / 'out'}", f"--columns={columns}", PATTERN,
-        "--budget=2e4,1e6",
+        "--budget=2e4,1e6", "--title=Two sizes", "--replicates=20",
     )  # fmt: skip
-    assert code == 0 and "report.html" in text
+    assert code == 0 and "report.html" in text and "configuration" in text and "n = 16" in text
+    assert "<h1>Two sizes</h1>" in (tmp_path / "out" / "report.html").read_text()
     check(tmp_path / "out", {"avg@4", "best@4", "worst@4"})
     advice = summary_of(tmp_path / "out")["allocation"]["recommendations"]
     assert [a["budget"] for a in advice] == [2e4, 1e6]
@@ -79,7 +80,7 @@ def test_a_trl_panel(run, tmp_path):
     code, _, errors = run(
         f"--runs={tmp_path / 'panel.csv'}", f"--out={tmp_path / 'out'}",
         "--columns=eval/rewards/accuracy_reward/mean:avg@4", r"--run_pattern=n(?P<group_size>\d+)-.*s(?P<seed>\d+)",
-        "--constants=problems_per_batch=32",
+        "--constants=problems_per_batch=32", "--bootstrap=none",
     )  # fmt: skip
     assert code == 0, errors
     check(tmp_path / "out", {"avg@4"})
@@ -112,6 +113,11 @@ def test_strict_makes_a_finding_fatal_and_writes_nothing(run, tmp_path):
     code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}", "--nostrict")
     assert code == 0 and where in errors
     assert any(where in warning for warning in summary_of(tmp_path / "out")["warnings"])
+
+
+def test_a_missing_flag_is_named(run):
+    code, _, errors = run("--out=out")
+    assert code == 2 and "--runs is missing" in errors
 
 
 def test_nothing_usable_exits_with_2(run, tmp_path):

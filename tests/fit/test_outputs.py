@@ -14,15 +14,16 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.report.figures import DRAWINGS
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier
 from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.summary_json import summarise
-from isocompute_jax.fit.report.terminal import headline_table
-from isocompute_jax.fit.report.wording import spent
+from isocompute_jax.fit.report.wording import amount
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
@@ -39,7 +40,7 @@ def written(tmp_path_factory):
     out = root / "out"
     write_sweep(root / "runs", noise=0.0)
     extra = Section("How the runs were made", ("By hand & on purpose.",), table=ReportTable(("a",), ((1.5,), (None,))))
-    found = analyse([root / "runs"], out, before=[extra])
+    found = analyse([root / "runs"], out, AnalysisOptions(replicates=20), before=[extra])
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(found.summary))
     return out, summary, (out / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
@@ -62,8 +63,8 @@ def crossing(one: int, other: int) -> float:
 
 def test_every_file_exists(written):
     out, _, _ = written
-    names = {"fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "summary.json", "report.html", "figures"}
-    assert {path.name for path in out.iterdir()} == names
+    tables = {"fits.csv", "frontier.csv", "switches.csv", "allocation.csv"}
+    assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
     expected = {f"{name}{suffix}" for name in FIGURES for suffix in (".svg", ".png")}
     assert {path.name for path in (out / "figures").iterdir()} == expected
 
@@ -114,7 +115,7 @@ def test_the_report_is_one_file_with_computed_findings(written):
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", html)
     assert html.count("<svg role=") == len(FIGURES)
     for switch in summary["frontier"]["switches"]:
-        where = f"at {spent(summary, switch['compute'])}"
+        where = f"at {amount(switch['compute'])} rollouts"
         assert f"from {switch['from_run']} to {switch['to_run']} {where}" in html
         assert switch["beyond_noise"] and switch["established"]
     assert "all 3 seeds show it alone" in html
@@ -123,11 +124,14 @@ def test_the_report_is_one_file_with_computed_findings(written):
         assert term in html
 
 
-def summary_of(root, **options):
-    return summarise(analyse_runs([str(root)], AnalysisOptions(**options)))
+QUICK = {"replicates": 20, "holdout": 0.0}
 
 
-def text_of(summary) -> str:
+def result_of(root, **options) -> SweepResult:
+    return conclude(analyse_runs([str(root)], AnalysisOptions(**(QUICK | options))))
+
+
+def text_of(result: SweepResult) -> str:
     parts = (
         headline,
         curves.learning_curves,
@@ -135,47 +139,45 @@ def text_of(summary) -> str:
         frontier.optimal_group_size,
         frontier.targets,
     )
-    return " ".join(sentence for part in parts for sentence in part(summary))
+    return " ".join(sentence for part in parts for sentence in part(result))
 
 
 def test_one_group_size_cannot_answer_the_question(tmp_path):
     write_sweep(tmp_path / "runs", curves={8: CROSSING[8]}, seeds=2)
-    analyse([tmp_path / "runs"], tmp_path / "out")
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert "cannot say which n is best" in text_of(summary)
-    assert "passes from" not in text_of(summary)
-    assert not (tmp_path / "out" / "figures" / "epochs.svg").exists()
-    assert "cannot say which n is best" in (tmp_path / "out" / "report.html").read_text()
+    result = result_of(tmp_path / "runs")
+    assert not result.several and result.frontier.switches == ()
+    assert "cannot say which n is best" in text_of(result) and "passes from" not in text_of(result)
+    assert DRAWINGS["epochs"](result) is None
 
 
 def test_one_seed_has_no_noise_estimate(tmp_path):
-    text = text_of(summary_of(write_sweep(tmp_path / "runs", seeds=1)))
+    text = text_of(result_of(write_sweep(tmp_path / "runs", seeds=1), bootstrap="none"))
     assert "no noise estimate" in text and "seed noise" not in text and "all 1 seeds" not in text
 
 
 def test_pure_noise_is_reported_as_ties_and_no_switch_stands_out_of_it(tmp_path):
     same = {n: CROSSING[4] for n in (4, 8, 16)}
-    summary = summary_of(write_sweep(tmp_path / "runs", curves=same, noise=0.02))
-    assert len([row for row in summary["ties"]["budgets"] if len(row["tied_runs"]) > 1]) >= 4
-    switches = summary["frontier"]["switches"]
-    assert switches and not any(switch["established"] for switch in switches)
-    assert "not established" in text_of(summary) and "tie" in text_of(summary)
+    result = result_of(write_sweep(tmp_path / "runs", curves=same, noise=0.02), bootstrap="none")
+    assert len([row for row in result.ties.budgets if row.rivals]) >= 4
+    switches = result.frontier.switches
+    assert switches and not any(switch.established for switch in switches)
+    assert "not established" in text_of(result) and "tie" in text_of(result)
 
 
 def test_no_switch_is_said_so(tmp_path):
     better = {4: (0.07, 0.9, 2e4, 1.2), 8: (0.07, 0.6, 5e4, 1.2)}
-    summary = summary_of(write_sweep(tmp_path / "runs", curves=better, noise=0.001))
-    assert summary["frontier"]["switches"] == []
-    assert "there is no switch" in text_of(summary)
-    assert "n* is 4 at every budget" in summary["allocation"]["message"]
+    result = result_of(write_sweep(tmp_path / "runs", curves=better, noise=0.001), bootstrap="none")
+    assert result.frontier.switches == ()
+    assert "there is no switch" in text_of(result)
+    assert "n* is 4 at every budget" in result.allocation.law.message
 
 
 def test_runs_that_never_learn_or_only_have_the_base_model(tmp_path):
     write_run(tmp_path / "flat", group_size=4, seed=0, params=(0.3, 0.3, 1e4, 1.0))
     write_run(tmp_path / "start", group_size=8, seed=0, params=CROSSING[8], budgets=np.array([], dtype=int), done=False)
-    summary = summary_of(tmp_path)
-    assert [curve["status"] for curve in summary["curves"]] == ["warning", "failed"]
-    assert text_of(summary)
+    result = result_of(tmp_path, bootstrap="none")
+    assert [curve.fit.status for curve in result.curves] == ["warning", "failed"]
+    assert text_of(result)
     with pytest.raises(InputError, match="no curve of"):
         analyse_runs([str(tmp_path / "start")], AnalysisOptions())
 
@@ -184,8 +186,8 @@ def test_missing_targets_and_histograms_are_left_out(tmp_path):
     rows = ["run,group_size,problems_per_batch,compute,reward"]
     rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]
     (tmp_path / "curves.csv").write_text("\n".join(rows))
-    analyse([tmp_path / "curves.csv"], tmp_path / "out", AnalysisOptions(read=ReadOptions(metric="reward")))
-    assert {p.stem for p in (tmp_path / "out" / "figures").iterdir()} == {
+    result = result_of(tmp_path / "curves.csv", read=ReadOptions(metric="reward"), bootstrap="none", holdout=0.5)
+    assert {name for name, draw in DRAWINGS.items() if draw(result) is not None} == {
         "learning_curves", "optimal_group_size", "profiles", "residuals", "forms", "holdout", "comparison"
     }  # fmt: skip
 
@@ -205,19 +207,10 @@ def command_line(*flags: str) -> subprocess.CompletedProcess:
     return python("-m", "isocompute_jax.fit", *flags)
 
 
-def test_command_line(tmp_path):
-    write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4)}, seeds=2)
-    done = command_line(f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}", "--title=Two sizes")
-    assert done.returncode == 0, done.stderr
-    assert "configuration" in done.stdout and "n = 2" in done.stdout and "report.html" in done.stdout
-    assert "<h1>Two sizes</h1>" in (tmp_path / "out" / "report.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--runs=nowhere", "--out=out"], "nowhere does not exist"),
-        (["--out=out"], "--runs is missing"),
         (["--runs=.", "--out=out", "--recrods=off"], "recrods"),
         (["somewhere"], "unexpected argument 'somewhere'"),
     ],
@@ -229,8 +222,8 @@ def test_bad_input_exits_with_2_and_one_message(flags, message):
 
 
 def test_headline_table_lists_every_configuration(written):
-    _, summary, _ = written
-    table = headline_table(summary)
+    out, summary, _ = written
+    table = (out / "headline.txt").read_text()
     assert all(curve["run"] in table for curve in summary["curves"])
 
 

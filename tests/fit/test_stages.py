@@ -11,10 +11,11 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.report.summary_json import summarise
+from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG
 from tests.fit.runs import CROSSING, write_sweep
@@ -82,11 +83,11 @@ def test_a_slice_has_the_crossings_of_its_members(found):
 
 
 def test_the_free_frontier_gives_problems_per_batch_and_steps(found):
-    rows = summarise(found)["frontier"]["budgets"]
-    assert {row["problems_per_batch"] for row in rows} == {16}
+    rows = conclude(found).frontier.budgets
+    assert {row.problems_per_batch for row in rows} == {16}
     for row in rows:
-        assert row["num_steps"] == pytest.approx(row["compute"] / (16 * row["group_size"]))
-    assert [row["group_size"] for row in rows] == sorted(row["group_size"] for row in rows)
+        assert row.point.num_steps == pytest.approx(row.compute / (16 * row.group_size))
+    assert [row.group_size for row in rows] == sorted(row.group_size for row in rows)
 
 
 def test_other_units_of_compute(tmp_path, found):
@@ -101,7 +102,8 @@ def test_other_units_of_compute(tmp_path, found):
         assert two.epochs == pytest.approx(one.epochs, rel=1e-2)  # interpolated between evaluations
     (advice,) = other.recommendations
     assert advice.num_steps == round(1e5 / (advice.group_size * 16))
-    assert summarise(other)["compute_unit"] == "tokens"
+    assert summary_of(conclude(other))["compute_unit"] == "tokens"
+    assert all(switch.epoch_interval95 is None for switch in conclude(other).frontier.switches)
 
 
 def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
@@ -115,7 +117,7 @@ def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
     assert other.allocation.status == "failed" and "unknown" in other.allocation.message
     (advice,) = other.recommendations
     assert (advice.run, advice.num_steps) == ("recipe b", None)
-    json.dumps(summarise(other), allow_nan=False)
+    json.dumps(summary_of(conclude(other)), allow_nan=False)
 
 
 def test_weights_move_the_fit_towards_what_is_sure(tmp_path):
@@ -211,7 +213,7 @@ def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
     other = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(8e5, 4e6), **QUICK))
     assert other.main.frontier.segments[-1].end == 1e6
     assert other.allocation.compute[-1] <= 6e5 * 1.02 and other.allocation.group_size[-1] == 64
-    assert max(row["compute"] for row in summarise(other)["frontier"]["budgets"]) <= 6e5 * 1.02
+    assert max(row.compute for row in conclude(other).frontier.budgets) <= 6e5 * 1.02
     near, far = other.recommendations
     assert near.group_size == 64 and "carried on from 6e+05" in near.reasons[0] and near.beyond == pytest.approx(4 / 3)
     assert far.reward > near.reward
@@ -225,7 +227,7 @@ def test_evaluations_outside_the_window_are_not_used(tmp_path):
         assert fit.num_points == used.sum()
 
 
-def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path):
+def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path, found):
     lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
     for seed, points in ((0, 12), (1, 9)):
         compute = np.geomspace(2e3, 1e6, points)
@@ -233,8 +235,4 @@ def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path):
     (tmp_path / "seeds.csv").write_text("\n".join(lines))
     other = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK))
     assert any("interpolates between evaluations" in text for text in other.warnings)
-    assert not any("interpolates" in text for text in sliced_warnings(tmp_path))
-
-
-def sliced_warnings(tmp_path) -> tuple[str, ...]:
-    return analyse_runs([str(table(tmp_path / "grid.csv"))], AnalysisOptions(read=READ, **QUICK)).warnings
+    assert not any("interpolates" in text for text in found.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from isocompute_jax.fit.frontier_results import SegmentResult
 from isocompute_jax.fit.report.figures import (
     DRAWINGS,
     by_configuration,
@@ -29,7 +31,8 @@ from isocompute_jax.fit.report.figures.style import (
     save_figure,
     shades,
 )
-from tests.fit.summaries import alone, pictures, rich, unidentified
+from isocompute_jax.fit.sweep_results import TrainingSeries
+from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,28 +58,25 @@ def test_rich_data_have_every_picture_as_svg_and_png():
 def test_poor_data_leave_pictures_out():
     one = alone(rich(), "n = 8, B = 16")
     assert possible(one) == {"learning_curves", "profiles", "residuals", "forms", "holdout"}
-    one["curves"][0] |= {"profile": None, "noise": None, "holdout": None}
-    one["forms"] = {name: row | {"aicc": None} for name, row in one["forms"].items()}
+    one = put(put(one, "curves.0", profile=None, holdout=None), "curves.0.fit", noise=np.nan)
+    one = put(one, "", forms={name: dataclasses.replace(row, aicc=np.nan) for name, row in one.forms.items()})
     assert possible(one) == {"learning_curves"}
-    one["curves"][0] |= {"status": "failed", "params": dict.fromkeys(one["curves"][0]["params"])}
+    one = put(one, "curves.0.fit", status="failed", params=dict.fromkeys(one.curves[0].fit.params, np.nan))
     assert possible(one) == {"learning_curves"}
 
 
 def test_solve_rates_of_a_single_evaluation_span_no_area():
-    summary = rich()
-    for row in summary["training"]:
-        row["series"] = {
-            name: {key: values[:2] for key, values in series.items()} for name, series in row["series"].items()
-        }
+    result = rich()
+    for i, row in enumerate(result.training):
+        short = {name: TrainingSeries(found.compute[:2], found.mean[:2]) for name, found in row.series.items()}
+        result = put(result, f"training.{i}", series=short)
     assert training_figures.solve_rates(rich()) is not None
-    assert training_figures.solve_rates(summary) is None  # the base model's, and one after it
+    assert training_figures.solve_rates(result) is None  # the base model's, and one after it
 
 
 def test_unknown_group_sizes_are_told_apart_by_name():
-    summary = rich()
-    for curve in summary["curves"]:
-        curve |= {"group_size": 0, "problems_per_batch": 0}
-    summary["slices"] = []
+    summary = put_all(rich(), "curves", "configuration", group_size=0, problems_per_batch=0)
+    summary = put(summary, "", slices=())
     missing = {"optimal_group_size", "targets", "batches", "slices_by_problems", "slices_by_rollouts"}
     assert possible(summary) == set(DRAWINGS) - missing
     colours = by_configuration.colours(summary)
@@ -87,16 +87,17 @@ def test_unknown_group_sizes_are_told_apart_by_name():
 def test_unknown_steps_leave_the_pictures_over_steps_out():
     summary = rich()
     assert {"batches", "slices_by_rollouts"} <= possible(summary)
-    for rows in (summary["frontier"]["budgets"], *(part["budgets"] for part in summary["slices"])):
-        rows[-1]["num_steps"] = None
+    summary = put(summary, f"frontier.budgets.{len(summary.frontier.budgets) - 1}.point", num_steps=None)
+    for i, part in enumerate(summary.slices):
+        summary = put(summary, f"slices.{i}.budgets.{len(part.budgets) - 1}", num_steps=None)
     assert set(DRAWINGS) - possible(summary) == {"batches", "slices_by_rollouts"}
 
 
 def test_of_many_unknown_configurations_the_frontier_is_named():
-    summary = rich()
-    base = summary["curves"][0]
-    summary["curves"] = [base | {"run": f"run {i}", "group_size": 0} for i in range(30)]
-    summary["frontier"]["segments"] = [{"run": "run 7", "start": 1e4, "end": 1e6}]
+    base = rich().curves[0]
+    many = tuple(put(base, "configuration", name=f"run {i}", group_size=0) for i in range(30))
+    summary = put(rich(), "", curves=many)
+    summary = put(summary, "frontier", segments=(SegmentResult(many[7].configuration, 1e4, 1e6),))
     assert [handle.get_label() for handle in by_configuration.handles(summary)] == ["run 7", "never on the frontier"]
     assert by_configuration.colours(summary)["run 7"] != by_configuration.colours(summary)["run 8"]
 
@@ -112,20 +113,19 @@ def test_learning_curves_have_a_panel_for_each_batch():
 def test_axes_are_labelled_by_the_unit_of_compute():
     summary = rich()
     assert by_configuration.compute_label(summary) == "compute C (rollouts)"
-    assert by_configuration.compute_label(summary | {"compute_unit": "gpu_hours"}) == "compute C (GPU-hours)"
+    assert by_configuration.compute_label(put(summary, "options.read", compute="gpu_hours")) == "compute C (GPU-hours)"
 
 
 def test_the_sigmoid_is_dashed_where_it_is_not_established():
     summary = rich()
 
-    def style() -> str:
-        axes = figure_of(frontier_figures.optimal_group_size, summary).axes[0]
+    def style(status: str) -> str:
+        drawn = put(summary, "allocation.law", status=status)
+        axes = figure_of(frontier_figures.optimal_group_size, drawn).axes[0]
         return str(next(line for line in axes.lines if str(line.get_label()).startswith("sigmoid")).get_linestyle())
 
-    summary["allocation"]["status"] = "ok"
-    assert style() == "-"
-    summary["allocation"]["status"] = "warning"
-    assert style() == "--"
+    assert style("ok") == "-"
+    assert style("warning") == "--"
 
 
 def test_an_unidentified_asymptote_has_a_dashed_profile_without_a_dot():
@@ -137,7 +137,7 @@ def test_an_unidentified_asymptote_has_a_dashed_profile_without_a_dot():
         )
 
     summary = rich()
-    known = sum(curve["identified"]["asymptote"] for curve in summary["curves"])
+    known = sum(curve.identified() for curve in summary.curves)
     assert dots(summary) == known > 0
     assert dots(unidentified(rich())) == 0
 
@@ -153,23 +153,23 @@ def test_no_picture_writes_an_unidentified_estimate():
 
 def test_residuals_are_in_units_of_the_noise():
     summary = rich()
-    curve = summary["curves"][0]
+    curve = summary.curves[0]
     panel = figure_of(fit_quality_figures.residuals, summary).axes[0]
     points = np.concatenate([np.asarray(c.get_offsets()).reshape(-1, 2) for c in panel.collections])
-    compute, reward = (np.array(curve["points"][name][1:]) for name in ("compute", "reward"))
-    p = curve["params"]
+    compute, reward = (curve.points.compute[1:], curve.points.reward[1:])
+    p = curve.fit.params
     fitted = p["floor"] + (p["asymptote"] - p["floor"]) / (1 + (p["midpoint"] / compute) ** p["steepness"])
-    np.testing.assert_allclose(sorted(points[:, 1]), sorted((reward - fitted) / curve["noise"]), rtol=1e-6)
+    np.testing.assert_allclose(sorted(points[:, 1]), sorted((reward - fitted) / curve.fit.noise), rtol=1e-6)
 
 
-def test_an_interval_in_epochs_needs_compute_in_rollouts():
+def test_an_interval_in_epochs_is_drawn_where_there_is_one():
     def bars(summary) -> int:
         (axes,) = figure_of(frontier_figures.switch_epochs, summary).axes
         return sum(line.get_linewidth() == 5 for line in axes.lines)
 
     summary = rich()
-    assert bars(summary) == len(summary["frontier"]["switches"]) > 0
-    assert bars(summary | {"compute_unit": "tokens"}) == 0
+    assert bars(summary) == len(summary.frontier.switches) > 0
+    assert bars(put_all(summary, "frontier.switches", epoch_interval95=None)) == 0
 
 
 def test_hovering_shows_each_point_and_each_line(tmp_path):
@@ -185,8 +185,8 @@ def test_hovering_shows_each_point_and_each_line(tmp_path):
 def test_every_evaluation_has_a_text():
     drawn = pictures()
     titles = re.findall(r"<title>(n = 8, B = 16: [^<]*)</title>", drawn["learning_curves"].read_text())
-    points = rich()["curves"][0]["points"]
-    assert f"n = 8, B = 16: {points['reward'][1]:.3f} at 10,000" in titles and len(titles) == 12
+    reward = rich().curves[0].points.reward
+    assert f"n = 8, B = 16: {reward[1]:.3f} at 10,000" in titles and len(titles) == 12
 
 
 def test_the_same_summary_gives_the_same_files(tmp_path):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
+import math
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.scalerl import GridFit
+from isocompute_jax.fit.frontier_results import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_title
 from isocompute_jax.fit.report.findings import answers, headline
@@ -19,7 +24,7 @@ from isocompute_jax.fit.report.sections import Html, ReportTable, Section, analy
 from isocompute_jax.fit.report.sections.curve_sections import typeset
 from isocompute_jax.fit.report.terminal import headline_table
 from isocompute_jax.fit.report.wording import amount, figures, listed, parameter, scale, shortened, shortlist, spent
-from tests.fit.summaries import alone, pictures, rich, unidentified
+from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 
 def plain(text: str) -> str:
@@ -28,15 +33,15 @@ def plain(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", text)).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def every_sentence(summary) -> str:
+def every_sentence(result) -> str:
     parts = (
         headline, curves.learning_curves, curves.identification, curves.residuals, curves.forms, curves.holdout,
         curves.comparison,
         frontier.optimal_group_size, frontier.switches, frontier.choices, frontier.ties, frontier.batches,
         frontier.targets, training.entropy, training.solve_rates,
     )  # fmt: skip
-    sentences = [sentence for part in parts for sentence in part(summary)]
-    sentences += [s for kind in ("problems_per_batch", "rollouts_per_step") for s in frontier.slices(summary, kind)]
+    sentences = [sentence for part in parts for sentence in part(result)]
+    sentences += [s for kind in ("problems_per_batch", "rollouts_per_step") for s in frontier.slices(result, kind)]
     assert all(sentence.endswith(".") for sentence in sentences)
     return " ".join(sentences)
 
@@ -76,230 +81,252 @@ def test_the_report_is_one_well_formed_file(page):
     assert found.open == []
     assert all(address and address.startswith(("#", "data:")) for address in found.addresses)
     assert "@import" not in page and "<script" not in page and not re.search(r"url\((?!#)", page)
-    assert set(re.findall(r'<a href="(#[^"]+)"', page)) == found.anchors and len(found.anchors) == 16
+    assert set(re.findall(r'<a href="(#[^"]+)"', page)) == found.anchors
 
 
 def test_every_picture_is_inline_and_described(page):
-    assert page.count("<svg role=") == 14
-    assert len(set(re.findall(r'aria-label="([^"]+)"', page))) >= 14
+    assert page.count("<svg role=") == len(pictures())
+    assert len(set(re.findall(r'aria-label="([^"]+)"', page))) >= len(pictures())
     assert "<title>n = 8, B = 16: " in page  # tooltips
 
 
 def test_recommendations_come_first(page):
     text = plain(page)
     assert text.index("To spend 300,000 rollouts") < text.index("To spend 20 million rollouts") < text.index("In short")
-    for row in rich()["allocation"]["recommendations"]:
-        low, high = row["interval95"]
-        assert f"Expect avg@4 {row['reward']:.3f} (95% interval {low:.3f} to {high:.3f})" in text
-        assert f"{row['num_steps']:,} steps" in text and f"learning rate {row['learning_rate']:.2g}" in text
-        assert all(reason in text for reason in row["reasons"])
+    for row in rich().allocation.recommendations:
+        low, high = row.interval95
+        assert f"Expect avg@4 {row.reward:.3f} (95% interval {low:.3f} to {high:.3f})" in text
+        assert f"{row.num_steps:,} steps" in text and f"learning rate {row.learning_rate:.2g}" in text
+        assert all(reason in text for reason in row.reasons)
     assert "20 times as far as the data go" in text
 
 
 def test_a_recommendation_says_only_what_is_known():
-    summary = rich()
-    row = summary["allocation"]["recommendations"][0]
-    summary["curves"][0]["run"] = "gspo"
-    row |= {"group_size": 0, "problems_per_batch": None, "num_steps": None, "learning_rate": None, "run": "gspo",
-            "interval95": [None, None]}  # fmt: skip
-    answer = answers.answers(summary)[0]
+    unknown = {"group_size": 0, "problems_per_batch": None, "num_steps": None, "learning_rate": None, "run": "gspo"}
+    result = put(rich(), "allocation.recommendations.0", **unknown, interval95=(math.nan, math.nan), place="inside")
+    answer = answers.answers(result)[0]
     assert answer.choice == ("the configuration gspo",)
     assert "no interval could be given" in answer.expectation and "inside the data" in answer.expectation
-    row["budget"], row["beyond"] = 5e3, 0.005
-    assert "before the first evaluation" in answers.answers(summary)[0].expectation
+    result = put(result, "allocation.recommendations.0", place="before")
+    assert "before the first evaluation" in answers.answers(result)[0].expectation
 
 
 def test_an_unidentified_estimate_is_nowhere():
-    summary = unidentified(rich())
+    result = unidentified(rich())
     texts = {
-        "html": plain(render_report(summary, pictures())),
-        "terminal": headline_table(summary),
-        "findings": every_sentence(summary),
+        "html": plain(render_report(result, pictures())),
+        "terminal": headline_table(result),
+        "findings": every_sentence(result),
     }
     for place, text in texts.items():
         assert "0.98" not in text, place
         assert "not identified" in text, place
     assert "not identified (0.5 to 1)" in texts["html"] and "not identified (0.5 .. 1)" in texts["terminal"]
-    assert "is not identified for any of the 6 curves" in texts["findings"]
-    assert "an assumption, since no A is identified" in texts["findings"]
     assert "saturates at" not in texts["findings"]
 
 
+def estimated(name: str, value: float, error: float, ends: tuple[float, float], *, known: bool = True):
+    """The first curve with another estimate of one parameter."""
+    fit = rich().curves[0].fit
+    return put(
+        rich().curves[0],
+        "fit",
+        params={**fit.params, name: value},
+        stderr={**fit.stderr, name: error},
+        interval95={**fit.interval95, name: ends},
+        identified={**fit.identified, name: known},
+    )
+
+
 def test_identified_estimates_are_given_with_error_and_interval():
-    curve = rich()["curves"][0]
-    curve["params"]["asymptote"], curve["stderr"]["asymptote"] = 0.70714, 0.00633
-    curve["interval95"]["asymptote"], curve["identified"]["asymptote"] = [0.6951, 0.7221], True
+    curve = estimated("asymptote", 0.70714, 0.00633, (0.6951, 0.7221))
     assert parameter(curve, "asymptote") == "0.7071 ± 0.0063 (0.695 to 0.722)"
     assert parameter(curve, "asymptote", sign="+-", interval=False) == "0.7071 +- 0.0063"
-    curve["params"]["midpoint"], curve["stderr"]["midpoint"] = 21735.6, 1943.2
-    curve["interval95"]["midpoint"] = [17200.0, 26450.0]
+    curve = estimated("midpoint", 21735.6, 1943.2, (17200.0, 26450.0))
     assert parameter(curve, "midpoint") == "21,700 ± 1,900 (17.2k to 26.4k)"
-    curve["params"]["rate"], curve["stderr"]["rate"], curve["identified"]["rate"] = 3.456e-7, 2.1e-8, True
-    assert parameter(curve, "rate") == "3.46e-07 ± 2.1e-08"
-    assert parameter(curve | {"params": {"floor": None}}, "floor") == "-"
+    assert parameter(estimated("rate", 3.456e-7, 2.1e-8, (math.nan, math.nan)), "rate") == "3.46e-07 ± 2.1e-08"
+    assert parameter(estimated("floor", math.nan, math.nan, (math.nan, math.nan)), "floor") == "-"
+    assert parameter(curve, "absent") == "-"
+
+
+def with_identified(*known: bool):
+    result = rich()
+    for i, value in enumerate(known):
+        result = put(result, f"curves.{i}.fit.identified", asymptote=value)
+    return result
 
 
 def test_identification_follows_the_data():
-    summary = rich()
-    for curve in summary["curves"]:
-        curve["identified"]["asymptote"] = True
-    assert curves.identification(summary) == [
-        "The asymptote A, the reward of unlimited compute, is identified for all 6 curves."
-    ]
-    summary["curves"][2]["identified"]["asymptote"] = False
-    summary["curves"][2]["interval95"]["asymptote"] = [0.4, 0.61]
-    first, second = curves.identification(summary)
+    (sentence,) = curves.identification(with_identified(*[True] * 6))
+    assert "is identified for all 6 curves" in sentence
+    result = put(with_identified(True, True, False, *[True] * 3), "curves.2.fit.interval95", asymptote=(0.4, 0.61))
+    first, second = curves.identification(result)
     assert "5 of 6 curves" in first and "not identified for n = 32, B = 16 (0.4 to 0.61)" in second
 
 
 def test_the_grid_gives_no_estimate_at_its_edge_or_where_a_is_not_identified():
-    summary = rich()
-    for curve, edge, known in zip(summary["curves"], (True, False, False), (True, True, False), strict=False):
-        curve["identified"]["asymptote"] = known
-        curve["grid"] = {"asymptote": 0.4321, "at_edge": edge}
-    table = next(s.table for s in analysis_sections(summary, pictures()) if s.title == "Is the asymptote identified?")
+    result = with_identified(True, True, False)
+    for i, edge in enumerate((True, False, False)):
+        result = put(result, f"curves.{i}", grid=GridFit(0.4321, 1e4, 1.0, 0.1, 0.0, edge))
+    table = next(s.table for s in analysis_sections(result, pictures()) if s.title == "Is the asymptote identified?")
     assert table is not None and table.columns[2] == "A by grid"
     assert [row[2] for row in table.rows[:4]] == ["at the edge of the grid", "0.4321", "not identified", None]
 
 
 def test_many_switches_are_counted():
-    summary = rich()
-    switch = summary["frontier"]["switches"][0]
+    result, row = rich(), rich().frontier.switches[0].row
     for rule, count in (("strict", 5), ("bucketed", 4), ("off", 5)):
-        summary["record_choices"][rule]["switches"] = [switch] * count
-    assert frontier.choices(summary) == [
-        "The switches depend on which evaluations are fitted: there are 5 with strict, 4 with bucketed and 5 with off, "
-        "as the table shows."
-    ]
+        result = put(result, f"record_choices.{rule}", switches=(row,) * count)
+    assert not result.choices_compared.alike
+    (sentence,) = frontier.choices(result)
+    assert "5 with strict, 4 with bucketed and 5 with off" in sentence
+
+
+def test_choices_that_agree_say_how_far_apart_their_switches_are():
+    row = dataclasses.replace(rich().frontier.switches[0].row, cause="crossing", compute=1000.0)
+    result = rich()
+    for rule, compute in (("strict", 1000.0), ("bucketed", 1100.0), ("off", 1050.0)):
+        result = put(result, f"record_choices.{rule}", switches=(dataclasses.replace(row, compute=compute),))
+    found = result.choices_compared
+    assert found.alike and found.widest == pytest.approx(0.1)
+    assert "differ by up to 10.0%" in frontier.choices(result)[0]
 
 
 def test_forms_follow_the_data():
-    summary = rich()
-    assert "By AICc hill is clearly the lowest" in " ".join(curves.forms(summary))
-    summary["forms"]["power"]["aicc"] = summary["forms"]["hill"]["aicc"] - 1.0
-    text = " ".join(curves.forms(summary))
-    assert "By AICc power is the lowest, but hardly so (1 below hill" in text
-    assert "Hill predicts best what was held out, another one than power" in text
-    assert "--form=power would fit them better" in text
+    choice = rich().form_choice
+    assert choice is not None and (choice.best, choice.strength, choice.predicts_best) == ("hill", "clear", "hill")
+    result = put(rich(), "forms.power", aicc=rich().forms["hill"].aicc - 1.0)
+    choice = result.form_choice
+    assert choice is not None and (choice.best, choice.second, choice.strength) == ("power", "hill", "hardly")
+    assert choice.ahead == pytest.approx(1.0)
+    text = " ".join(curves.forms(result))
+    assert "hardly" in text and "another one than power" in text and "--form=power" in text
 
 
 def test_holdout_and_residuals_follow_the_data():
-    summary = rich()
-    for curve in summary["curves"]:
-        curve["holdout"] |= {"num_points": 2, "mean_abs_error": 0.25, "bias": -0.2, "coverage": 0.5}
-    (text,) = curves.holdout(summary)
-    assert text == "Predictions miss by 0.25 in avg@4 on average, and are 0.2 too low; 6 of the 12 evaluations " \
-        "held out lie in their 95% intervals."  # fmt: skip
-    curve = summary["curves"][1]
-    assert "standard deviations away" not in " ".join(curves.residuals(summary))
-    curve["points"]["reward"][4] += 10 * curve["noise"]
-    curve["points"]["used"][4] = True
-    assert "1 fitted evaluation lies more than 3 standard deviations away: n = 8, B = 64 at" in " ".join(
-        curves.residuals(summary)
-    )
+    result = put_all(rich(), "curves", "holdout.own", num_points=2, mean_abs_error=0.25, bias=-0.2, coverage=0.5)
+    totals = result.holdout_totals
+    assert totals is not None and (totals.num_points, totals.inside) == (12, 6.0)
+    assert (totals.mean_abs_error, totals.bias) == pytest.approx((0.25, -0.2))
+    (text,) = curves.holdout(result)
+    assert "0.25" in text and "too low" in text and "6 of the 12" in text
+    assert rich().outliers == []
+    points = rich().curves[1].points
+    reward, used = points.reward.copy(), points.used.copy()
+    reward[4] += 10 * rich().curves[1].fit.noise
+    used[4] = True
+    result = put(rich(), "curves.1.points", reward=reward, used=used)
+    ((curve, compute, t),) = result.outliers
+    assert curve.run == "n = 8, B = 64" and compute == points.compute[4] and t > 6
+    assert "n = 8, B = 64 at" in " ".join(curves.residuals(result))
+
+
+def steepness_of(*intervals: tuple[float, float]):
+    result = put_all(rich(), "comparison.curves", identified=True, asymptote_within=True)
+    for i, ends in enumerate(intervals):
+        result = put(result, f"comparison.curves.{i}", steepness=1.0 + 0.1 * i, interval95=ends)
+    return result
 
 
 def test_a_difference_in_steepness_needs_intervals_apart():
-    summary = rich()
-    rows = summary["comparison"]["curves"]
-    for i, row in enumerate(rows):
-        row |= {"identified": True, "asymptote_within": True, "steepness": 1.0 + 0.1 * i, "interval95": [0.5, 2.0]}
-    assert "no difference is established" in curves.comparison(summary)[1]
-    rows[0]["interval95"], rows[-1]["interval95"] = [0.9, 1.1], [1.2, 1.8]
-    assert curves.comparison(summary)[1] == (
-        f"B goes from 1 ({rows[0]['run']}, 0.9 to 1.1) to 1.5 ({rows[-1]['run']}, 1.2 to 1.8): these two differ."
+    assert "no difference is established" in curves.comparison(steepness_of(*[(0.5, 2.0)] * 6))[1]
+    result = steepness_of((0.9, 1.1), *[(0.5, 2.0)] * 4, (1.2, 1.8))
+    first, *_, last = result.comparison.curves
+    assert curves.comparison(result)[1] == (
+        f"B goes from 1 ({first.run}, 0.9 to 1.1) to 1.5 ({last.run}, 1.2 to 1.8): these two differ."
     )
-    rows[0]["asymptote_within"] = False  # a common A that a curve's own data exclude bends its B
-    held, verdict = curves.comparison(summary)
-    assert f"outside the interval of A of {rows[0]['run']}" in held and "no difference is established" in verdict
+    # A common A that a curve's own data exclude bends its B.
+    result = put(result, "comparison.curves.0", asymptote_within=False)
+    held, verdict = curves.comparison(result)
+    assert f"outside the interval of A of {first.run}" in held and "no difference is established" in verdict
 
 
 def test_switches_carry_their_intervals_and_share():
-    summary = rich()
-    switch = summary["frontier"]["switches"][0]
-    switch |= {"compute": 63200.0, "interval95": [61000.0, 65400.0], "share": 0.68}
-    text = frontier.switch_sentences(summary)[0]
+    result = put(rich(), "frontier.switches.0", interval95=(61000.0, 65400.0), share=0.68)
+    result = put(result, "frontier.switches.0.row", compute=63200.0)
+    text = frontier.switch_sentences(result)[0]
     assert "at 63,200 rollouts (95% interval 61,000 to 65,400); 68% of the bootstrap replicates have this" in text
-    switch |= {"interval95": None, "share": None}
-    assert "interval" not in frontier.switch_sentences(summary)[0]
-    summary["frontier"]["switches"] = [switch | {"established": i == 0, "share": 0.5} for i in range(5)]
-    (text,) = frontier.switch_sentences(summary)
+    result = put(result, "frontier.switches.0", interval95=None, share=None)
+    assert "interval" not in frontier.switch_sentences(result)[0]
+    switch = dataclasses.replace(result.frontier.switches[0], share=0.5)
+    five = tuple(dataclasses.replace(switch, established=i == 0) for i in range(5))
+    result = put(result, "frontier", switches=five)
+    assert result.frontier.num_established == 1 and result.frontier.shares == (0.5, 0.5)
+    (text,) = frontier.switch_sentences(result)
     assert "changes 5 times" in text and "1 of these switches" in text and "in 50% of the bootstrap" in text
 
 
+def with_budgets(batches: list[int], steps: list[float | None]):
+    result = rich()
+    for i, (batch, count) in enumerate(zip(batches, steps, strict=True)):
+        result = put(result, f"frontier.budgets.{i}.point", num_steps=count)
+        result = put(result, f"frontier.budgets.{i}.point.configuration", problems_per_batch=batch)
+    return result
+
+
 def test_batches_and_slices_follow_the_data():
-    summary = rich()
-    rows = summary["frontier"]["budgets"]
-    for i, row in enumerate(rows):
-        row |= {"problems_per_batch": 16 if i < 3 else 64, "num_steps": 10.0 * (i + 1)}
-    first, second = frontier.batches(summary)
-    assert first == f"The best B_problem is 16 from 10,000 and 64 from {amount(rows[3]['compute'])} rollouts."
+    rows = rich().frontier.budgets
+    result = with_budgets([16] * 3 + [64] * 9, [10.0 * (i + 1) for i in range(12)])
+    first, second = frontier.batches(result)
+    assert first == f"The best B_problem is 16 from 10,000 and 64 from {amount(rows[3].compute)} rollouts."
     assert "grows 12-fold, from 10 to 120" in second
-    part = next(p for p in summary["slices"] if p["kind"] == "problems_per_batch" and p["value"] == 16)
-    sizes = [row["group_size"] for row in part["budgets"]]
-    assert sizes == sorted(sizes) and "rises for B_problem = 16" in frontier.slices(summary, "problems_per_batch")[0]
-    part["budgets"][0]["group_size"] = 512
-    assert "does not rise throughout for B_problem = 16" in frontier.slices(summary, "problems_per_batch")[0]
+    i, part = next((i, p) for i, p in enumerate(rich().slices) if p.kind == "problems_per_batch" and p.value == 16)
+    sizes = [row.group_size for row in part.budgets]
+    assert sizes == sorted(sizes) and part.course == "rises"
+    result = put(rich(), f"slices.{i}.budgets.0.configuration", group_size=512)
+    assert result.slices[i].course == "mixed"
+    assert "does not rise throughout for B_problem = 16" in frontier.slices(result, "problems_per_batch")[0]
 
 
 def test_steps_grow_or_fall_throughout_or_nothing_is_said():
-    summary = rich()
-    rows = summary["frontier"]["budgets"]
-    spread = f"{rows[-1]['compute'] / rows[0]['compute']:.3g}"
-    for i, row in enumerate(rows):
-        row["num_steps"] = 1200.0 - 100 * i
-    assert frontier.batches(summary)[1:] == [
-        f"While compute grows {spread}-fold, the best number of steps falls from 1,200 to 100."
-    ]
-    rows[5]["num_steps"] = 1250.0
-    assert len(frontier.batches(summary)) == 1
-    rows[5]["num_steps"] = None
-    assert len(frontier.batches(summary)) == 1
+    steps: list[float | None] = [1200.0 - 100 * i for i in range(12)]
+    found = with_budgets([16] * 12, steps).frontier.steps
+    assert found is not None and (found.first, found.last) == (1200.0, 100.0) and found.growth < 1
+    for odd in (1250.0, None):
+        steps[5] = odd
+        assert with_budgets([16] * 12, steps).frontier.steps is None
 
 
 def test_changes_of_the_leader_agree_with_their_verb():
-    summary = rich()
-    found = summary["frontier"]["switches"]
-    ends = found[0] | {"cause": "data"}
-    summary["frontier"]["switches"] = [*found, ends]
-    assert "One more change of the leader only marks where" in frontier.switch_sentences(summary)[-1]
-    summary["frontier"]["switches"] = [*found, ends, ends]
-    assert "2 more changes of the leader only mark where" in frontier.switch_sentences(summary)[-1]
+    ends = put(rich().frontier.switches[0], "row", cause="range")
+    for more, words in (((ends,), "One more change of the leader only marks"), ((ends, ends), "2 more changes")):
+        result = put(rich(), "frontier", switches=(*rich().frontier.switches, *more))
+        assert words in frontier.switch_sentences(result)[-1]
 
 
 def test_a_held_parameter_is_held_and_not_identified():
-    summary = rich()
-    for curve in summary["curves"]:
-        curve |= {"held": ["asymptote", "floor"]}
-        curve["params"] |= {"asymptote": 0.61, "floor": 0.1}
-        curve["stderr"] |= {"asymptote": 0.004, "floor": None}
-        curve["identified"] |= {"asymptote": False, "floor": True}
-    assert parameter(summary["curves"][0], "asymptote") == "0.61 (held)"
-    (sentence,) = curves.identification(summary)
+    result = put_all(rich(), "curves", held=("asymptote", "floor"))
+    result = put_all(result, "curves", "fit.params", asymptote=0.61, floor=0.1)
+    result = put_all(result, "curves", "fit.identified", asymptote=False, floor=True)
+    assert parameter(result.curves[0], "asymptote") == "0.61 (held)"
+    (sentence,) = curves.identification(result)
     assert sentence.startswith("A is held at 0.61") and "identified" not in sentence
-    assert "as in every fit" in curves.comparison(summary)[0]
-    table = analysis_sections(summary, pictures())[0].table
+    assert "as in every fit" in curves.comparison(result)[0]
+    table = analysis_sections(result, pictures())[0].table
     assert table is not None and [row[table.columns.index("A")] for row in table.rows] == ["0.61 (held)"] * 6
-    assert headline_table(summary).count("0.61 (held)") == headline_table(summary).count("0.1 (held)") == 6
+    assert headline_table(result).count("0.61 (held)") == headline_table(result).count("0.1 (held)") == 6
 
 
 def test_what_was_not_fitted_is_explained():
-    summary = rich()
-    for curve in summary["curves"]:
-        curve["points"]["used"] = [False, *([True] * (len(curve["points"]["used"]) - 1))]
-    assert curves.residuals(summary)[-1] == "6 evaluations were not fitted: they do not exceed the earlier ones."
-    summary["flags"]["window"] = [2e4, 1e6]
-    assert curves.residuals(summary)[-1].endswith("the earlier ones, or lie outside of --window.")
+    result = rich()
+    for i, curve in enumerate(result.curves):
+        used = np.ones(len(curve.points.used), bool)
+        used[0] = False
+        result = put(result, f"curves.{i}.points", used=used)
+    assert result.num_not_fitted == 6
+    assert "--window" not in curves.residuals(result)[-1]
+    result = put(result, "options.fit", window=(2e4, 1e6))
+    assert "--window" in curves.residuals(result)[-1]
 
 
 def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
-    summary = rich()
     leaders = {"strict": "aabbb", "bucketed": "aabbb", "off": "aabba"}
-    summary["record_choices"] = {
-        rule: {"switches": [], "budgets": [{"compute": 2048.0 + 448 * i, "run": run} for i, run in enumerate(runs)]}
+    choices = {
+        rule: RecordChoice(5, (), tuple(ChoiceBudget(2048.0 + 448 * i, run, 8) for i, run in enumerate(runs)))
         for rule, runs in leaders.items()
     }
-    table = next(s.table for s in analysis_sections(summary, pictures()) if "evaluations are fitted" in s.title)
+    result = put(rich(), "", record_choices=choices)
+    table = next(s.table for s in analysis_sections(result, pictures()) if "evaluations are fitted" in s.title)
     assert table is not None
     assert table.rows == (
         ("2,048 to 2,496", "a", "a", "a"), ("2,944 to 3,392", "b", "b", "b"), ("3,840", "b", "b", "a")
@@ -308,21 +335,19 @@ def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
 
 def test_zero_has_no_sign():
     assert [amount(-0.0), figures(-0.0), scale(-0.0), cell(-0.0)] == ["0", "0", "0", "0"]
-    curve = {"params": {"floor": -0.001}, "stderr": {"floor": 0.21}, "identified": {"floor": True}, "interval95": {}}
-    assert parameter(curve, "floor") == "0.00 ± 0.21"
+    assert parameter(estimated("floor", -0.001, 0.21, (math.nan, math.nan)), "floor") == "0.00 ± 0.21"
 
 
 def test_the_unit_of_compute_is_that_of_the_data():
-    summary = rich() | {"compute_unit": "gpu_hours"}
-    text = every_sentence(summary)
+    text = every_sentence(put(rich(), "options.read", compute="gpu_hours"))
     assert " rollouts" not in text and "GPU-hours" in text
 
 
 def test_one_configuration_has_no_sections_about_n():
-    summary = alone(rich(), "n = 8, B = 16")
-    titles = [section.title for section in analysis_sections(summary, {})]
+    result = alone(rich(), "n = 8, B = 16")
+    titles = [section.title for section in analysis_sections(result, {})]
     assert titles == ["Learning curves and the frontier"]
-    assert "cannot say which n is best" in " ".join(headline(summary)) and "n*" not in " ".join(headline(summary))
+    assert "cannot say which n is best" in " ".join(headline(result)) and "n*" not in " ".join(headline(result))
 
 
 def test_every_table_is_rectangular():
@@ -351,7 +376,7 @@ def test_small_words():
     assert [amount(v) for v in (0.25, 12.54, 999.6, 44_912, 999_600, 5.6e6, 3e9)] == [
         "0.25", "12.5", "1,000", "44,900", "1 million", "5.6 million", "3 billion"
     ]  # fmt: skip
-    assert spent({"compute_unit": "tokens"}, 2e6) == "2 million tokens"
+    assert spent(put(rich(), "options.read", compute="tokens"), 2e6) == "2 million tokens"
     assert listed([]) == "" and listed("a") == "a" and listed("abc") == "a, b and c"
     assert listed(["n = 2, B = 4", "c", "d"]) == "n = 2, B = 4; c and d"
     assert shortlist(list("abcdef")) == "a, b, c and 3 more" and shortlist(list("abcd")) == "a, b, c and d"
