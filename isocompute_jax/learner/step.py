@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, 
 from isocompute_jax.learner.state import TrainState
 
 
+@runtime_checkable
 class TrainStep(Protocol):
     """One update; see `make_train_step`."""
 
