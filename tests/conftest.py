@@ -25,7 +25,8 @@ from jax._src import lru_cache  # noqa: E402
 jax.config.update("jax_num_cpu_devices", 8)
 
 # Every call of the numerical rooms is held to its annotations: types, dtypes, and shapes across the arguments.
-jaxtyping.install_import_hook([f"isocompute_jax.{room}" for room in ("model", "sampling")], "beartype.beartype")
+CHECKED = ["isocompute_jax.learner", "isocompute_jax.model", "isocompute_jax.sampling"]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 # One example sequence for everybody: a failure seen once is seen again. No deadline: the first call compiles.
 hypothesis.settings.register_profile("isocompute", deadline=None, derandomize=True)

@@ -8,7 +8,7 @@ separate: `credit.aggregation_weights` names how per-token terms become one numb
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,7 @@ class PolicyTerms(NamedTuple):
     cut: Bool[Array, "... T"]
 
 
+@runtime_checkable
 class PolicyGradient(Protocol):
     """A policy-gradient loss, from log-probabilities; masked tokens never reach a gradient of the others."""
 
