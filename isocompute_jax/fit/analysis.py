@@ -20,7 +20,7 @@ from isocompute_jax.records.errors import InputError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-    """What `analyse` found; `isocompute_jax.fit.report.summary_json.summarise` turns it into summary.json.
+    """What `analyse` found; `conclusions.conclude` turns it into results for readers.
 
     Attributes:
       options: as given.
@@ -46,7 +46,7 @@ class Analysis:
     runs: tuple[RunCurve, ...]
     groups: tuple[ConfigurationRuns, ...]
     main: MetricAnalysis
-    forms: Mapping[str, tuple[CurveFit, ...]]
+    forms: Mapping[FormName, tuple[CurveFit, ...]]
     resampled: Bootstrap | None
     profiles: tuple[Profile | None, ...]
     holdout: tuple[dict[FormName, CurveHoldout], ...]

@@ -11,7 +11,7 @@ from absl import flags
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.frontier.recommendation import LearningRate
-from isocompute_jax.fit.laws.options import LawOptions
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.options import define_flags, from_flags
 

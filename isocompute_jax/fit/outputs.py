@@ -10,23 +10,24 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_sections
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.html_page import render_law_report, render_report
 from isocompute_jax.fit.report.sections import Section
-from isocompute_jax.fit.report.summary_json import summarise
+from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.fit.report.terminal import headline_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
-SUMMARY, REPORT, FIGURES = "summary.json", "report.html", "figures"
+SUMMARY, REPORT, HEADLINE, FIGURES = "summary.json", "report.html", "headline.txt", "figures"
 
 Figures = Mapping[str, pathlib.Path]
 
@@ -49,7 +50,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, figures/*.svg and *.png, and report.html,
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt, figures/*.svg
+    and *.png, and report.html,
     each written under a temporary name and renamed.
 
     Args:
@@ -64,16 +66,17 @@ def analyse(
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
     analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
-    summary = summarise(analysis)
-
-    def render(figures: Figures) -> str:
-        return render_report(summary, figures, before=before, after=after)
+    result = conclude(analysis)
+    summary, text = summary_of(result), headline_table(result)
 
     def draw(folder: pathlib.Path) -> Figures:
-        return draw_figures(summary, folder)
+        return draw_figures(result, folder)
 
-    _write(pathlib.Path(out_dir), summary, tables(summary), draw, render)
-    return Written(summary, headline_table(summary))
+    def render(figures: Figures) -> str:
+        return render_report(result, figures, before=before, after=after)
+
+    _write(pathlib.Path(out_dir), summary, {**tables(result), HEADLINE: f"{text}\n"}, draw, render)
+    return Written(summary, text)
 
 
 def analyse_law(
@@ -90,16 +93,16 @@ def analyse_law(
     """
     curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
     analysis = fit_law(curves, warnings, options)
-    summary = law_summary(analysis)
+    summary, text = law_summary(analysis), law_table(analysis)
 
     def draw(folder: pathlib.Path) -> Figures:
         return draw_law_figures(analysis, folder)
 
     def render(figures: Figures) -> str:
-        return render_law_report(analysis, summary, law_sections(analysis, figures))
+        return render_law_report(analysis, law_sections(analysis, figures))
 
-    _write(pathlib.Path(out_dir), summary, law_tables(analysis), draw, render)
-    return Written(summary, law_table(analysis))
+    _write(pathlib.Path(out_dir), summary, {**law_tables(analysis), HEADLINE: f"{text}\n"}, draw, render)
+    return Written(summary, text)
 
 
 def _write(

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS, FormName
+from isocompute_jax.fit.plain_data import INTERNAL
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -25,10 +26,10 @@ class Configuration:
       problem_set_size: D, unique training problems; 0 when unknown.
     """
 
-    name: str
+    name: str = dataclasses.field(metadata={"key": "run"})
     group_size: int
     problems_per_batch: int
-    problem_set_size: int
+    problem_set_size: int = dataclasses.field(metadata=INTERNAL)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class CurveFit:
     correlation: float = math.nan
     status: Status = "ok"
     message: str = ""
-    search: Search | None = None
+    search: Search | None = dataclasses.field(default=None, metadata=INTERNAL)
 
     def reward(self, compute: np.ndarray | float) -> np.ndarray:
         """Fitted reward at `compute` (> 0), inside the window or not."""
@@ -187,11 +188,15 @@ class AllocationFit:
     message: str
     interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
-    def optimal_group_size(self, compute: np.ndarray | float) -> np.ndarray:
-        """n* of the law at `compute` (> 0; rollouts or steps, see `axis`)."""
+    def octaves(self, compute: np.ndarray | float) -> np.ndarray:
+        """log2 n* of the law at `compute` (> 0; rollouts or steps, see `axis`)."""
         x = np.log10(compute) if self.axis == "compute" else np.asarray(compute, np.float64)
         with np.errstate(over="ignore"):
-            return 2.0 ** (self.span / (1.0 + np.exp(-self.slope * (x - self.midpoint))) + self.floor)
+            return self.span / (1.0 + np.exp(-self.slope * (x - self.midpoint))) + self.floor
+
+    def optimal_group_size(self, compute: np.ndarray | float) -> np.ndarray:
+        """n* of the law at `compute`."""
+        return 2.0 ** self.octaves(compute)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +216,7 @@ class Recommendation:
       beyond: budget / largest compute that this configuration was run to; above 1 is an extrapolation.
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
+      place: where the budget lies against the data of this configuration.
     """
 
     budget: float
@@ -225,3 +231,4 @@ class Recommendation:
     beyond: float
     status: Status
     reasons: tuple[str, ...]
+    place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)

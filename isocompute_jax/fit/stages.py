@@ -11,7 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.holdout import for_form
 from isocompute_jax.fit.curves.points_to_fit import Records, points_to_fit
 from isocompute_jax.fit.curves.seeds import (
@@ -222,7 +222,7 @@ class Stages:
             rollouts=main.rollouts,
         )
 
-    def forms(self, main: MetricAnalysis) -> dict[str, tuple[CurveFit, ...]]:
+    def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
         found = {}
         for name in FORMS:

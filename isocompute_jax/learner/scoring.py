@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
@@ -28,9 +29,9 @@ def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) ->
         return completion_logprobs(
             config,
             params,
-            jnp.asarray(batch.prompt_tokens),
-            jnp.asarray(batch.prompt_mask),
-            jnp.asarray(batch.tokens),
+            batch.prompt_tokens,
+            batch.prompt_mask,
+            batch.tokens,
             temperature=temperature,
             chunk_tokens=chunk_tokens,
         )
@@ -41,9 +42,9 @@ def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) ->
 def completion_logprobs(
     config: ModelConfig,
     params: model.Params,
-    prompt_tokens: Int[Array, "N S"],
-    prompt_mask: Bool[Array, "N S"],
-    tokens: Int[Array, "N R T"],
+    prompt_tokens: Int[Array | np.ndarray, "N S"],
+    prompt_mask: Bool[Array | np.ndarray, "N S"],
+    tokens: Int[Array | np.ndarray, "N R T"],
     *,
     temperature: float | Array,
     chunk_tokens: int,
@@ -54,7 +55,8 @@ def completion_logprobs(
     """
     params = model.cast_params(params, config.dtype)
     rows, rollouts, length = tokens.shape
-    hidden, prefix = model.prefill(config, params, prompt_tokens, prompt_mask)
+    tokens = jnp.asarray(tokens)
+    hidden, prefix = model.prefill(config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask))
     first = jnp.broadcast_to(hidden[:, None, -1:], (rows, rollouts, 1, hidden.shape[-1]))
     rest = model.extend(config, params, tokens[..., :-1], prefix)
     hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, -1)

@@ -40,7 +40,7 @@ def main() -> None:
     # One process per core does the heavy work; a compile cache serves them all, and the next start.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
 
-    from isocompute_jax.fit.report.terminal import headline_table
+    from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import PRESETS
     from isocompute_jax.study.report_sections import summary_of
@@ -51,9 +51,8 @@ def main() -> None:
         return
     service = ServiceConfig(endpoints=ENDPOINTS.value, token_file=TOKEN_FILE.value)
     for report in run_study(PRESETS[PRESET.value], root, workers=WORKERS.value or None, service=service):
-        summary = summary_of(report)
-        print(f"\n{summary['flags']['title']}\n")
-        print(headline_table(summary))
+        print(f"\n{summary_of(report)['flags']['title']}\n")
+        print((report.parent / HEADLINE).read_text(encoding="utf-8"))
         print(f"\nReport: {report}")
 
 

@@ -1,6 +1,7 @@
 """What the learner's tests train on: ragged groups, and train steps that are compiled once for all modules."""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import optax
 
 from isocompute_jax import learner, sharding
+from isocompute_jax.learner.credit import AdvantageScale, Aggregation, ZeroVariance
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from tests.model.tiny import tiny_config
 
@@ -62,7 +64,14 @@ SEVERAL = shape_for(80, batch_shards=4)  # micro-batches of 4 groups; the last i
 CUT = shape_for(10)  # every group cut into two rows of two rollouts
 
 
-def pack(groups, shape=SEVERAL, *, scale="group_std", aggregation="sequence_mean", zero_variance="drop"):
+def pack(
+    groups: Sequence[RolloutGroup],
+    shape: learner.BatchShape = SEVERAL,
+    *,
+    scale: AdvantageScale = "group_std",
+    aggregation: Aggregation = "sequence_mean",
+    zero_variance: ZeroVariance = "drop",
+) -> tuple[learner.TokenBatch, learner.Credit]:
     """Tokens and credit of one step; groups without credit are not laid out."""
     recipe = learner.CreditConfig(scale, aggregation, zero_variance)
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
@@ -72,10 +81,12 @@ def pack(groups, shape=SEVERAL, *, scale="group_std", aggregation="sequence_mean
 
 def recording(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """`optimizer`, with the last gradient kept in `opt_state[0]`: exactly what the step computed."""
-    record = optax.GradientTransformation(
-        lambda params: jax.tree.map(jnp.zeros_like, params), lambda gradient, _state, _params=None: (gradient, gradient)
-    )
-    return optax.chain(record, optimizer)
+
+    def record(updates, state, params=None):
+        return updates, updates
+
+    zeros = optax.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), record)
+    return optax.chain(zeros, optimizer)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,14 +37,14 @@ def looped_advantages(rewards, keep, scale):
 
 def test_grpo_golden():
     """Rewards 1, 0, 0, 0: mean 1/4; ddof 1: variance (9 + 1 + 1 + 1) / 16 / 3 = 1/4, deviation 1/2; A = 3/2, -1/2."""
-    got = group_advantages(np.float32([[1, 0, 0, 0]]), np.ones(1, bool), scale="group_std")
+    got = group_advantages(np.array([[1, 0, 0, 0]], np.float32), np.ones(1, bool), scale="group_std")
     np.testing.assert_allclose(got, [[1.5, -0.5, -0.5, -0.5]], rtol=4e-6)  # the 1e-6 that is added to 1/2
     assert np.all(np.abs(got) < np.abs([[1.5, -0.5, -0.5, -0.5]]))
 
 
 def test_other_scales_golden():
     """Centred rewards +-1/2, +-1/2 and 0, 0: kept without the flat group their deviation is 1/2; with it sqrt(1/6)."""
-    rewards = np.float32([[1, 0], [0, 1], [1, 1]])
+    rewards = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     centred = np.array([[0.5, -0.5], [-0.5, 0.5], [0, 0]])
     every, signal = np.ones(3, bool), np.array([True, True, False])
     np.testing.assert_array_equal(group_advantages(rewards, every, scale="none"), centred)
@@ -67,7 +68,7 @@ def test_advantages_equal_a_plain_loop(scale, rewards, flat):
 @pytest.mark.parametrize("group_size", [2, 3, 7, 16])
 def test_equal_rewards_have_no_advantage(scale, group_size):
     """Exactly zero for any reward: the rounding error of 1000.1's mean must not be divided by itself."""
-    rewards = np.repeat(np.float32([[0.1], [1000.1], [-1 / 3], [0.7]]), group_size, axis=1)
+    rewards = np.repeat(np.array([[0.1], [1000.1], [-1 / 3], [0.7]], np.float32), group_size, axis=1)
     assert np.all(np.asarray(zero_variance(rewards)))
     assert not np.any(np.asarray(group_advantages(rewards, np.ones(4, bool), scale=scale)))
 
@@ -96,11 +97,17 @@ def test_real_valued_rewards_are_centred_and_scaled_in_float64(scale, rewards):
     np.testing.assert_allclose(group_advantages(rewards, keep, scale=scale), expected, rtol=1e-6, atol=1e-9)
 
 
+def unknown(word: str) -> Any:
+    return word
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: group_advantages(np.float32([[1, 0]]), np.ones(1, bool), scale="batch_sdt"),
-        lambda: aggregation_weights(np.ones((1, 2), int), np.ones(1, bool), aggregation="token_maen", max_tokens=4),
+        lambda: group_advantages(np.array([[1, 0]], np.float32), np.ones(1, bool), scale=unknown("batch_sdt")),
+        lambda: aggregation_weights(
+            np.ones((1, 2), int), np.ones(1, bool), aggregation=unknown("token_maen"), max_tokens=4
+        ),
     ],
 )
 def test_unknown_words_are_errors(call):
@@ -116,7 +123,7 @@ def test_zero_variance_groups_and_their_denominators(zero_variance_groups, polic
     """One of six groups of four has no signal: 20 rollouts divide where it left, 24 where it stayed."""
     lengths = learner.trained_lengths(make_groups())
     recipe = learner.CreditConfig("group_std", "sequence_mean", zero_variance_groups)
-    credited = learner.credit(np.float32(REWARDS), lengths, recipe, max_tokens=5)
+    credited = learner.credit(np.array(REWARDS, np.float32), lengths, recipe, max_tokens=5)
     for name, rollouts in (("policy_weights", policy_rollouts), ("regularizer_weights", regularizer_rollouts)):
         expected = 1 / (rollouts * lengths)
         if rollouts == 20:
@@ -129,10 +136,11 @@ def test_zero_variance_groups_and_their_denominators(zero_variance_groups, polic
 
 def test_batch_scale_is_taken_over_kept_groups_alone():
     """Dropping the group without signal raises the deviation, so advantages shrink; keeping it lowers it."""
-    rewards, lengths = np.float32(REWARDS), np.ones((6, 4), int)
+    rewards, lengths = np.array(REWARDS, np.float32), np.ones((6, 4), int)
     centred = rewards - rewards.mean(axis=1, keepdims=True)
-    for zero_variance_groups, kept in (("drop", np.delete(np.arange(6), 2)), ("keep", np.arange(6))):
-        recipe = learner.CreditConfig("batch_std", zero_variance_groups=zero_variance_groups)
+    dropped = learner.CreditConfig("batch_std")
+    everything = learner.CreditConfig("batch_std", zero_variance_groups="keep")
+    for recipe, kept in ((dropped, np.delete(np.arange(6), 2)), (everything, np.arange(6))):
         got = learner.credit(rewards, lengths, recipe, max_tokens=5).advantages
         np.testing.assert_allclose(got[kept], centred[kept] / centred[kept].std(), rtol=1e-5, atol=1e-7)
 

@@ -1,8 +1,10 @@
 """From groups to arrays: nothing is lost, nothing is invented, and the compiled shape covers every batch."""
 
 import dataclasses
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,7 +76,7 @@ def test_layout_preserves_every_kept_group_in_order(shape, zero_variance):
     used = len(kept) * parts
     assert not np.any(flat["mask"][used:])
     np.testing.assert_array_equal(flat["prompt_mask"][used:].sum(axis=1), 1)  # padding attends to something: no NaN
-    rows = credited.of(batch.rollout)
+    rows = credited.of(jnp.asarray(batch.rollout))
     advantages = np.asarray(rows.advantages).reshape(-1, 4)[: len(kept)]
     np.testing.assert_array_equal(advantages, credited.advantages[kept])
 
@@ -112,7 +114,7 @@ def test_place_batch_shards_rows():
 
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
     batch, _ = pack(make_groups(), SEVERAL)
-    placed = learner.place_batch(batch, mesh)
+    placed: Any = learner.place_batch(batch, mesh)
     jax.tree.map(np.testing.assert_array_equal, placed, batch)
     assert placed.tokens.sharding.shard_shape(placed.tokens.shape) == (2, 1, 4, LENGTH)
     assert placed.rollout.sharding.shard_shape(placed.rollout.shape) == (2, 1, 4)

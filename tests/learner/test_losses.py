@@ -5,13 +5,17 @@ of its outcomes.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isocompute_jax.learner import losses
+from isocompute_jax.records.errors import InputError
 
 ROLLOUTS, LENGTH = 5, 6
 LENGTHS = (6, 1, 4, 3, 5)  # ragged
@@ -74,6 +78,101 @@ def test_clipped_golden():
     np.testing.assert_allclose(got, [-2.4, 3.0, -1.0, 1.6], rtol=1e-6)
     slope = jax.grad(lambda r: jnp.sum(losses.clipped_loss(r, advantages, clip_low=0.2, clip_high=0.2)))(ratio)
     np.testing.assert_allclose(slope, [0.0, 2.0, -2.0, 0.0])  # no gradient once the clip binds
+    binds = losses.clip_binds(ratio, advantages, clip_low=0.2, clip_high=0.2)
+    np.testing.assert_array_equal(binds, [True, False, False, True])
+
+
+@pytest.mark.parametrize("room", [(0.0, 0.0), (0.25, 0.5)], ids=["none", "some"])
+def test_a_ratio_on_the_bound_is_not_clipped(room):
+    """Without room and on-policy (ratio 1) the gradient is whole: -A; and so it is on a bound: -rho A."""
+    low, high = room
+    ratio, advantages = jnp.array([1 - low, 1 - low, 1 + high, 1 + high]), jnp.array([2.0, -2.0, 2.0, -2.0])
+    grad = jax.grad(lambda r, a: losses.clipped_loss(r, a, clip_low=low, clip_high=high))
+    np.testing.assert_array_equal(jax.vmap(grad)(ratio, advantages), -advantages)
+    assert not np.any(losses.clip_binds(ratio, advantages, clip_low=low, clip_high=high))
+    assert not np.any(losses.cap_binds(ratio, advantages, clip_low=low, clip_high=high))
+
+
+CUT_GOLDENS = {
+    # ratio 1.5, 1.5, 1.5, 0.5, 0.5, 0.5, 1.1 and advantage +, -, 0, +, -, 0, +
+    "reinforce": [0, 0, 0, 0, 0, 0, 0],
+    "clipped": [1, 0, 0, 0, 1, 0, 0],
+    # one rollout, whose ratio is (1.5^3 x 0.5^3 x 1.1)^(1/7) = 0.896
+    "gspo": [0, 1, 0, 0, 1, 0, 0],
+    "cispo": [1, 1, 0, 1, 1, 0, 0],
+}
+
+
+@pytest.mark.parametrize("name", CUT_GOLDENS)
+def test_cut_golden(name):
+    ratio = jnp.array([1.5, 1.5, 1.5, 0.5, 0.5, 0.5, 1.1])
+    advantages = jnp.array([1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0])
+    mask = jnp.ones(7, bool)
+    room = 0.1 if name == "gspo" else 0.2
+    terms = losses.POLICY_LOSSES[name](jnp.log(ratio), jnp.zeros(7), mask, advantages, clip_low=room, clip_high=room)
+    np.testing.assert_array_equal(terms.cut, np.array(CUT_GOLDENS[name], bool))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CUT_GOLDENS)
+def test_what_is_cut_is_what_the_bounds_change(case, name):
+    """A token counts as cut exactly where its gradient differs from that of the same loss without bounds."""
+
+    def gradient(**clips):
+        def total(logprobs):
+            terms = losses.POLICY_LOSSES[name](logprobs, case.old, case.mask, case.advantages, **clips)
+            return jnp.sum(jnp.where(case.mask, terms.loss, 0.0)), terms.cut
+
+        return jax.grad(total, has_aux=True)(case.logprobs)
+
+    bounded, cut = gradient(clip_low=0.005, clip_high=0.008)
+    free, nothing = gradient(clip_low=1.0, clip_high=np.inf)
+    assert not np.any(nothing)
+    np.testing.assert_array_equal((np.asarray(bounded) != np.asarray(free))[case.mask], np.asarray(cut)[case.mask])
+    assert np.any(np.asarray(cut)[case.mask]) == (name != "reinforce")
+    if name in ("clipped", "gspo"):
+        assert not np.any(np.asarray(bounded)[cut & case.mask])
+
+
+@pytest.mark.parametrize("difference", [89.0, 1e4, 1e30, np.inf])
+@pytest.mark.parametrize("advantage", [-0.5, 0.0, 1.0])
+@pytest.mark.parametrize("name", CUT_GOLDENS)
+def test_ratios_beyond_a_float_leave_finite_gradients(name, advantage, difference):
+    """One token is so much likelier than it was, one so much less likely, and one has changed little."""
+    logprobs = jnp.array([[-1.0, -1.0, -1.0]])
+    denominator = logprobs - jnp.array([[difference, 0.1, -difference]])
+    mask = jnp.array([[True, True, name != "gspo"]])  # the mean of infinities of both signs is no number
+
+    def total(logprobs):
+        terms = losses.POLICY_LOSSES[name](logprobs, denominator, mask, advantage, clip_low=0.2, clip_high=0.2)
+        return jnp.sum(jnp.where(mask, terms.loss, 0.0) / 3)
+
+    value, gradient = jax.value_and_grad(total)(logprobs)
+    assert np.isfinite(value) and np.all(np.isfinite(gradient))
+    if advantage == 1.0 and name in ("clipped", "gspo"):
+        assert gradient[0, 0] == 0  # cut
+    if advantage < 0:
+        assert gradient[0, 0] > 0  # a bad token is pushed down, however likely it has become
+
+
+@pytest.mark.parametrize("difference", [89.0, 1e4, np.inf])
+def test_k3_beyond_a_float_is_finite_and_pulls_towards_the_reference(difference):
+    logprobs, reference = jnp.array([-1.0 - difference, -1.0]), jnp.array([-1.0, -1.0])
+
+    def total(logprobs):
+        return jnp.sum(losses.kl_penalty(logprobs, reference, jnp.ones(2, bool), estimator="k3") / 2)
+
+    value, gradient = jax.value_and_grad(total)(jnp.maximum(logprobs, -1e30))
+    assert np.isfinite(value) and value > 1e38
+    assert np.all(np.isfinite(gradient)) and gradient[0] < 0
+
+
+@given(x=st.floats(-200, 88.69999694824219, width=32))
+def test_the_bound_changes_no_finite_ratio(x):
+    """Bit for bit what exp is, value and slope, up to a ratio of 3e38."""
+    value, slope = jax.value_and_grad(losses.bounded_exp)(jnp.float32(x))
+    assert value == slope == jnp.exp(jnp.float32(x))
+    assert losses.bounded_exp(jnp.float32(1000.0)) == jnp.exp(jnp.float32(88.7)) < np.inf
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,7 +219,7 @@ def test_truncation_golden():
     """TIS with cap 2: the sampler was 4, 2, 1 and 1/2 times too unsure; only the first weight is cut."""
     difference = jnp.log(jnp.array([[4.0, 2.0, 1.0, 0.5]]))
     mask = jnp.ones((1, 4), bool)
-    options = dict(mode="truncate", low=0.5, high=2.0)
+    options: dict[str, Any] = dict(mode="truncate", low=0.5, high=2.0)
     token = losses.sampler_correction(difference, jnp.zeros((1, 4)), mask, level="token", **options)
     np.testing.assert_allclose(token, [[2.0, 2.0, 1.0, 0.5]], rtol=1e-6)
     # 4 x 2 x 1 x 1/2 = 4 for the whole rollout, cut to 2; without its first token 2 x 1 x 1/2 = 1
@@ -144,9 +243,24 @@ def test_kl_penalty(case, estimator):
     case.check(got, rule)
 
 
+@pytest.mark.parametrize(
+    ("changed", "nearest"), [({"mode": "trunc"}, "truncate"), ({"mode": "mak"}, "mask"), ({"level": "tokens"}, "token")]
+)
+def test_unknown_corrections_are_errors(changed, nearest):
+    options: dict[str, Any] = {"level": "token", "mode": "truncate", "low": 0.5, "high": 2.0, **changed}
+    with pytest.raises(InputError, match=f"did you mean '{nearest}'"):
+        losses.sampler_correction(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), **options)
+
+
+def test_no_correction():
+    options: dict[str, Any] = {"level": "token", "mode": "off", "low": 0.5, "high": 2.0}
+    assert losses.sampler_correction(jnp.array([9.0]), jnp.zeros(1), jnp.ones(1, bool), **options) == 1.0
+
+
 def test_unknown_kl_estimator():
-    with pytest.raises(ValueError, match="k4"):
-        losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), estimator="k4")
+    unknown: Any = "k4"
+    with pytest.raises(InputError, match="k4"):
+        losses.kl_penalty(jnp.zeros(1), jnp.zeros(1), jnp.ones(1, bool), estimator=unknown)
 
 
 # What the gradients are in expectation: one token from softmax(theta), all of its outcomes enumerated.
@@ -255,8 +369,8 @@ def test_sampler_correction_carries_no_gradient():
     case = CASES[1]
 
     def total(old, sampler):
-        options = dict(level="token", mode="truncate", low=0.5, high=2.0)
-        return jnp.sum(losses.sampler_correction(old, sampler, case.mask, **options))
+        options: dict[str, Any] = dict(level="token", mode="truncate", low=0.5, high=2.0)
+        return jnp.sum(losses.sampler_correction(old, sampler, jnp.asarray(case.mask), **options))
 
     for gradient in jax.grad(total, (0, 1))(case.old, case.sampler):
         assert not np.any(gradient)

@@ -33,7 +33,7 @@ def gradient_and_metrics(params, reference, batch, *, dtype="float32", loss_conf
     """The gradient of one step, read from the optimizer's state, and the step's metrics."""
     state = learner.init_state(params, optimizer())
     step = train_step(loss_config, dtype=dtype, temperature=TEMPERATURE)
-    state, metrics = step(state, *batch, jnp.asarray(1e-3, dtype), reference)
+    state, metrics = step(state, *batch, learning_rate=jnp.asarray(1e-3, dtype), reference_params=reference)
     return jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)
 
 

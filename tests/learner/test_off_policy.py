@@ -1,6 +1,7 @@
 """Batches that older weights sampled: the step's gradient against coefficients worked out in NumPy, and old scores."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,14 +72,17 @@ CASES = {
     "old and TIS": (
         learner.LossConfig(clip_low=0.1, clip_high=0.2, correction_high=1.2),
         lambda lp, old, sampler, a: min(np.exp(old - sampler), 1.2) * clipped(np.exp(lp - old), a, 0.1, 0.2),
+        lambda lp, old, sampler, a: clipped(np.exp(lp - old), a, 0.1, 0.2) == 0,
     ),
     "sampler": (
         learner.LossConfig(ratio_from="sampler", correction_mode="off", clip_low=0.1, clip_high=0.2),
         lambda lp, old, sampler, a: clipped(np.exp(lp - sampler), a, 0.1, 0.2),
+        lambda lp, old, sampler, a: clipped(np.exp(lp - sampler), a, 0.1, 0.2) == 0,
     ),
     "sampler and CISPO": (
         learner.LossConfig("cispo", clip_low=1.0, clip_high=0.3, ratio_from="sampler", correction_mode="off"),
         lambda lp, old, sampler, a: -min(np.exp(lp - sampler), 1.3) * a,
+        lambda lp, old, sampler, a: np.exp(lp - sampler) > 1.3,
     ),
 }
 
@@ -86,18 +90,20 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_off_policy_is_that_of_coefficients_by_hand(current, name):
     """Sum over tokens of a NumPy coefficient times the gradient of its log-probability, whole sequences read."""
-    loss, coefficient = CASES[name]
+    loss, coefficient, is_cut = CASES[name]
     rng = np.random.default_rng(3)
     old = (current + rng.uniform(-0.4, 0.4, current.shape)).astype(np.float32)
     sampler = (old + rng.uniform(-0.4, 0.4, current.shape)).astype(np.float32)
-    weights = np.zeros_like(current)
-    signal = [p for p, group in enumerate(GROUPS) if len(set(group.rewards.tolist())) > 1]
+    weights, cut = np.zeros_like(current), []
+    signal = [p for p, group in enumerate(GROUPS) if len(set(learner.rewards_of(group).tolist())) > 1]
     for p in signal:
-        rewards = GROUPS[p].rewards.astype(np.float64)
+        rewards = learner.rewards_of(GROUPS[p]).astype(np.float64)
         advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
         for g, completion in enumerate(GROUPS[p].completions):
             for t in np.flatnonzero(completion.mask):
-                term = coefficient(current[p, g, t], float(old[p, g, t]), float(sampler[p, g, t]), advantages[g])
+                token = (current[p, g, t], float(old[p, g, t]), float(sampler[p, g, t]), advantages[g])
+                term = coefficient(*token)
+                cut.append(is_cut(*token) and advantages[g] != 0)
                 weights[p, g, t] = term / (completion.mask.sum() * len(signal) * len(advantages))
     assert np.any(weights)
     expected = jax.grad(lambda params: jnp.sum(jnp.asarray(weights, jnp.float32) * picked_logprobs(params)))(PARAMS)
@@ -106,7 +112,8 @@ def test_the_gradient_off_policy_is_that_of_coefficients_by_hand(current, name):
     state = learner.init_state(PARAMS, optimizer())
     state, metrics = make_step(loss, temperature=TEMPERATURE)(state, batch, credited, jnp.float32(1e-3))
     assert relative_difference(state.opt_state[0], expected) < 1e-5
-    assert metrics["ratio_max"] > 1.2 and metrics["clip_fraction"] > 0
+    assert metrics["ratio_max"] > 1.2
+    assert metrics["clip_fraction"] == pytest.approx(np.mean(cut), rel=1e-6) and any(cut)
 
 
 # --- scores
@@ -126,7 +133,7 @@ def test_scores_are_what_the_step_starts_from(current):
     """A step on them has ratio 1, and the gradient of a step that takes its own."""
     batch, credited = pack(reported(current), SEVERAL)
     scores = learner.make_scorer(score_function(temperature=TEMPERATURE))(PARAMS, batch)
-    loss, _ = CASES["old and TIS"]
+    loss, *_ = CASES["old and TIS"]
     gradients = []
     for given in (batch, dataclasses.replace(batch, old_logprobs=scores)):
         state = learner.init_state(PARAMS, optimizer())
@@ -140,7 +147,7 @@ def test_scores_of_a_sharded_batch(current):
     batch, _ = pack(reported(current), SEVERAL)
     params = jax.device_put(PARAMS, model.param_shardings(CONFIG, mesh()))
     score = learner.make_scorer(score_function(temperature=TEMPERATURE), mesh=mesh())
-    sharded = score(params, learner.place_batch(batch, mesh()))
+    sharded: Any = score(params, learner.place_batch(batch, mesh()))
     assert sharded.sharding.spec[1] == ("data", "fsdp")
     mask = np.asarray(batch.mask)
     np.testing.assert_allclose(np.asarray(sharded)[mask], batch.sampler_logprobs[mask], rtol=0, atol=5e-6)

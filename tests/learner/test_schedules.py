@@ -1,5 +1,6 @@
 """The learning rate by hand: how it scales with the batch, and how it warms up."""
 
+import numpy as np
 import pytest
 
 from isocompute_jax import learner
@@ -9,7 +10,7 @@ def rate(step, *, exponent, rollouts, warmup=10, base_lr=1e-6):
     config = learner.OptimizerConfig(
         base_lr=base_lr, base_batch=1024, lr_scaling_exponent=exponent, warmup_steps=warmup
     )
-    return float(learner.make_schedule(config, rollouts_per_step=rollouts)(step))
+    return float(np.asarray(learner.make_schedule(config, rollouts_per_step=rollouts)(step)))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What one update does to the state: nothing without signal, AdamW with it, in the direction each term names."""
 
 import dataclasses
+import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import optax
 import pytest
 
 from isocompute_jax import learner, model
+from isocompute_jax.records.errors import InputError
 from tests.learner.builders import (
     CLIPPING,
     SEVERAL,
@@ -16,7 +19,9 @@ from tests.learner.builders import (
     make_groups,
     optimizer,
     pack,
+    recording,
     relative_difference,
+    score_function,
     train_step,
 )
 from tests.model.tiny import random_params, tiny_config
@@ -30,7 +35,7 @@ def fresh_state(seed=0, dtype="float32"):
 
 def take_step(state, batch, *, lr=1e-3, step=None, reference=None, **kind):
     step = train_step(**kind) if step is None else step
-    state, metrics = step(state, *batch, jnp.float32(lr), reference)
+    state, metrics = step(state, *batch, learning_rate=jnp.float32(lr), reference_params=reference)
     return state, jax.tree.map(float, metrics)
 
 
@@ -83,6 +88,22 @@ def test_dropping_a_group_equals_leaving_it_out():
     assert_same(dropped.opt_state, absent.opt_state)
 
 
+@pytest.mark.parametrize("zero_variance", ["drop", "drop_regularizers"])
+def test_laying_out_what_takes_no_part_changes_nothing(zero_variance):
+    """Leaving such groups out saves time and nothing else: no gradient, no metric sees them."""
+    groups = make_groups()
+    left_out, credited = pack(groups, zero_variance=zero_variance)
+    laid_out = learner.layout(groups, SEVERAL)
+    one, metrics = take_step(fresh_state(), (left_out, credited), reference=REFERENCE_PARAMS)
+    other, others = take_step(fresh_state(), (laid_out, credited), reference=REFERENCE_PARAMS)
+    assert others == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+    assert relative_difference(other.opt_state[0], one.opt_state[0]) < 1e-5
+    nothing = np.zeros_like(credited.advantages)
+    flat = dataclasses.replace(credited, policy_weights=nothing, regularizer_weights=nothing)
+    after, _ = take_step(other, (laid_out, flat), lr=1.0, reference=REFERENCE_PARAMS)
+    assert_same((after.params, after.opt_state), (other.params, other.opt_state))
+
+
 def test_keeping_a_group_changes_denominators_or_regularizers():
     """Policy term: 24 rollouts divide in place of 20. KL and entropy: only `keep` hears the group without signal."""
     batches = {kind: pack(make_groups(), zero_variance=kind) for kind in ("drop", "drop_regularizers", "keep")}
@@ -111,6 +132,58 @@ def test_adamw_parity():
         params = optax.apply_updates(params, updates)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.params, params)
     assert int(state.step) == 4
+
+
+def one_step_with(tx, **options):
+    """State before, gradient, and state after a step with any optimizer of optax."""
+    tx = recording(tx)
+    state = learner.init_state(random_params(CONFIG), tx)
+    step = learner.make_train_step(score_function(), learner.LossConfig(), tx)
+    after, _ = step(state, *pack(make_groups()), **options)
+    return state, after.opt_state[0], after
+
+
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 9.0}], ids=["its own rate", "the step's is ignored"])
+def test_sgd_of_optax_steps_against_the_gradient(options):
+    state, gradient, after = one_step_with(optax.sgd(0.1), **options)
+    expected = jax.tree.map(lambda p, g: p - 0.1 * g, state.params, gradient)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8), after.params, expected)
+
+
+def test_adamw_of_optax_descends():
+    state, gradient, after = one_step_with(optax.adamw(1e-3))
+    step = jax.tree.map(jnp.subtract, after.params, state.params)
+    assert jnp.asarray(optax.tree.vdot(gradient, step)) < 0
+
+
+def test_our_optimizer_takes_the_learning_rate_of_the_step():
+    with pytest.raises(ValueError, match="learning_rate"):
+        one_step_with(learner.make_optimizer(CLIPPING))
+
+
+def test_the_optimizer_state_is_that_of_its_parts():
+    """Checkpoints hold this tree: clipping, Adam's count and moments, and decay, in this order."""
+    params = {"w": jnp.zeros(3)}
+    parts = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(), optax.add_decayed_weights(0.0))
+    ours: Any = learner.make_optimizer(learner.OptimizerConfig()).init(params)
+    theirs = parts.init(params)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    assert [type(part) for part in ours] == [optax.EmptyState, optax.ScaleByAdamState, optax.EmptyState]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: learner.OptimizerConfig(base_lr=0.0), "OptimizerConfig.base_lr = 0.0 must be above 0"),
+        (lambda: learner.OptimizerConfig(clip_norm=float("nan")), "OptimizerConfig.clip_norm = nan must be above 0"),
+        (lambda: learner.OptimizerConfig(b1=1.5), "OptimizerConfig.b1 = 1.5 must be between 0 and 1"),
+        (lambda: learner.LossConfig(clip_low=-0.1), "LossConfig.clip_low = -0.1 must be at least 0"),
+        (lambda: learner.LossConfig(chunk_tokens=0), "LossConfig.chunk_tokens = 0 must be at least 1"),
+    ],
+)
+def test_numbers_that_cannot_work_are_errors(make, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()
 
 
 def test_metrics_of_an_on_policy_step():
@@ -142,7 +215,7 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
     batch, credited = pack(make_groups())
     state = fresh_state()
     old = [scores_of(state.params, batch, i)[0] for i in range(SEVERAL.microbatches)]
-    batch = (batch.replace(old_logprobs=np.stack(old)), credited)
+    batch = (dataclasses.replace(batch, old_logprobs=np.stack(old)), credited)
     state, first = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     _, second = take_step(state, batch, lr=2e-4, loss_config=OFF_POLICY)
     assert first["ratio_max"] == pytest.approx(1.0, abs=1e-5)
@@ -154,7 +227,7 @@ def test_reusing_a_batch_moves_the_ratio_and_the_clip():
 
 def without_policy_term(batch):
     tokens, credited = batch
-    return tokens, credited.replace(advantages=np.zeros_like(credited.advantages))
+    return tokens, dataclasses.replace(credited, advantages=np.zeros_like(credited.advantages))
 
 
 def test_the_entropy_bonus_raises_entropy():

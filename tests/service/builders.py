@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import pathlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
 import xxhash
+from grpc_health.v1 import health_pb2_grpc
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.refusal import PUSHBACK
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
 from isocompute_jax.service.server.server_config import ServerConfig
@@ -32,7 +35,8 @@ class Probe(SimulatedEngine):
     """The simulated engine, with its doings to be looked at and waited for."""
 
     def __init__(self, tensors: Sequence[TensorSpec] = TENSORS, **settings):
-        super().__init__(tuple(tensors), **({"tokens_per_s": 1e6} | settings))
+        defaults: dict[str, Any] = {"tokens_per_s": 1e6}
+        super().__init__(tuple(tensors), **(defaults | settings))
         self.started = asyncio.Semaphore(0)
         self.open = 0
         self.closed = asyncio.Condition()
@@ -131,6 +135,17 @@ def run(test) -> None:
 def request(**fields) -> pb.SampleRequest:
     """A request that is right, but for `fields`."""
     return pb.SampleRequest(**({"group_id": "g", "problem_id": "p", "prompt_tokens": [1, 2], "group_size": 2} | fields))
+
+
+def pushback_ms(error: grpc.RpcError) -> int:
+    """When a full server asked to come again."""
+    trailing: Any = error.trailing_metadata()
+    return int(dict(trailing)[PUSHBACK])
+
+
+def health_stub(client: Client) -> Any:
+    """Of a class that makes its methods when it is made."""
+    return health_pb2_grpc.HealthStub(client.channel)
 
 
 async def refused(awaitable, code: grpc.StatusCode, *words: str) -> grpc.RpcError:

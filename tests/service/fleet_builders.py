@@ -16,6 +16,7 @@ from isocompute_jax.model import ModelConfig, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.dispatch import InFlight
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
@@ -96,7 +97,7 @@ def live(count: int = 1, **arguments) -> Iterator[list[Live]]:
 
 @contextlib.contextmanager
 def fleet(
-    *servers, directory, in_flight="abort", session="run", start=None, interrupted=lambda: False, **service
+    *servers, directory, in_flight: InFlight = "abort", session="run", start=None, interrupted=lambda: False, **service
 ) -> Iterator[RemoteSampler]:
     """A sampler over servers (or their addresses)."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]

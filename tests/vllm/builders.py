@@ -45,7 +45,7 @@ def make_params(config: ModelConfig, seed: int) -> Params:
     return jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, params)
 
 
-def tensors_of(config: ModelConfig, params: Params, dtype=np.float32) -> dict[str, np.ndarray]:
+def tensors_of(config: ModelConfig, params: Params, dtype: type[np.generic] = np.float32) -> dict[str, np.ndarray]:
     """Parameters as a learner sends them."""
     return {name: value.astype(dtype) for name, value in model.hf_tensors(config, params)}
 
@@ -92,14 +92,14 @@ class Client:
         return self.stub.Status(pb.StatusRequest(tensors=tensors), timeout=30)
 
     def update(
-        self, tensors: dict[str, np.ndarray], version: int, in_flight: int = pb.IN_FLIGHT_WAIT
+        self, tensors: dict[str, np.ndarray], version: int, in_flight: pb.InFlight = pb.IN_FLIGHT_WAIT
     ) -> pb.UpdateWeightsReply:
         """Streams every tensor in one chunk each."""
         metadata = [("authorization", f"Bearer {TOKEN}")]
         return self.stub.UpdateWeights(messages(tensors, version, in_flight), metadata=metadata, timeout=120)
 
 
-def messages(tensors: dict[str, np.ndarray], version: int, in_flight: int) -> Iterator[pb.UpdateWeightsRequest]:
+def messages(tensors: dict[str, np.ndarray], version: int, in_flight: pb.InFlight) -> Iterator[pb.UpdateWeightsRequest]:
     specs = [TensorSpec(name, str(value.dtype), value.shape) for name, value in tensors.items()]
     header = pb.WeightsHeader(
         session="tests", version=version, tensors=convert.tensors_to_messages(specs), in_flight=in_flight, senders=1
@@ -157,8 +157,10 @@ class Server:
         self._reader.start()
 
     def _read(self) -> None:
-        with contextlib.closing(self.process.stderr):
-            for line in self.process.stderr:
+        stderr = self.process.stderr
+        assert stderr is not None
+        with contextlib.closing(stderr):
+            for line in stderr:
                 self.log.append(line)
                 if "listening on " in line:
                     self._address = line.split("listening on ")[1].strip()

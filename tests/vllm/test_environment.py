@@ -69,6 +69,7 @@ def test_what_a_killed_server_leaves_is_ended():
     mark = "a mark of test_environment"
     command = [sys.executable, "-c", textwrap.dedent(PARENT), mark]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         watcher, other, *family = (psutil.Process(int(pid)) for pid in server.stdout.readline().split())
         assert len(family) == 2
         server.kill()

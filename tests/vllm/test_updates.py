@@ -143,7 +143,7 @@ def test_an_update_that_is_wrong_leaves_the_old_weights(served, what):
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.UpdateWeights(alter(parts) if alter else parts, metadata=metadata, timeout=120)
     assert caught.value.code() == code
-    assert re.search(said, caught.value.details())
+    assert re.search(said, caught.value.details() or "")
     after = stacked(client.sample(LONG, 4, 20))
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[2], before[2])

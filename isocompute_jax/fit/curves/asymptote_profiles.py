@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,18 @@ REACH = 2.5
 _ASYMPTOTE = 1  # its place among the coordinates (low, high, *theta)
 
 
-class Profile(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Profile:
     """`asymptote` [V] and Student's `t` [V] of holding A there; its 95% interval is where |t| is below `critical`."""
 
     asymptote: np.ndarray
     t: np.ndarray
     critical: float
+
+    @property
+    def scaled(self) -> np.ndarray:
+        """[V] t in units of its 95% limit."""
+        return self.t / self.critical
 
 
 def profile_asymptotes(

@@ -19,6 +19,9 @@ from isocompute_jax.options import option
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
 
+BEYOND = 1 + 1e-9
+"""A budget of more than so many times the data is beyond them; the margin is for rounding."""
+
 FAR = 4.0
 """A budget of more than so many times the data is called far beyond them."""
 
@@ -116,6 +119,7 @@ def allocate(
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
+        place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
     )
 
 
@@ -179,7 +183,7 @@ def _agreement(
 def _doubts(budget: float, fit: CurveFit, beyond: float) -> list[str]:
     """What to mistrust."""
     doubts = []
-    if beyond > 1 + 1e-9:
+    if beyond > BEYOND:
         how = "far beyond" if beyond > FAR else "beyond"
         doubts.append(f"The budget is {beyond:.3g} times the largest compute of this configuration: {how} the data.")
         if not fit.identified.get("asymptote"):

@@ -1,15 +1,15 @@
-"""How well the evaluations themselves bear the frontier out: leads, ties within seed noise, and each seed alone."""
+"""How well a switch is borne out: its bootstrap interval, the leads on both sides of it, and each seed alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.analysis import Analysis
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, switch_interval
 from isocompute_jax.fit.frontier.ties import lead
+from isocompute_jax.fit.frontier_results import Lead, SeedAgreement, SeedBudget, SwitchResult, SwitchRow
 from isocompute_jax.fit.results import Configuration, Switch
 from isocompute_jax.fit.stages import MetricAnalysis
 
@@ -17,120 +17,100 @@ LEAD_ERRORS = 2.0
 """A lead counts as beyond seed noise above so many standard errors."""
 
 
-def cell(configuration: Configuration) -> dict[str, Any]:
-    """How rows of the summary name a configuration."""
-    return {
-        "run": configuration.name,
-        "group_size": configuration.group_size,
-        "problems_per_batch": configuration.problems_per_batch,
-    }
+def switch_rows(found: MetricAnalysis, switches: Sequence[Switch] | None = None) -> tuple[SwitchRow, ...]:
+    """Switches by the names of their configurations: those of the metric's frontier, or the ones given."""
+    configurations = [curve.configuration for curve in found.curves]
+    return tuple(_row(s, configurations) for s in (found.frontier.switches if switches is None else switches))
 
 
-def switches_of(found: MetricAnalysis) -> list[dict[str, Any]]:
-    """The switches of a frontier as rows."""
-    return [_switch(switch, [curve.configuration for curve in found.curves]) for switch in found.frontier.switches]
-
-
-def _switch(switch: Switch, configurations: Sequence[Configuration]) -> dict[str, Any]:
+def _row(switch: Switch, configurations: Sequence[Configuration]) -> SwitchRow:
     left, entered = configurations[switch.from_index], configurations[switch.to_index]
-    return {
-        "compute": switch.compute,
-        "from_group_size": left.group_size,
-        "to_group_size": entered.group_size,
-        "from_problems_per_batch": left.problems_per_batch,
-        "to_problems_per_batch": entered.problems_per_batch,
-        "from_run": left.name,
-        "to_run": entered.name,
-        "reward": switch.reward,
-        "epochs": switch.epochs,
-        "cause": switch.cause,
-    }
-
-
-def support(analysis: Analysis, switch: dict[str, Any], found: Switch) -> dict[str, Any]:
-    """How well the evaluations bear a switch out.
-
-    `lead_before` is that of the old configuration over the budgets before the switch, `lead_after` that of the new one
-    over those after it. `beyond_noise`: both exceed `LEAD_ERRORS` standard errors. `by_seed`: where each seed alone has
-    this switch. `established`: beyond noise, and in every seed. None where there are no two seeds to tell.
-    """
-    main = analysis.main
-    computes = np.array([budget.compute for budget in main.budgets])
-    before = computes[(computes >= found.span[0]) & (computes <= found.compute)]
-    after = computes[(computes >= found.compute) & (computes <= found.span[1])]
-    leads = (
-        lead(main.curves, found.from_index, found.to_index, compute=before),
-        lead(main.curves, found.to_index, found.from_index, compute=after),
+    return SwitchRow(
+        compute=switch.compute,
+        from_group_size=left.group_size,
+        to_group_size=entered.group_size,
+        from_problems_per_batch=left.problems_per_batch,
+        to_problems_per_batch=entered.problems_per_batch,
+        from_run=left.name,
+        to_run=entered.name,
+        reward=switch.reward,
+        epochs=switch.epochs,
+        cause=switch.cause,
     )
+
+
+def switch_results(
+    main: MetricAnalysis, by_seed: Mapping[int, MetricAnalysis], resampled: Bootstrap | None
+) -> tuple[SwitchResult, ...]:
+    """The switches of the frontier with their evidence.
+
+    Args:
+      main: of the metric.
+      by_seed: of each seed alone.
+      resampled: replicates of the frontier; None without.
+    """
+    alone = {str(seed): switch_rows(found) for seed, found in by_seed.items()}
+    rows = zip(switch_rows(main), main.frontier.switches, strict=True)
+    return tuple(_evidence(main, row, switch, alone, resampled) for row, switch in rows)
+
+
+def _evidence(
+    main: MetricAnalysis,
+    row: SwitchRow,
+    switch: Switch,
+    alone: Mapping[str, Sequence[SwitchRow]],
+    resampled: Bootstrap | None,
+) -> SwitchResult:
+    """How well the interval, the evaluations and the seeds bear one switch out."""
+    interval = None if resampled is None else switch_interval(resampled, switch)
+    before, after = _leads(main, switch)
     noise = any(math.isfinite(budget.seed_sd) for budget in main.budgets)
-    beyond = all(difference > LEAD_ERRORS * error for difference, error in leads)
-    by_seed = _seen_by_seed(analysis, switch)
-    return {
-        "lead_before": dict(zip(("difference", "stderr"), leads[0], strict=True)),
-        "lead_after": dict(zip(("difference", "stderr"), leads[1], strict=True)),
-        "beyond_noise": beyond if noise else None,
-        "by_seed": by_seed,
-        "established": beyond and None not in by_seed.values() if noise and by_seed else None,
+    beyond = all(side.difference > LEAD_ERRORS * side.stderr for side in (before, after))
+    by_seed = {
+        seed: next((s.compute for s in rows if (s.from_run, s.to_run) == (row.from_run, row.to_run)), None)
+        for seed, rows in alone.items()
     }
+    established = beyond and None not in by_seed.values() if noise and by_seed else None
+    ends = interval.interval95 if interval else None
+    per_unit = row.epochs / row.compute if main.rollouts is None else math.nan  # epochs are proportional to rollouts
+    in_epochs = ends is not None and math.isfinite(per_unit * ends[0])
+    return SwitchResult(
+        row=row,
+        interval95=ends,
+        share=interval.share if interval else None,
+        lead_before=before,
+        lead_after=after,
+        beyond_noise=beyond if noise else None,
+        by_seed=by_seed,
+        established=established,
+        epoch_interval95=(ends[0] * per_unit, ends[1] * per_unit) if ends and in_epochs else None,
+        epochs_by_seed=tuple(c * per_unit for c in by_seed.values() if c is not None and math.isfinite(per_unit)),
+    )
 
 
-def _seen_by_seed(analysis: Analysis, switch: dict[str, Any]) -> dict[str, float | None]:
-    """seed -> compute of the same switch on that seed's own frontier, or None where it is absent."""
-
-    def matches(other: dict[str, Any]) -> bool:
-        return all(other[key] == switch[key] for key in ("from_run", "to_run"))
-
-    return {
-        str(seed): next((other["compute"] for other in switches_of(found) if matches(other)), None)
-        for seed, found in analysis.by_seed.items()
-    }
-
-
-def ties(found: MetricAnalysis) -> dict[str, Any]:
-    """Who leads at each budget by the evaluations alone, and who cannot be told from the leader."""
-    seeds = max(len(curve.seeds) for curve in found.curves)
-    noise = any(math.isfinite(budget.seed_sd) for budget in found.budgets)
-    return {
-        "rule": "tied with the best when within one standard error of the difference; "
-        "the standard deviation of a seed is pooled over configurations at each budget",
-        "seeds": seeds,
-        "noise_estimate": noise,
-        "budgets": [
-            {
-                "compute": budget.compute,
-                "best_run": found.curves[budget.best].configuration.name,
-                "best_group_size": found.curves[budget.best].configuration.group_size,
-                "tied_runs": [found.curves[k].configuration.name for k in budget.tied],
-                "tied_group_sizes": sorted({found.curves[k].configuration.group_size for k in budget.tied}),
-                "compared": int(np.count_nonzero(~np.isnan(budget.mean))),
-                "reward": budget.mean[budget.best],
-                "seed_sd": budget.seed_sd,
-            }
-            for budget in found.budgets
-        ],
-    }
+def _leads(main: MetricAnalysis, switch: Switch) -> tuple[Lead, Lead]:
+    """Of the old configuration over the budgets before a switch, and of the new one over those after it."""
+    computes = np.array([budget.compute for budget in main.budgets])
+    before = computes[(computes >= switch.span[0]) & (computes <= switch.compute)]
+    after = computes[(computes >= switch.compute) & (computes <= switch.span[1])]
+    return (
+        Lead(*lead(main.curves, switch.from_index, switch.to_index, compute=before)),
+        Lead(*lead(main.curves, switch.to_index, switch.from_index, compute=after)),
+    )
 
 
-def per_seed(analysis: Analysis) -> dict[str, Any]:
+def seed_agreement(by_seed: Mapping[int, MetricAnalysis]) -> SeedAgreement:
     """Which configuration has the best evaluation at each budget of all seeds, and each seed's fitted switches."""
-    best: dict[float, dict[str, str]] = {}
-    sizes: dict[float, dict[str, int]] = {}
-    for seed, found in analysis.by_seed.items():
+    best: dict[float, dict[str, Configuration]] = {}
+    for seed, found in by_seed.items():
         for budget in found.budgets:
-            leader = found.curves[budget.best].configuration
-            best.setdefault(budget.compute, {})[str(seed)] = leader.name
-            sizes.setdefault(budget.compute, {})[str(seed)] = leader.group_size
-    return {
-        "seeds": list(analysis.by_seed),
-        "budgets": [
-            {
-                "compute": compute,
-                "best_run": best[compute],
-                "best_group_size": sizes[compute],
-                "unanimous": len(set(sizes[compute].values())) == 1,
-            }
-            for compute in sorted(best)
-            if len(best[compute]) == len(analysis.by_seed)  # where one seed was evaluated alone nothing can agree
-        ],
-        "switches": {str(seed): switches_of(found) for seed, found in analysis.by_seed.items()},
-    }
+            best.setdefault(budget.compute, {})[str(seed)] = found.curves[budget.best].configuration
+    rows = []
+    for compute, leaders in sorted(best.items()):
+        if len(leaders) < len(by_seed):  # where one seed was evaluated alone nothing can agree
+            continue
+        sizes = {seed: leader.group_size for seed, leader in leaders.items()}
+        names = {seed: leader.name for seed, leader in leaders.items()}
+        rows.append(SeedBudget(compute, names, sizes, unanimous=len(set(sizes.values())) == 1))
+    switches = {str(seed): switch_rows(found) for seed, found in by_seed.items()}
+    return SeedAgreement(tuple(by_seed), tuple(rows), switches)

@@ -24,6 +24,7 @@ from isocompute_jax.fit.laws.chinchilla_results import (
 )
 from isocompute_jax.fit.laws.crossover import crossovers
 from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model, mean_score
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.model_size import MISFIT, fit_model_size
 from isocompute_jax.fit.laws.model_size_results import (
     EqualData,
@@ -36,7 +37,6 @@ from isocompute_jax.fit.laws.model_size_results import (
     Resource,
     SlopeBand,
 )
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
 from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
 from isocompute_jax.records.errors import InputError

@@ -1,4 +1,12 @@
-"""The Huber fit of the pre-training law on ln L, with exact derivatives from JAX in float64."""
+"""The Huber fit of the pre-training law on ln L (Hoffmann et al. 2022, section D.2), with exact derivatives from JAX.
+
+The search is a damped Newton method in one compiled loop, rather than `scipy.optimize.minimize` with the same
+derivatives: on 25 reference problems (two laws, 12 to 100 points, noise of 0 to 3%, outliers, terms that vanish,
+designs that identify nothing) SciPy's methods took more than twice the time. SLSQP took 12 times as long and missed
+one minimum; the trust region with exact Hessians (`trust-exact`, the box by a sine) found the minima of nine of them
+in 55 times the time; L-BFGS-B, which the paper used, had not ended after 400 times. A call from SciPy into compiled
+code costs as much as several Newton steps here, and the long valley of A against alpha takes many calls.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +34,7 @@ _TINY = 1e-300
 _BLOCK = 64
 
 
-class _Problem(NamedTuple):
+class _LogPoints(NamedTuple):
     """Logarithms about their means, padded to a multiple of `_BLOCK` with weight 0: few sizes, few compilations."""
 
     log_n: np.ndarray
@@ -45,12 +53,12 @@ class _Search(NamedTuple):
     done: jax.Array
 
 
-def objective(theta: jax.Array, problem: _Problem) -> jax.Array:
+def objective(theta: jax.Array, points: _LogPoints) -> jax.Array:
     """Sum of w huber(r) / delta^2, r = LSE(a - alpha ln N, b - beta ln D, e) - ln L, theta = (e, a, b, alpha, beta)."""
     e, a, b, alpha, beta = theta
-    terms = jnp.stack([jnp.full_like(problem.log_n, e), a - alpha * problem.log_n, b - beta * problem.log_d])
-    r = jnp.abs(jax.nn.logsumexp(terms, axis=0) - problem.log_loss) / DELTA
-    return jnp.sum(problem.weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
+    terms = jnp.stack([jnp.full_like(points.log_n, e), a - alpha * points.log_n, b - beta * points.log_d])
+    r = jnp.abs(jax.nn.logsumexp(terms, axis=0) - points.log_loss) / DELTA
+    return jnp.sum(points.weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
 
 
 _values = jax.jit(jax.vmap(objective, in_axes=(0, None)))
@@ -72,17 +80,17 @@ def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, s
     centre = np.array([0.0, log_n.mean(), log_d.mean()])
     size = -(-len(n) // _BLOCK) * _BLOCK
     columns = (log_n - centre[1], log_d - centre[2], log_loss, weight)
-    problem = _Problem(*(np.pad(np.asarray(c, np.float64), (0, size - len(n))) for c in columns))
+    points = _LogPoints(*(np.pad(np.asarray(c, np.float64), (0, size - len(n))) for c in columns))
     low, high = _box(log_loss)
     with jax.enable_x64(True):
         if start is None:
-            ends = list(_starts(problem, log_loss))
+            ends = list(_starts(points, log_loss))
         else:
             e, a, b, alpha, beta = start.parameters
             with np.errstate(divide="ignore"):
                 logs = np.log([e, a, b])
             ends = [np.clip(np.array([*(logs - np.array([0, alpha, beta]) * centre), alpha, beta]), low, high)]
-        searches = [_newton(end, problem, low, high) for end in ends]
+        searches = [_newton(end, points, low, high) for end in ends]
         best = min(searches, key=lambda s: float(s.value))
     theta, value, converged = np.asarray(best.theta), float(best.value), bool(best.done)
     levels = np.where(theta[:3] <= low[:3] + 1e-9, 0.0, np.exp(theta[:3] + np.array([0, *theta[3:]]) * centre))
@@ -95,17 +103,17 @@ def _box(log_loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, np.array([log_loss.max(), ceiling, ceiling, HIGHEST_EXPONENT, HIGHEST_EXPONENT])
 
 
-def _starts(problem: _Problem, log_loss: np.ndarray) -> np.ndarray:
+def _starts(points: _LogPoints, log_loss: np.ndarray) -> np.ndarray:
     """[S, 5] the best starts of a grid over both exponents and the share of E."""
     share, alpha, beta = (g.ravel() for g in np.meshgrid(SHARES, EXPONENTS, EXPONENTS, indexing="ij"))
     rest = np.log(np.exp(np.median(log_loss)) - share * np.exp(log_loss.min())) - np.log(2.0)
     thetas = np.stack([np.log(share) + log_loss.min(), rest, rest, alpha, beta], axis=1)
-    values = np.asarray(_values(thetas, problem))
+    values = np.asarray(_values(thetas, points))
     return thetas[np.argsort(values)[:STARTS]]
 
 
 @jax.jit
-def _newton(theta: jax.Array, problem: _Problem, low: jax.Array, high: jax.Array) -> _Search:
+def _newton(theta: jax.Array, points: _LogPoints, low: jax.Array, high: jax.Array) -> _Search:
     """Damped Newton steps to the minimum, in one compiled loop. Parameters pressed to a bound are held for a step.
 
     A search is done after a negligible step or gain, or when no damping yields a descent (the minimum up to rounding).
@@ -113,14 +121,14 @@ def _newton(theta: jax.Array, problem: _Problem, low: jax.Array, high: jax.Array
 
     def step(search: _Search) -> _Search:
         theta = search.theta
-        gradient, hessian = jax.grad(objective)(theta, problem), jax.hessian(objective)(theta, problem)
+        gradient, hessian = jax.grad(objective)(theta, points), jax.hessian(objective)(theta, points)
         free = ~(((theta <= low) & (gradient >= 0)) | ((theta >= high) & (gradient <= 0)))
         curvature = jnp.abs(jnp.diag(hessian))
         scale = jnp.maximum(curvature, 1e-12 * jnp.max(curvature) + _TINY)
         matrix = jnp.where(free[:, None] & free[None, :], hessian + search.damping * jnp.diag(scale), 0.0)
         move = jnp.linalg.solve(matrix + jnp.diag(jnp.where(free, 0.0, 1.0)), jnp.where(free, -gradient, 0.0))
         moved = jnp.clip(theta + move, low, high)
-        value = objective(moved, problem)
+        value = objective(moved, points)
         better = value < search.value
         small = jnp.max(jnp.abs(moved - theta)) <= STEP_TOLERANCE * (1 + jnp.max(jnp.abs(theta)))
         settled = search.value - value <= DECREASE_TOLERANCE * search.value
@@ -134,5 +142,5 @@ def _newton(theta: jax.Array, problem: _Problem, low: jax.Array, high: jax.Array
         )
 
     theta = jnp.clip(theta, low, high)
-    start = _Search(theta, objective(theta, problem), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
+    start = _Search(theta, objective(theta, points), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
     return jax.lax.while_loop(lambda s: ~s.done & (s.steps < MAX_STEPS), step, start)

@@ -6,8 +6,8 @@ from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit, ChinchillaResult
 from isocompute_jax.fit.laws.findings import METHODS
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.quotes import NOT_IDENTIFIED, count, known, number, reach
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.report.sections import Figures, Html, ReportTable, Section

@@ -1,8 +1,8 @@
 """The model-size law of RL post-training: ln L = -k(N) ln X + E(N), with a slope k(N) that saturates.
 
-Source: arXiv 2509.25300 (REFERENCE section 5). The paper gives k(N) = k_max / (1 + N0 / N) and no law for E(N): here,
-as in its authors' own analysis, every model size has a free intercept E. A model that was not measured therefore has
-a predicted slope but no predicted level.
+Source: arXiv 2509.25300 (docs/method.md, Model-size law). The paper gives k(N) = k_max / (1 + N0 / N) and no law for
+E(N): here, as in its authors' own analysis, every model size has a free intercept E. A model that was not measured
+therefore has a predicted slope but no predicted level.
 """
 
 from __future__ import annotations

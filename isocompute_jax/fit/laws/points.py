@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isocompute_jax.fit.laws.chinchilla import FLOPS_PER_PARAMETER_TOKEN
-from isocompute_jax.fit.laws.options import LawOptions
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Data reuse: does going through the same problems again and again show in the loss?
 
 tau = D_total / D_unique, the number of times that each problem has been used, is the number of epochs C / (n D). arXiv
-2509.25300 sees no significant degradation up to about tau = 25 (REFERENCE section 5).
+2509.25300 sees no significant degradation up to about tau = 25 (docs/method.md, Data reuse).
 """
 
 from __future__ import annotations

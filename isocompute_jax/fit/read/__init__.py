@@ -2,7 +2,7 @@
 
 A table in long form has the columns `run, group_size, problems_per_batch, compute, <metric...>` and optionally `step,
 tokens, gpu_hours, seed, eval_set, problem_set_size, model_params`; `layout` has the wide forms. Rows without the metric
-are log lines of something else. A bad row is reported with its file and line and left out; the rest goes on.
+are log lines of something else. A bad row is reported with its file and line and left out; the rest is read.
 """
 
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns

@@ -263,7 +263,7 @@ class Collector:
     def _readings(
         self, run: str, facts: dict[str, int], lines: np.ndarray, columns: dict[str, np.ndarray]
     ) -> Readings | None:
-        """Derives rollouts where a table gives none: step x problems_per_batch x group_size (REFERENCE section 1)."""
+        """Derives rollouts where a table gives none, by C = B_problem n M (docs/method.md, Compute)."""
         nothing = np.full(len(lines), np.nan)
         per_step = facts.get("problems_per_batch", 0) * facts.get("group_size", 0)
         step = columns.get("step", nothing)

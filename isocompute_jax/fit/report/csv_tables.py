@@ -7,6 +7,9 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from isocompute_jax.fit.plain_data import fields_of, plain
+from isocompute_jax.fit.sweep_results import SweepResult
+
 FIT_COLUMNS = (
     "run", "group_size", "problems_per_batch", "num_seeds", "form", "parameter", "value", "stderr", "interval95_low",
     "interval95_high", "identified", "window_start", "window_end", "num_points", "sse", "r2", "aicc", "bic", "status",
@@ -27,40 +30,40 @@ ALLOCATION_COLUMNS = (
 )  # fmt: skip
 
 
-def tables(summary: dict[str, Any]) -> dict[str, str]:
+def tables(result: SweepResult) -> dict[str, str]:
     """File name -> CSV text. fits.csv has one row per parameter, allocation.csv one per recommended budget."""
+    frontier, advice = result.frontier, result.allocation.recommendations
     return {
-        "fits.csv": csv_text(_fits(summary), FIT_COLUMNS),
-        "frontier.csv": csv_text([_ends(r, "group_size") for r in summary["frontier"]["budgets"]], FRONTIER_COLUMNS),
-        "switches.csv": csv_text([_ends(r) for r in summary["frontier"]["switches"]], SWITCH_COLUMNS),
-        "allocation.csv": csv_text(
-            [_ends(r) | {"reasons": " ".join(r["reasons"])} for r in summary["allocation"]["recommendations"]],
-            ALLOCATION_COLUMNS,
-        ),
+        "fits.csv": csv_text(_fits(result), FIT_COLUMNS),
+        "frontier.csv": csv_text([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
+        "switches.csv": csv_text([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
+        "allocation.csv": csv_text([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
     }
 
 
-def _fits(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def _fits(result: SweepResult) -> list[dict[str, Any]]:
     """One row per curve and parameter; one that is not identified has an interval and no value."""
     rows = []
-    for curve in summary["curves"]:
-        whole = {"num_seeds": len(curve["seeds"]), "window_start": curve["window"][0], "window_end": curve["window"][1]}
-        for name, value in curve["params"].items():
-            low, high = curve["interval95"][name]
-            known = curve["identified"][name]
-            rows.append(curve | whole | {
+    for curve in result.curves:
+        fit, (start, end) = curve.fit, curve.fit.window
+        whole = plain(fields_of(curve) | {"num_seeds": len(curve.seeds), "window_start": start, "window_end": end})
+        for name, value in fit.params.items():
+            low, high = fit.interval95[name]
+            known = curve.identified(name)
+            rows.append(whole | plain({
                 "parameter": name,
                 "value": value if known else None,
-                "stderr": curve["stderr"][name] if known else None,
+                "stderr": fit.stderr[name] if known else None,
                 "interval95_low": low,
                 "interval95_high": high,
                 "identified": known,
-            })  # fmt: skip
+            }))  # fmt: skip
     return rows
 
 
-def _ends(row: dict[str, Any], name: str = "interval95") -> dict[str, Any]:
-    """A row with the two ends of its interval as columns of their own."""
+def _row(record: Any, name: str = "interval95") -> dict[str, Any]:
+    """A record as a row, with the two ends of its interval as columns of their own."""
+    row = plain(fields_of(record))
     low, high = row.get("interval95") or (None, None)
     return row | {f"{name}_low": low, f"{name}_high": high}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 import pathlib
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.law_sections import law_title
 from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.findings.answers import Answer, answers
-from isocompute_jax.fit.report.sections import Figures, Html, Section, Summary, analysis_sections, cell
+from isocompute_jax.fit.report.provenance import versions
+from isocompute_jax.fit.report.sections import Figures, Html, Section, analysis_sections, cell
+from isocompute_jax.fit.sweep_results import SweepResult
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
@@ -66,28 +69,74 @@ GLOSSARIES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def render_report(
-    summary: Summary, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
+    result: SweepResult, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
 ) -> str:
     """The HTML text of an analysis of learning curves.
 
     Args:
-      summary: content of summary.json.
+      result: of the analysis.
       figures: name -> picture, as `draw_figures` returns them.
       before: sections that come before the analysis (how the runs were made).
       after: sections that come after it (what it does not show).
     """
-    sections = [*before, *analysis_sections(summary, figures), *after]
-    return _render(summary, summary["flags"]["title"], headline(summary), sections, answers(summary))
+    sections = [*before, *analysis_sections(result, figures), *after]
+    options, records = result.options, result.options.records
+    bins = f" (bin width {options.bin_width})" if options.bin_width else ""
+    return _render(
+        Page(
+            analysis="frontier",
+            title=options.title,
+            headline=headline(result),
+            answers=answers(result),
+            warnings=result.warnings,
+            num_runs=len(result.runs),
+            settings=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {records}{bins}; "
+            f"seed {options.seed}",
+        ),
+        sections,
+    )
 
 
-def render_law_report(analysis: LawAnalysis, summary: Summary, sections: Sequence[Section]) -> str:
-    """The HTML text of a law's analysis, with its summary and its sections (see `law_sections`)."""
-    return _render(summary, law_title(analysis.options), law_headline(analysis), sections)
+def render_law_report(analysis: LawAnalysis, sections: Sequence[Section]) -> str:
+    """The HTML text of a law's analysis, from its result and its sections (see `law_sections`)."""
+    return _render(
+        Page(
+            analysis=analysis.options.analysis,
+            title=law_title(analysis.options),
+            headline=law_headline(analysis),
+            answers=(),
+            warnings=analysis.warnings,
+            num_runs=len(analysis.runs),
+            settings=f"metric {analysis.options.metric}",
+        ),
+        sections,
+    )
 
 
-def _render(
-    summary: Summary, title: str, found: Sequence[str], sections: Sequence[Section], budgets: Sequence[Answer] = ()
-) -> str:
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What a report has beside its sections.
+
+    Attributes:
+      analysis: which analysis.
+      title: its heading.
+      headline: the answer in a few sentences.
+      answers: one for each budget that was asked for.
+      warnings: remarks on the input.
+      num_runs: runs that were read.
+      settings: by which choices, for the footer.
+    """
+
+    analysis: str
+    title: str
+    headline: Sequence[str]
+    answers: Sequence[Answer]
+    warnings: Sequence[str]
+    num_runs: int
+    settings: str
+
+
+def _render(page: Page, sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         autoescape=True,
@@ -98,27 +147,18 @@ def _render(
     environment.filters["picture"] = picture
     environment.filters["cell"] = cell
     environment.filters["unbroken"] = unbroken
+    plural = "s" if page.num_runs != 1 else ""
+    libraries = ", ".join(f"{name} {version}" for name, version in versions().items())
     return environment.get_template("report.html.j2").render(
-        title=title,
-        lead=LEADS[summary["analysis"]],
-        headline=found,
-        answers=budgets,
-        glossary=GLOSSARIES[summary["analysis"]],
+        title=page.title,
+        lead=LEADS[page.analysis],
+        headline=page.headline,
+        answers=page.answers,
+        glossary=GLOSSARIES[page.analysis],
         sections=sections,
-        warnings=summary["warnings"],
-        settings=_settings(summary),
+        warnings=page.warnings,
+        settings=f"{page.num_runs} run{plural}; {page.settings}. {libraries}.",
     )
-
-
-def _settings(summary: Summary) -> str:
-    """What was read and by which choices, in one sentence, for the footer."""
-    flags, count = summary["flags"], len(summary["inputs"])
-    told = [f"{count} run{'s' if count != 1 else ''}; metric {flags['metric']}"]
-    if summary["analysis"] == "frontier":
-        bins = f" (bin width {flags['bin_width']})" if flags["bin_width"] else ""
-        told.append(f"on {flags['eval_set']}; evaluations fitted: {flags['records']}{bins}; seed {flags['seed']}")
-    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
-    return f"{' '.join(told)}. {versions}."
 
 
 def picture(path: pathlib.Path, alt: str) -> Html:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.frontier_results import AllocationLaw
 from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.findings.answers import Answer, answers
 from isocompute_jax.fit.report.sections.curve_sections import symbol
 from isocompute_jax.fit.report.wording import (
     TERMINAL_WIDTH,
-    Summary,
     aligned,
     amount,
     between,
@@ -21,40 +21,41 @@ from isocompute_jax.fit.report.wording import (
     unit,
     wrapped,
 )
+from isocompute_jax.fit.sweep_results import SweepResult
 
 LEAST_NAME = 10
 
 
-def headline_table(summary: Summary) -> str:
+def headline_table(result: SweepResult) -> str:
     """What was fitted, at most `TERMINAL_WIDTH` columns wide."""
-    form = FORMS[summary["curves"][0]["form"]]
+    form = FORMS[result.curves[0].fit.form]
     levels, shape = form.params[:2], form.params[2:]
-    count = len(summary["inputs"])
+    count = len(result.runs)
     parts = [
-        f"{summary['frontier']['metric']} ({summary['flags']['eval_set']})  configurations {len(summary['curves'])}  "
-        f"runs {count}  compute in {unit(summary)}",
+        f"{result.metric} ({result.options.read.eval_set})  configurations {len(result.curves)}  "
+        f"runs {count}  compute in {unit(result)}",
         f"{form.name}: {form.equation}",
         "",
-        *_fits(summary, ("asymptote", *(name for name in levels if name != "asymptote")), ("seeds", "points")),
+        *_fits(result, ("asymptote", *(name for name in levels if name != "asymptote")), ("seeds", "points")),
         "",
-        *_fits(summary, shape, ("r2", "AICc", "status")),
-        *_switches(summary),
-        *_law(summary["allocation"]),
-        *(line for answer in answers(summary) for line in _answer(answer)),
+        *_fits(result, shape, ("r2", "AICc", "status")),
+        *_switches(result),
+        *_law(result.allocation.law),
+        *(line for answer in answers(result) for line in _answer(answer)),
         "",
-        *(line for sentence in headline(summary) for line in wrapped(sentence)),
+        *(line for sentence in headline(result) for line in wrapped(sentence)),
     ]
     return "\n".join(parts)
 
 
-def _fits(summary: Summary, names: Sequence[str], more: Sequence[str]) -> list[str]:
+def _fits(result: SweepResult, names: Sequence[str], more: Sequence[str]) -> list[str]:
     """One line per configuration; the interval of the asymptote is given even where it is identified."""
     columns = {
-        "seeds": lambda c: str(len(c["seeds"])),
-        "points": lambda c: str(c["num_points"]),
-        "r2": lambda c: "-" if c["r2"] is None else f"{c['r2']:z.4f}",
-        "AICc": lambda c: "-" if c["aicc"] is None else f"{c['aicc']:z.1f}",
-        "status": lambda c: c["status"],
+        "seeds": lambda c: str(len(c.seeds)),
+        "points": lambda c: str(c.fit.num_points),
+        "r2": lambda c: f"{c.fit.r2:z.4f}" if math.isfinite(c.fit.r2) else "-",
+        "AICc": lambda c: f"{c.fit.aicc:z.1f}" if math.isfinite(c.fit.aicc) else "-",
+        "status": lambda c: c.fit.status,
     }
     head = ("configuration", *(symbol(name) for name in names), *more)
     rows = [
@@ -62,38 +63,41 @@ def _fits(summary: Summary, names: Sequence[str], more: Sequence[str]) -> list[s
             *(parameter(curve, n, sign="+-", to=" .. ", interval=n == "asymptote") for n in names),
             *(columns[name](curve) for name in more),
         )
-        for curve in summary["curves"]
+        for curve in result.curves
     ]
-    return _named(head, [(curve["run"],) for curve in summary["curves"]], rows)
+    return _named(head, [(curve.run,) for curve in result.curves], rows)
 
 
-def _switches(summary: Summary) -> list[str]:
-    found = [switch for switch in summary["frontier"]["switches"] if switch["cause"] == "crossing"]
+def _switches(result: SweepResult) -> list[str]:
+    found = result.frontier.crossings
     if not found:
         return []
     rows = [
         (
-            amount(s["compute"]),
-            between(s["interval95"], amount, " .. ") or "-",
-            "-" if s["share"] is None else f"{s['share']:.0%}",
-            figures(s["epochs"]),
+            amount(s.row.compute),
+            between(s.interval95, amount, " .. ") or "-",
+            "-" if s.share is None else f"{s.share:.0%}",
+            figures(s.row.epochs),
         )
         for s in found
     ]
     head = ("frontier passes", "at compute", "95% interval", "replicates", "epochs")
-    return ["", *_named(head, [(s["from_run"], s["to_run"]) for s in found], rows)]
+    return ["", *_named(head, [(s.row.from_run, s.row.to_run) for s in found], rows)]
 
 
-def _law(allocation: dict[str, Any]) -> list[str]:
+def _law(found: AllocationLaw) -> list[str]:
     """The law of n*(C) where it is established; the findings say why where it is not."""
-    if allocation["status"] != "ok":
+    if found.status != "ok":
         return []
-    law = allocation["law"] | {"saturation": allocation["saturation"]}
-    names = {"span": "L", "slope": "k", "midpoint": "log10 C0", "floor": "b", "saturation": "2^(L + b)"}
+    law = found.law
+    values = {
+        "span": ("L", law.span), "slope": ("k", law.slope), "midpoint": ("log10 C0", law.midpoint),
+        "floor": ("b", law.floor), "saturation": ("2^(L + b)", found.saturation),
+    }  # fmt: skip
     rows = [("n*(C)", "value", "95% interval")]
     rows += [
-        (text, figures(law[name]), between(allocation["interval95"].get(name), to=" .. ") or "-")
-        for name, text in names.items()
+        (text, figures(value), between(found.interval95.get(name), to=" .. ") or "-")
+        for name, (text, value) in values.items()
     ]
     return ["", "log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b", *aligned(rows)]
 

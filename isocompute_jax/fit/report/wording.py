@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Summary = dict[str, Any]
+if TYPE_CHECKING:
+    from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
 
 MOST_LISTED = 3
 """Longer lists are left to the tables."""
@@ -33,14 +34,14 @@ def amount(compute: float) -> str:
     return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
 
 
-def unit(summary: Summary) -> str:
+def unit(result: SweepResult) -> str:
     """What compute is counted in."""
-    return UNITS[summary["compute_unit"]]
+    return UNITS[result.options.read.compute]
 
 
-def spent(summary: Summary, compute: float) -> str:
+def spent(result: SweepResult, compute: float) -> str:
     """`44,900 rollouts`."""
-    return f"{amount(compute)} {unit(summary)}"
+    return f"{amount(compute)} {unit(result)}"
 
 
 def capital(text: str) -> str:
@@ -75,12 +76,12 @@ def every_seed(count: int) -> str:
 
 def figures(value: float | None) -> str:
     """A number in three figures; a dash when there is none."""
-    return "-" if value is None else f"{value:z.3g}"
+    return "-" if value is None or not math.isfinite(value) else f"{value:z.3g}"
 
 
 def scale(value: float | None) -> str:
     """A count in three figures: `500M`, `1.5B`, `2.1e+19`."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "-"
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if factor <= value < 1000 * factor:
@@ -111,13 +112,15 @@ def stated(estimate: dict[str, Any], text: Callable[[float | None], str] = figur
 
 def between(interval: Sequence[float | None] | None, text: Callable[[float], str] = figures, to: str = " to ") -> str:
     """`0.71 to 1`; empty when there is no interval."""
-    low, high = interval or (None, None)
-    return "" if low is None or high is None else f"{text(low)}{to}{text(high)}"
+    low, high = (None, None) if interval is None else interval
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"{text(low)}{to}{text(high)}"
 
 
 def error_figures(value: float, error: float | None) -> tuple[str, str]:
     """A value and its standard error, rounded alike to two figures of the error; as powers of ten where it is tiny."""
-    if not error:
+    if not error or not math.isfinite(error):
         return f"{value:z.4g}", ""
     decimals = 1 - math.floor(math.log10(abs(error)))
     if decimals > 6 or max(abs(value), error) >= 1e7:
@@ -126,26 +129,25 @@ def error_figures(value: float, error: float | None) -> tuple[str, str]:
     return f"{round(value, decimals):z,.{shown}f}", f"{round(error, decimals):,.{shown}f}"
 
 
-def parameter(curve: dict[str, Any], name: str, *, sign: str = "±", to: str = " to ", interval: bool = True) -> str:
+def parameter(curve: CurveResult, name: str, *, sign: str = "±", to: str = " to ", interval: bool = True) -> str:
     """A parameter of a curve: `0.707 ± 0.006 (0.695 to 0.722)`, `not identified (0.71 to 1)`, `0.61 (held)`, or a dash.
 
     Args:
-      curve: a row of `curves` in the summary.
+      curve: the curve.
       name: of the parameter.
       sign: before the standard error.
       to: between the ends of the interval.
       interval: give it for an identified parameter too.
     """
-    value = curve["params"].get(name)
-    if value is None:
+    value = curve.fit.params.get(name)
+    if value is None or not math.isfinite(value):
         return "-"
-    if name in curve.get("held", []):
+    if name in curve.held:
         return f"{value:z.4g} (held)"
-    known = curve["identified"].get(name, False)
-    ends = between(curve["interval95"].get(name), _short, to)
-    if not known:
+    ends = between(curve.fit.interval95.get(name), _short, to)
+    if not curve.identified(name):
         return f"not identified ({ends})" if ends else "not identified"
-    text, error = error_figures(value, curve["stderr"].get(name))
+    text, error = error_figures(value, curve.fit.stderr.get(name))
     text = f"{text} {sign} {error}" if error else text
     return f"{text} ({ends})" if ends and error and interval else text
 

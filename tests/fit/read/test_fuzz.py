@@ -6,6 +6,7 @@ import json
 import pathlib
 import string
 import tempfile
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.read import ReadOptions, jsonl_files, read_curves
 from isocompute_jax.records.errors import InputError
 
 FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=tuple(HealthCheck), derandomize=True)  # pyright: ignore[reportArgumentType]
@@ -106,11 +107,37 @@ def test_any_bytes(content, name, options):
 
 
 @FUZZ
-@given(tables(st.one_of(NUMBERS, JSON, ODD)), st.text(max_size=5), OPTIONS)
+@given(tables(st.one_of(NUMBERS, JSON, ODD)), st.one_of(st.just(""), st.text(max_size=5)), OPTIONS)
 def test_jsonl_of_odd_values(table, torn, options):
     rows = [dict(zip(table[0], row, strict=False)) for row in table[1]]
     content = "\n".join([*map(json.dumps, rows), torn]).encode("utf-8", errors="surrogatepass")
     check("t.jsonl", content, options)
+
+
+@FUZZ
+@given(tables(st.one_of(NUMBERS, JSON, ODD)), OPTIONS)
+def test_jsonl_is_read_alike_by_arrow_and_by_python(table, options):
+    content = "".join(json.dumps(dict(zip(table[0], row, strict=False))) + "\n" for row in table[1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "t.jsonl"
+        path.write_text(content)
+        quick = outcome(path, options)
+        with unittest.mock.patch.object(jsonl_files, "_arrow_block", lambda text, first: None):
+            slow = outcome(path, options)
+    assert quick == slow
+
+
+def outcome(path: pathlib.Path, options: ReadOptions) -> object:
+    """Every number that is read, and where something is wrong."""
+    try:
+        runs, warnings = read_curves([str(path)], options)
+    except InputError as error:
+        return str(error).partition(":")[0]
+    curves = [
+        (run.run, run.facts, run.compute.tolist(), {name: repr(v.tolist()) for name, v in run.columns.items()})
+        for run in runs
+    ]
+    return curves, [text.partition(" row left out")[0] for text in warnings]
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_title
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.report.findings import answers, headline
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier

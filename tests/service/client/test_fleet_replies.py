@@ -116,7 +116,8 @@ def test_control_c_is_seen_while_waiting(tmp_path, interruptible):
         sampler.update_weights(params(), version=1)
         sampler.submit(requests(2))
         until(lambda: server.do(lambda: server.server.servicer.groups) == 2)
-        threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
+        learner = threading.get_ident()
+        threading.Timer(0.1, lambda: signal.pthread_kill(learner, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             list(sampler.completed())
 
@@ -136,7 +137,7 @@ def test_a_process_that_just_ends_leaves_nothing(tmp_path):
         server.engine.frozen = True
         command = [sys.executable, "-c", textwrap.dedent(program), server.address, str(tmp_path)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout.readline() == b"sampling\n"
+        assert process.stdout and process.stdout.readline() == b"sampling\n"
         until(lambda: server.do(lambda: server.server.servicer.groups) == 3)
         assert os.listdir(tmp_path) != []
         _, errors = process.communicate()

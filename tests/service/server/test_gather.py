@@ -1,13 +1,15 @@
 """Completions that end one after the other share messages, and none of them is late for its group."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from isocompute_jax.service.server import gather
 
 
-async def play(script, closed):
+async def play(script, closed) -> AsyncGenerator[Any, None]:
     """Yields the indices of a script, and waits for its events; says in the end that it was closed."""
     try:
         for item in script:
@@ -56,7 +58,7 @@ def test_an_error_passes_and_everything_is_closed(monkeypatch):
     async def main():
         closed = False
 
-        async def replies():
+        async def replies() -> AsyncGenerator[Any, None]:
             nonlocal closed
             try:
                 yield [(0, None)]
@@ -76,7 +78,7 @@ def test_closing_it_closes_what_it_reads(monkeypatch):
     async def main():
         closed = False
 
-        async def replies():
+        async def replies() -> AsyncGenerator[Any, None]:
             nonlocal closed
             try:
                 yield [(0, None)]

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,8 @@ def directory(tmp_path_factory):
 
 
 def make_engine(directory, **changes):
-    return JaxEngine(JaxSettings(directory, **(dict(max_slots=8) | changes)))
+    settings: dict[str, Any] = dict(max_slots=8) | changes
+    return JaxEngine(JaxSettings(directory, **settings))
 
 
 def make_group(name, *, group_size=3, params=LONG, stop=()):

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from isocompute_jax.records.errors import InputError
@@ -20,7 +21,7 @@ from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
 from isocompute_jax.service.server.server_config import ServerConfig, is_loopback
-from tests.service.builders import Probe, arrays, refused, request, run, serving, update
+from tests.service.builders import Probe, arrays, health_stub, refused, request, run, serving, update
 
 Code = grpc.StatusCode
 ROOT = pathlib.Path(__file__).parents[3]
@@ -122,8 +123,9 @@ def test_loopback_addresses():
 
 @pytest.mark.parametrize("flag", ["tls_cert", "tls_key", "token_file"])
 def test_files_that_cannot_be_read_are_named(tmp_path, certificates, flag):
-    settings = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
-    config = ServerConfig(weights_dir=str(tmp_path), **(settings | {flag: str(tmp_path / "nowhere")}))
+    names = {"tls_cert": "server.pem", "tls_key": "server.key"} | {flag: "nowhere"}
+    paths: dict[str, Any] = {field: str(certificates / name) for field, name in names.items()}
+    config = ServerConfig(weights_dir=str(tmp_path), **paths)
 
     async def test():
         with pytest.raises(InputError, match=rf"--{flag}=.*nowhere"):
@@ -181,7 +183,7 @@ def test_unix_sockets(tmp_path):
 def test_reflection_and_unknown_health(tmp_path):
     async def test():
         async with serving(Probe(), tmp_path) as (_, client):
-            stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+            stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)  # pyright: ignore[reportArgumentType]
             asked = [
                 reflection_pb2.ServerReflectionRequest(list_services=""),
                 reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
@@ -190,7 +192,7 @@ def test_reflection_and_unknown_health(tmp_path):
             names = {service.name for service in listed.list_services_response.service}
             assert {SERVICE, "grpc.health.v1.Health"} <= names
             assert found.file_descriptor_response.file_descriptor_proto
-            health = health_pb2_grpc.HealthStub(client.channel)
+            health = health_stub(client)
             await refused(health.Check(health_pb2.HealthCheckRequest(service="unknown")), Code.NOT_FOUND)
 
     run(test())
@@ -245,7 +247,7 @@ def test_shutdown_lets_running_groups_end(tmp_path):
                 pass
             await refused(client.sample(group_id="late"), Code.UNAVAILABLE, "shutting down")
             await refused(client.update(update(arrays(1))), Code.UNAVAILABLE, "shutting down")
-            health = health_pb2_grpc.HealthStub(client.channel)
+            health = health_stub(client)
             reply = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
             assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
             assert not task.done()

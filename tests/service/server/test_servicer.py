@@ -5,21 +5,20 @@ import asyncio
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.refusal import PUSHBACK
 from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.refusals import SERVICE
-from tests.service.builders import Probe, arrays, refused, request, run, serving, update
+from tests.service.builders import Probe, arrays, health_stub, pushback_ms, refused, request, run, serving, update
 
 Code = grpc.StatusCode
 
 
 async def health_of(client, service=SERVICE) -> str:
-    stub = health_pb2_grpc.HealthStub(client.channel)
+    stub = health_stub(client)
     reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
     return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
@@ -95,7 +94,7 @@ def test_a_full_server_says_when_to_come_again(tmp_path):
             waits = []
             for _ in range(3):
                 error = await refused(client.sample(group_id="c"), Code.RESOURCE_EXHAUSTED, "2 groups")
-                waits.append(int(dict(error.trailing_metadata())[PUSHBACK]))
+                waits.append(pushback_ms(error))
             assert 0 < waits[0] < waits[1] < waits[2]  # who comes later waits longer
             engine.frozen = False
             await asyncio.gather(*tasks)
@@ -108,7 +107,7 @@ def test_a_full_server_says_when_to_come_again(tmp_path):
             for _ in range(23):
                 await engine.started.acquire()
             error = await refused(client.sample(group_id="c"), Code.RESOURCE_EXHAUSTED)
-            assert int(dict(error.trailing_metadata())[PUSHBACK]) < waits[0]
+            assert pushback_ms(error) < waits[0]
 
     run(test())
 

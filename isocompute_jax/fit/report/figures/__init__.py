@@ -1,12 +1,12 @@
-"""The pictures, drawn from summary.json's content. Matplotlib is imported here alone, and no global state is set."""
+"""The pictures, drawn from results. Matplotlib is imported here alone, and no global state is set."""
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 from isocompute_jax.fit.report.figures import curve_figures, fit_quality_figures, frontier_figures, training_figures
 from isocompute_jax.fit.report.figures.style import draw_all
+from isocompute_jax.fit.sweep_results import SweepResult
 
 DRAWINGS = {
     "learning_curves": curve_figures.learning_curves,
@@ -24,9 +24,9 @@ DRAWINGS = {
     "holdout": curve_figures.holdout,
     "comparison": fit_quality_figures.comparison,
 }
-"""name -> drawing from a summary; None where the data do not have it."""
+"""name -> drawing from results; None where the data do not have it."""
 
 
-def draw_figures(summary: dict[str, Any], out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+def draw_figures(result: SweepResult, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
     """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path."""
-    return draw_all(DRAWINGS, summary, out_dir)
+    return draw_all(DRAWINGS, result, out_dir)

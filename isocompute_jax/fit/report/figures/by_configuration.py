@@ -14,8 +14,7 @@ from matplotlib.lines import Line2D
 
 from isocompute_jax.fit.report.figures.style import PALETTE, picked, shades
 from isocompute_jax.fit.report.wording import shortened, unit
-
-Summary = dict[str, Any]
+from isocompute_jax.fit.sweep_results import SweepResult
 
 MOST_PANELS = 12
 GREY = "#cfd4d9"
@@ -23,70 +22,54 @@ MOST_NAMED = 12
 """Of more configurations without a group size only those on the frontier have a colour and a name."""
 
 
-def known_sizes(summary: Summary) -> bool:
-    """Whether every configuration has a group size."""
-    return all(curve["group_size"] > 0 for curve in summary["curves"])
-
-
-def several_sizes(summary: Summary) -> bool:
-    """Whether there are several group sizes, all of them known."""
-    return known_sizes(summary) and len({curve["group_size"] for curve in summary["curves"]}) > 1
-
-
-def colours(summary: Summary) -> dict[str, Any]:
+def colours(result: SweepResult) -> dict[str, Any]:
     """run -> colour."""
-    curves = summary["curves"]
-    if known_sizes(summary):
-        by_size = shades(curve["group_size"] for curve in curves)
-        return {curve["run"]: by_size[curve["group_size"]] for curve in curves}
-    named = _named(summary)
+    curves = result.curves
+    if result.known_sizes:
+        by_size = shades(curve.group_size for curve in curves)
+        return {curve.run: by_size[curve.group_size] for curve in curves}
+    named = _named(result)
     places = np.linspace(0.0, 1.0, max(2, len(named)))
     by_name = {run: PALETTE(place) for run, place in zip(named, places, strict=False)}
-    return {curve["run"]: by_name.get(curve["run"], GREY) for curve in curves}
+    return {curve.run: by_name.get(curve.run, GREY) for curve in curves}
 
 
-def handles(summary: Summary) -> list[Line2D]:
+def handles(result: SweepResult) -> list[Line2D]:
     """What a legend says about the colours."""
-    by_run = colours(summary)
-    if known_sizes(summary):
-        by_size = {curve["group_size"]: by_run[curve["run"]] for curve in summary["curves"]}
+    by_run = colours(result)
+    if result.known_sizes:
+        by_size = {curve.group_size: by_run[curve.run] for curve in result.curves}
         labels = {f"n = {size}": by_size[size] for size in sorted(by_size)}
     else:
-        named = _named(summary)
+        named = _named(result)
         labels = {shortened(run): by_run[run] for run in named}
-        if len(named) < len(summary["curves"]):
+        if len(named) < len(result.curves):
             labels["never on the frontier"] = GREY
     return [Line2D([], [], color=c, marker="o", linewidth=2, markersize=4, label=text) for text, c in labels.items()]
 
 
-def _named(summary: Summary) -> list[str]:
-    runs = [curve["run"] for curve in summary["curves"]]
+def _named(result: SweepResult) -> list[str]:
+    runs = [curve.run for curve in result.curves]
     if len(runs) <= MOST_NAMED:
         return runs
-    leaders = {segment["run"] for segment in summary["frontier"]["segments"]}
+    leaders = {segment.run for segment in result.frontier.segments}
     return [run for run in runs if run in leaders]
 
 
-def by_batch(summary: Summary) -> list[tuple[str, list[str]]]:
+def by_batch(result: SweepResult) -> list[tuple[str, list[str]]]:
     """(title, runs) of each panel: one for each B_problem where several are known, else a single one without title."""
     batches: dict[int, list[str]] = {}
-    for curve in summary["curves"]:
-        batches.setdefault(curve["problems_per_batch"], []).append(curve["run"])
-    if len(batches) < 2 or 0 in batches:
-        return [("", [curve["run"] for curve in summary["curves"]])]
+    for curve in result.curves:
+        batches.setdefault(curve.problems_per_batch, []).append(curve.run)
+    if not result.several_batches:
+        return [("", [curve.run for curve in result.curves])]
     rows = [(f"B$_{{problem}}$ = {batch}", runs) for batch, runs in sorted(batches.items())]
     return picked(rows, MOST_PANELS)
 
 
-def several_batches(summary: Summary) -> bool:
-    """Whether the sweep has more than one B_problem, all of them known."""
-    batches = {curve["problems_per_batch"] for curve in summary["curves"]}
-    return len(batches) > 1 and 0 not in batches
-
-
-def compute_label(summary: Summary) -> str:
+def compute_label(result: SweepResult) -> str:
     """The label of an axis of compute."""
-    return f"compute C ({unit(summary)})"
+    return f"compute C ({unit(result)})"
 
 
 def size_axis(axes: Axes, sizes: Sequence[int], most: int = 8) -> None:

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.report.figures import by_configuration
 from isocompute_jax.fit.report.figures.style import (
     DOTTED,
@@ -26,52 +25,50 @@ from isocompute_jax.fit.report.figures.style import (
     picked,
 )
 from isocompute_jax.fit.report.wording import amount, shortened
+from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
 
-Summary = dict[str, Any]
 MOST_HOLDOUTS = 6
 MOST_STACKED = 3
 """So many panels of learning curves stand one above another; more stand in two columns."""
 
 
-def learning_curves(summary: Summary) -> Figure:
+def learning_curves(result: SweepResult) -> Figure:
     """Every evaluation, the fitted curves coloured by n, and the frontier on top; one panel for each B_problem."""
-    panels = by_configuration.by_batch(summary)
+    panels = by_configuration.by_batch(result)
     figure, axes = multiples(len(panels), panel=2.4, columns=1 if len(panels) <= MOST_STACKED else 2)
-    colours = by_configuration.colours(summary)
-    curves = {curve["run"]: curve for curve in summary["curves"]}
-    segments = summary["frontier"]["segments"]
+    colours = by_configuration.colours(result)
+    curves = {curve.run: curve for curve in result.curves}
     for panel, (title, runs) in zip(axes, panels, strict=True):
         panel.set_title(title, loc="left", fontweight="bold")
         for run in runs:
             _points(panel, curves[run], colours[run], small=len(curves) > 8)
-            if curves[run]["status"] != "failed":
-                (line,) = panel.plot(*drawn(curves[run], curves[run]["window"]), color=colours[run], linewidth=1.2)
+            if curves[run].fit.status != "failed":
+                (line,) = panel.plot(*drawn(curves[run], curves[run].fit.window), color=colours[run], linewidth=1.2)
                 line.set_alpha(0.8)
                 hover(line, [run])
-        for segment in segments:
-            compute, reward = drawn(curves[segment["run"]], (segment["start"], segment["end"]))
-            if segment["run"] not in runs:
+        for segment in result.frontier.segments:
+            compute, reward = drawn(curves[segment.run], (segment.start, segment.end))
+            if segment.run not in runs:
                 panel.plot(compute, reward, color=QUIET, linewidth=1.2, linestyle=DOTTED, zorder=4)
                 continue
             panel.plot(compute, reward, color="white", linewidth=5.5, zorder=4, solid_capstyle="butt")
             (line,) = panel.plot(
-                compute, reward, color=colours[segment["run"]], linewidth=3.5, zorder=5, solid_capstyle="butt"
+                compute, reward, color=colours[segment.run], linewidth=3.5, zorder=5, solid_capstyle="butt"
             )
-            hover(line, [f"frontier: {segment['run']}, {amount(segment['start'])} to {amount(segment['end'])}"])
+            hover(line, [f"frontier: {segment.run}, {amount(segment.start)} to {amount(segment.end)}"])
         if len(panels) == 1:
-            for switch in summary["frontier"]["switches"]:
-                if switch["cause"] == "crossing":
-                    panel.axvline(switch["compute"], color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
+            for switch in result.frontier.crossings:
+                panel.axvline(switch.row.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
         log_axis(panel)
-    label = f"{summary['frontier']['metric']} ({summary['flags']['eval_set']})"
-    _labels(figure, axes, by_configuration.compute_label(summary), label)
-    legend(figure, by_configuration.handles(summary))
+    label = f"{result.metric} ({result.options.read.eval_set})"
+    _labels(figure, axes, by_configuration.compute_label(result), label)
+    legend(figure, by_configuration.handles(result))
     return figure
 
 
-def _points(axes: Axes, curve: dict[str, Any], colour: Any, *, small: bool) -> None:
+def _points(axes: Axes, curve: CurveResult, colour: Any, *, small: bool) -> None:
     """Evaluations: filled where they were fitted, hollow where not."""
-    compute, reward, used = (np.array(curve["points"][key]) for key in ("compute", "reward", "used"))
+    compute, reward, used = curve.points.compute, curve.points.reward, curve.points.used
     size = 12 if small else 20
     looks = (
         {"color": colour, "edgecolors": "white", "linewidths": 0.4},
@@ -83,36 +80,34 @@ def _points(axes: Axes, curve: dict[str, Any], colour: Any, *, small: bool) -> N
             dots = axes.scatter(compute[some], reward[some], s=size, zorder=6, **look)
             hover(
                 dots,
-                [f"{curve['run']}: {r:z.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
+                [f"{curve.run}: {r:z.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
             )
 
 
-def holdout(summary: Summary) -> Figure | None:
+def holdout(result: SweepResult) -> Figure | None:
     """Evaluations before and after the cut, and what the curve fitted before it predicts, with 95% intervals."""
-    rows = [curve for curve in summary["curves"] if curve["holdout"]]
+    rows = [(curve, curve.holdout.own) for curve in result.curves if curve.holdout]
     if not rows:
         return None
     rows = picked(rows, MOST_HOLDOUTS)
     figure, axes = multiples(len(rows))
-    for panel, curve in zip(axes, rows, strict=True):
-        found = curve["holdout"]
-        points = {name: np.array(curve["points"][name]) for name in ("compute", "reward")}
-        at = {name: np.array(found[name]) for name in ("compute", "predicted", "half_width")}
-        shown = points["compute"] > 0
-        early = shown & (points["compute"] <= found["cut"])
-        panel.plot(points["compute"][early], points["reward"][early], "o", color=QUIET, markersize=3.5)
+    for panel, (curve, found) in zip(axes, rows, strict=True):
+        compute, reward = curve.points.compute, curve.points.reward
+        shown = compute > 0
+        early = shown & (compute <= found.cut)
+        panel.plot(compute[early], reward[early], "o", color=QUIET, markersize=3.5)
         panel.fill_between(
-            at["compute"], at["predicted"] - at["half_width"], at["predicted"] + at["half_width"],
+            found.compute, found.predicted - found.half_width, found.predicted + found.half_width,
             color=PALE, linewidth=0, zorder=1,
         )  # fmt: skip
-        panel.plot(at["compute"], at["predicted"], "_-", color=PALETTE(0.25), markersize=9, linewidth=1.4, zorder=3)
+        panel.plot(found.compute, found.predicted, "_-", color=PALETTE(0.25), markersize=9, linewidth=1.4, zorder=3)
         late = shown & ~early
-        dots = panel.scatter(points["compute"][late], points["reward"][late], s=22, color=INK, linewidths=0, zorder=4)
-        hover(dots, [f"{r:z.3f} at {amount(c)}" for c, r in zip(*(points[k][late] for k in points), strict=True)])
-        panel.axvline(found["cut"], color=QUIET, linewidth=0.9, linestyle=DOTTED)
-        panel.set_title(shortened(curve["run"], 22), loc="left", fontweight="bold")
+        dots = panel.scatter(compute[late], reward[late], s=22, color=INK, linewidths=0, zorder=4)
+        hover(dots, [f"{r:z.3f} at {amount(c)}" for c, r in zip(compute[late], reward[late], strict=True)])
+        panel.axvline(found.cut, color=QUIET, linewidth=0.9, linestyle=DOTTED)
+        panel.set_title(shortened(curve.run, 22), loc="left", fontweight="bold")
         log_axis(panel)
-    _labels(figure, axes, by_configuration.compute_label(summary), summary["frontier"]["metric"])
+    _labels(figure, axes, by_configuration.compute_label(result), result.metric)
     legend(figure, [
         Line2D([], [], color=QUIET, marker="o", markersize=4, linestyle="", label="fitted"),
         Line2D([], [], color=INK, marker="o", markersize=5, linestyle="", label="held out"),
@@ -122,10 +117,10 @@ def holdout(summary: Summary) -> Figure | None:
     return figure
 
 
-def drawn(curve: dict[str, Any], window: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def drawn(curve: CurveResult, window: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Compute and fitted reward over a window."""
     compute = np.geomspace(window[0], window[1], 200)
-    return compute, FORMS[curve["form"]].curve(compute, **curve["params"])
+    return compute, curve.fit.reward(compute)
 
 
 def _labels(figure: Figure, axes: Sequence[Axes], x: str, y: str) -> None:

@@ -7,7 +7,7 @@ import math
 import pathlib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from xml.etree import ElementTree
 
 import matplotlib
@@ -49,14 +49,14 @@ WIDTH = 5.8
 _SVG = "{http://www.w3.org/2000/svg}"
 ElementTree.register_namespace("", _SVG[1:-1])
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+T = TypeVar("T")
 _HOVER = "hover:"
 _BETWEEN = " \N{BROKEN BAR} "
 
-Draw = Callable[[Any], Figure | None]
-"""Draws one picture of an analysis; None where the data do not allow it."""
 
-
-def draw_all(drawings: Mapping[str, Draw], analysis: Any, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+def draw_all(
+    drawings: Mapping[str, Callable[[T], Figure | None]], result: T, out_dir: pathlib.Path
+) -> dict[str, pathlib.Path]:
     """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path.
 
     Pictures of an earlier analysis that these data do not have are removed.
@@ -64,7 +64,7 @@ def draw_all(drawings: Mapping[str, Draw], analysis: Any, out_dir: pathlib.Path)
     paths = {}
     with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
         for name, draw in drawings.items():
-            figure = draw(analysis)
+            figure = draw(result)
             if figure is not None:
                 paths[name] = save_figure(figure, out_dir / f"{name}.svg")
             else:

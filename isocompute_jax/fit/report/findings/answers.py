@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from isocompute_jax.fit.report.wording import Summary, between, figures, spent
+from isocompute_jax.fit.report.wording import between, figures, spent
+from isocompute_jax.fit.results import Recommendation
+from isocompute_jax.fit.sweep_results import SweepResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,38 +28,37 @@ class Answer:
     doubtful: bool
 
 
-def answers(summary: Summary) -> list[Answer]:
+def answers(result: SweepResult) -> list[Answer]:
     """One for each budget that was asked for."""
-    return [_answer(summary, row) for row in summary["allocation"]["recommendations"]]
+    return [_answer(result, row) for row in result.allocation.recommendations]
 
 
-def _answer(summary: Summary, row: dict[str, Any]) -> Answer:
-    interval = between(row["interval95"], lambda value: f"{value:z.3f}")
+def _answer(result: SweepResult, row: Recommendation) -> Answer:
+    interval = between(row.interval95, lambda value: f"{value:z.3f}")
     return Answer(
-        question=f"To spend {spent(summary, row['budget'])}",
+        question=f"To spend {spent(result, row.budget)}",
         choice=tuple(choice(row)),
-        expectation=f"Expect {summary['frontier']['metric']} {row['reward']:z.3f}"
-        f"{f' (95% interval {interval})' if interval else ' (no interval could be given)'}, {_where(summary, row)}.",
-        reasons=tuple(row["reasons"]),
-        doubtful=row["status"] != "ok",
+        expectation=f"Expect {result.metric} {row.reward:z.3f}"
+        f"{f' (95% interval {interval})' if interval else ' (no interval could be given)'}, {_where(row)}.",
+        reasons=row.reasons,
+        doubtful=row.status != "ok",
     )
 
 
-def _where(summary: Summary, row: dict[str, Any]) -> str:
+def _where(row: Recommendation) -> str:
     """Where the budget lies against the data of the configuration."""
-    start = next(curve["window"][0] for curve in summary["curves"] if curve["run"] == row["run"])
-    if row["beyond"] > 1 + 1e-9:
-        return f"{figures(row['beyond'])} times as far as the data go"
-    return "inside the data" if row["budget"] >= start else "before the first evaluation"
+    if row.place == "beyond":
+        return f"{figures(row.beyond)} times as far as the data go"
+    return "inside the data" if row.place == "inside" else "before the first evaluation"
 
 
-def choice(row: dict[str, Any]) -> list[str]:
+def choice(row: Recommendation) -> list[str]:
     """`n = 16`, `32 problems per batch`, `1,953 steps`, `learning rate 7.1e-07`, as far as they are known."""
-    parts = [f"n = {row['group_size']}"] if row["group_size"] else [f"the configuration {row['run']}"]
-    if row["problems_per_batch"]:
-        parts.append(f"{row['problems_per_batch']:,} problems per batch")
-    if row["num_steps"]:
-        parts.append(f"{row['num_steps']:,} steps")
-    if row["learning_rate"]:
-        parts.append(f"learning rate {row['learning_rate']:.2g}")
+    parts = [f"n = {row.group_size}"] if row.group_size else [f"the configuration {row.run}"]
+    if row.problems_per_batch:
+        parts.append(f"{row.problems_per_batch:,} problems per batch")
+    if row.num_steps:
+        parts.append(f"{row.num_steps:,} steps")
+    if row.learning_rate:
+        parts.append(f"learning rate {row.learning_rate:.2g}")
     return parts

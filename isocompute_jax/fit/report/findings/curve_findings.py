@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from typing import Any
+from isocompute_jax.fit.report.wording import amount, between, capital, figures, shortlist, spent
+from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL, CurveResult, Spread, SteepnessRow, SweepResult
 
-import numpy as np
-
-from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.report.wording import Summary, amount, between, capital, figures, shortlist, spent
-
-LARGE_RESIDUAL = 3.0
-"""Residuals of more than so many standard deviations of the noise are pointed out."""
+STRENGTHS = {"clear": "clearly the lowest", "some": "the lowest", "hardly": "the lowest, but hardly so"}
 
 
-def learning_curves(summary: Summary) -> list[str]:
+def learning_curves(result: SweepResult) -> list[str]:
     """What the curves show: where they start, how far they come, and how many fits carry a warning."""
-    metric = summary["frontier"]["metric"]
     sentences = []
-    base = summary["base_model"].get(metric)
+    base = result.base_model.get(result.metric)
     if base is not None:
-        sentences.append(f"Before training the base model scores {base:z.3f} in {metric}.")
-    ends = [(curve["points"]["reward"][-1], curve) for curve in summary["curves"] if curve["points"]["reward"]]
-    top, leader = max(ends, key=lambda end: end[0])
-    at = spent(summary, leader["points"]["compute"][-1])
-    sentences.append(f"The highest last evaluation is {top:z.3f}, by {leader['run']} after {at}.")
-    doubtful = [curve["run"] for curve in summary["curves"] if curve["status"] != "ok"]
+        sentences.append(f"Before training the base model scores {base:z.3f} in {result.metric}.")
+    leader, top, compute = result.last_leader
+    sentences.append(f"The highest last evaluation is {top:z.3f}, by {leader.run} after {spent(result, compute)}.")
+    doubtful = [curve.run for curve in result.curves if curve.fit.status != "ok"]
     if doubtful:
         sentences.append(
-            f"{len(doubtful)} of {len(summary['curves'])} fits carry a warning ({shortlist(doubtful)}); "
+            f"{len(doubtful)} of {len(result.curves)} fits carry a warning ({shortlist(doubtful)}); "
             "the table gives the reasons."
         )
     return sentences
 
 
-def identification(summary: Summary) -> list[str]:
+def identification(result: SweepResult) -> list[str]:
     """Of which configurations the data say where the curve levels off, and why not of the others."""
-    fitted = [curve for curve in summary["curves"] if curve["status"] != "failed"]
-    held = [curve["params"]["asymptote"] for curve in fitted if "asymptote" in curve.get("held", [])]
-    if held:  # in all of them, for --fix holds a parameter of every curve
-        return [f"A is held at {held[0]:z.4g}: where the curves level off was given, and is not a finding."]
-    known = [curve for curve in fitted if curve["identified"].get("asymptote")]
-    unknown = [curve for curve in fitted if not curve["identified"].get("asymptote")]
+    if result.held_asymptote is not None:
+        return [
+            f"A is held at {result.held_asymptote:z.4g}: where the curves level off was given, and is not a finding."
+        ]
+    fitted = result.fitted
+    known = [curve for curve in fitted if curve.identified()]
+    unknown = [curve for curve in fitted if not curve.identified()]
     what = "the asymptote A, the reward of unlimited compute,"
     if not fitted:
         return []
@@ -53,39 +44,33 @@ def identification(summary: Summary) -> list[str]:
         each = "for the one curve" if len(fitted) == 1 else f"for any of the {len(fitted)} curves"
         first = f"{capital(what)} is not identified {each}: the data do not say where they level off."
     else:
-        names = [curve["run"] for curve in known]
+        names = [curve.run for curve in known]
         first = f"{capital(what)} is identified for {len(known)} of {len(fitted)} curves ({shortlist(names)})."
-    reaches = [f"{curve['run']} ({_reach(curve)})" for curve in unknown]
+    reaches = [f"{curve.run} ({_reach(curve)})" for curve in unknown]
     return [first, f"It is not identified for {shortlist(reaches)}; in brackets its 95% interval."]
 
 
-def _reach(curve: dict[str, Any]) -> str:
-    return between(curve["interval95"].get("asymptote")) or "none could be given"
+def _reach(curve: CurveResult) -> str:
+    return between(curve.fit.interval95.get("asymptote")) or "none could be given"
 
 
-def residuals(summary: Summary) -> list[str]:
+def residuals(result: SweepResult) -> list[str]:
     """Noise, its memory, and the evaluations that stand out."""
-    rows = [curve for curve in summary["curves"] if curve["status"] != "failed" and curve["noise"]]
-    if not rows:
+    if result.noise is None:
         return ["No curve has more points than parameters, so there is no estimate of the noise."]
-    noise = [curve["noise"] for curve in rows]
-    sentences = [
-        f"An evaluation scatters about its curve by {_typical(noise, '.2g')} in {summary['frontier']['metric']}."
-    ]
-    memory = [curve["correlation"] for curve in rows if curve["correlation"] is not None]
-    if memory:
-        sentences.append(
-            f"Neighbouring evaluations of a curve are correlated by {_typical(memory, 'z.2f')}; intervals allow for it."
-        )
-    outside = [f"{c['run']} at {spent(summary, compute)} ({t:+.1f})" for c in rows for compute, t in _large(c)]
+    sentences = [f"An evaluation scatters about its curve by {_typical(result.noise, '.2g')} in {result.metric}."]
+    if result.correlation is not None:
+        memory = _typical(result.correlation, "z.2f")
+        sentences.append(f"Neighbouring evaluations of a curve are correlated by {memory}; intervals allow for it.")
+    outside = [f"{curve.run} at {spent(result, compute)} ({t:+.1f})" for curve, compute, t in result.outliers]
     if outside:
         sentences.append(
             f"{len(outside)} fitted evaluation{'s lie' if len(outside) > 1 else ' lies'} more than "
             f"{LARGE_RESIDUAL:g} standard deviations away: {shortlist(outside)}."
         )
-    left = sum(int(not used) for c in rows for used in c["points"]["used"])
+    left = result.num_not_fitted
     if left:
-        window = ", or lie outside of --window" if summary["flags"].get("window") else ""
+        window = ", or lie outside of --window" if result.options.fit.window else ""
         sentences.append(
             f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they do not exceed the earlier "
             f"ones{window}."
@@ -93,82 +78,67 @@ def residuals(summary: Summary) -> list[str]:
     return sentences
 
 
-def _typical(values: Sequence[float], form: str) -> str:
+def _typical(values: Spread, form: str) -> str:
     """The median, and the range where there are several."""
-    ends = f", between {min(values):{form}} and {max(values):{form}}" if len(values) > 1 else ""
-    return f"{statistics.median(values):{form}}{ends}"
+    ends = f", between {values.least:{form}} and {values.most:{form}}" if values.count > 1 else ""
+    return f"{values.median:{form}}{ends}"
 
 
-def _large(curve: dict[str, Any]) -> list[tuple[float, float]]:
-    points = {name: np.array(values) for name, values in curve["points"].items()}
-    some = points["used"] & (points["compute"] > 0)
-    compute, reward = points["compute"][some], points["reward"][some]
-    t = (reward - FORMS[curve["form"]].curve(compute, **curve["params"])) / curve["noise"]
-    return [(c, v) for c, v in zip(compute.tolist(), t.tolist(), strict=True) if abs(v) > LARGE_RESIDUAL]
-
-
-def forms(summary: Summary) -> list[str]:
+def forms(result: SweepResult) -> list[str]:
     """Which form fits best, which predicts best, and whether these agree."""
-    scored = {name: row for name, row in summary["forms"].items() if row["aicc"] is not None}
-    if len(scored) < 2:
+    found = result.form_choice
+    if found is None:
         return ["The curves have too few points to compare forms."]
-    best, second = sorted(scored, key=lambda name: scored[name]["aicc"])[:2]
-    ahead = scored[second]["aicc"] - scored[best]["aicc"]
-    strength = "clearly the lowest" if ahead > 10 else "the lowest" if ahead > 2 else "the lowest, but hardly so"
-    sentences = [f"By AICc {best} is {strength} ({amount(ahead)} below {second}, summed over the curves)."]
-    held = {n: row["holdout_mean_abs_error"] for n, row in scored.items() if row["holdout_mean_abs_error"] is not None}
-    if held:
-        sure = min(held, key=lambda name: held[name])
-        agree = "the same form" if sure == best else f"another one than {best}"
-        sentences.append(f"{capital(sure)} predicts best what was held out, {agree}: it misses by {held[sure]:.2g}.")
-    used = summary["curves"][0]["form"]
-    if used != best:
-        sentences.append(f"The curves of this report are {used}; --form={best} would fit them better.")
+    sentences = [
+        f"By AICc {found.best} is {STRENGTHS[found.strength]} ({amount(found.ahead)} below {found.second}, summed over "
+        "the curves)."
+    ]
+    if found.predicts_best:
+        agree = "the same form" if found.predicts_best == found.best else f"another one than {found.best}"
+        sentences.append(
+            f"{capital(found.predicts_best)} predicts best what was held out, {agree}: it misses by "
+            f"{found.prediction_error:.2g}."
+        )
+    used = result.curves[0].fit.form
+    if used != found.best:
+        sentences.append(f"The curves of this report are {used}; --form={found.best} would fit them better.")
     return sentences
 
 
-def holdout(summary: Summary) -> list[str]:
+def holdout(result: SweepResult) -> list[str]:
     """How well the first part of the curves predicts the rest."""
-    found = [curve["holdout"] for curve in summary["curves"] if curve["holdout"]]
-    if not found:
+    found = result.holdout_totals
+    if found is None:
         return []
-    count = sum(row["num_points"] for row in found)
-    inside = sum(row["coverage"] * row["num_points"] for row in found)
-    error = sum(row["mean_abs_error"] * row["num_points"] for row in found) / count
-    bias = sum(row["bias"] * row["num_points"] for row in found) / count
-    tilt = "too high" if bias > 0 else "too low"
-    share = "all" if inside > count - 0.5 else f"{inside:.0f}"
+    tilt = "too high" if found.bias > 0 else "too low"
+    share = "all" if found.inside > found.num_points - 0.5 else f"{found.inside:.0f}"
     return [
-        f"Predictions miss by {error:.2g} in {summary['frontier']['metric']} on average, and are {abs(bias):.2g} "
-        f"{tilt}; {share} of the {count} evaluations held out lie in their 95% intervals."
+        f"Predictions miss by {found.mean_abs_error:.2g} in {result.metric} on average, and are {abs(found.bias):.2g} "
+        f"{tilt}; {share} of the {found.num_points} evaluations held out lie in their 95% intervals."
     ]
 
 
-def comparison(summary: Summary) -> list[str]:
+def comparison(result: SweepResult) -> list[str]:
     """Whether configurations differ in steepness when all have the same asymptote."""
-    found = summary["comparison"]
+    found = result.comparison
     if found is None:
         return []
-    rows = [row for row in found["curves"] if row["identified"] and None not in row["interval95"]]
-    known = any(curve["identified"].get("asymptote") for curve in summary["curves"])
-    origin = "the mean over the curves whose A is identified" if known else "an assumption, since no A is identified"
-    if any("asymptote" in curve.get("held", []) for curve in summary["curves"]):
+    origin = "an assumption, since no A is identified"
+    if result.held_asymptote is not None:
         origin = "as in every fit"
-    held = f"A is held at {found['asymptote']:z.3f}, {origin}."
-    if len(rows) < 2:
+    elif result.asymptote_known:
+        origin = "the mean over the curves whose A is identified"
+    held = f"A is held at {found.asymptote:z.3f}, {origin}."
+    if len(found.known) < 2:
         return [held, "The steepness B is identified for fewer than two curves, so there is nothing to compare."]
-    outside = [row["run"] for row in found["curves"] if not row["asymptote_within"]]
-    if outside:
-        held += f" It lies outside the interval of A of {shortlist(outside)}, whose B therefore says nothing."
-        rows = [row for row in rows if row["asymptote_within"]]
-        if len(rows) < 2:
+    if found.outside:
+        held += f" It lies outside the interval of A of {shortlist(found.outside)}, whose B therefore says nothing."
+        if len(found.comparable) < 2:
             return [held]
-    low, high = min(rows, key=lambda row: row["steepness"]), max(rows, key=lambda row: row["steepness"])
-    ends = f"from {_steepness(low)} to {_steepness(high)}"
-    apart = low["interval95"][1] < high["interval95"][0]
-    verdict = "these two differ" if apart else "these intervals overlap, so no difference is established"
+    ends = f"from {_steepness(found.comparable[0])} to {_steepness(found.comparable[-1])}"
+    verdict = "these two differ" if found.differ else "these intervals overlap, so no difference is established"
     return [held, f"B goes {ends}: {verdict}."]
 
 
-def _steepness(row: dict[str, Any]) -> str:
-    return f"{figures(row['steepness'])} ({row['run']}, {between(row['interval95'])})"
+def _steepness(row: SteepnessRow) -> str:
+    return f"{figures(row.steepness)} ({row.run}, {between(row.interval95)})"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from isocompute_jax.fit.read import SOLVE_SHARES
-from isocompute_jax.fit.report.wording import Summary, listed
+from isocompute_jax.fit.report.wording import listed
+from isocompute_jax.fit.sweep_results import SweepResult
 
 
-def entropy(summary: Summary) -> list[str]:
+def entropy(result: SweepResult) -> list[str]:
     """How entropy moved between the first and the last evaluation after the base model's."""
-    moves = []
-    for row in summary["training"]:
-        values = row["series"].get("entropy", {}).get("mean", [])
-        if len(values) >= 2:
-            moves.append((row["run"], values[0], values[-1]))
+    moves = [
+        (row.run, row.series["entropy"].mean[0], row.series["entropy"].mean[-1])
+        for row in result.training
+        if "entropy" in row.series and len(row.series["entropy"].mean) >= 2
+    ]
     if not moves:
         return []
     down = [run for run, first, last in moves if last < first]
@@ -21,12 +22,12 @@ def entropy(summary: Summary) -> list[str]:
     return [f"Entropy ends lower than it began in {len(down)} of {len(moves)} configurations ({each} nats per token)."]
 
 
-def solve_rates(summary: Summary) -> list[str]:
+def solve_rates(result: SweepResult) -> list[str]:
     """Who leaves fewest problems unsolved, and who solves most of them always."""
     last = {
-        row["run"]: {name: row["series"][name]["mean"][-1] for name in SOLVE_SHARES}
-        for row in summary["training"]
-        if all(name in row["series"] for name in SOLVE_SHARES)
+        row.run: {name: row.series[name].mean[-1] for name in SOLVE_SHARES}
+        for row in result.training
+        if all(name in row.series for name in SOLVE_SHARES)
     }
     if len(last) < 2:
         return []

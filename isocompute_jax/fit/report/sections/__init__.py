@@ -1,26 +1,25 @@
 """The report's sections: what each picture shows, how to read it, what the data say, and the table behind it.
 
-Prose that explains stands here; prose that claims comes from `findings`, computed from the summary.
+Prose that explains stands here; prose that claims comes from `findings`, which words results.
 """
 
 from __future__ import annotations
 
 from isocompute_jax.fit.report.sections import curve_sections, frontier_sections, training_sections
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section, cell
-from isocompute_jax.fit.report.wording import Summary
+from isocompute_jax.fit.sweep_results import SweepResult
 
-__all__ = ["Figures", "Html", "ReportTable", "Section", "Summary", "analysis_sections", "cell"]
+__all__ = ["Figures", "Html", "ReportTable", "Section", "analysis_sections", "cell"]
 
 
-def analysis_sections(summary: Summary, figures: Figures) -> list[Section]:
+def analysis_sections(result: SweepResult, figures: Figures) -> list[Section]:
     """The analysis as sections, for its own report or as part of a larger one.
 
     Args:
-      summary: content of summary.json.
+      result: of the analysis.
       figures: name -> picture, as `draw_figures` returns them; an optional section whose picture is missing is left
         out.
     """
-    several = len(summary["curves"]) > 1
     optional = {
         "batches": frontier_sections.batches,
         "slices_by_problems": frontier_sections.slices_by_problems,
@@ -34,13 +33,13 @@ def analysis_sections(summary: Summary, figures: Figures) -> list[Section]:
         "holdout": curve_sections.holdout,
         "comparison": curve_sections.comparison,
     }
-    first = [curve_sections.learning_curves(summary, figures)]
+    first = [curve_sections.learning_curves(result, figures)]
     if "optimal_group_size" in figures:
-        first.append(frontier_sections.optimal_group_size(summary, figures))
-    if several:
+        first.append(frontier_sections.optimal_group_size(result, figures))
+    if result.several:
         first += [
-            frontier_sections.switches(summary, figures),
-            frontier_sections.choices(summary),
-            frontier_sections.ties(summary),
+            frontier_sections.switches(result, figures),
+            frontier_sections.choices(result),
+            frontier_sections.ties(result),
         ]
-    return first + [section(summary, figures) for name, section in optional.items() if name in figures]
+    return first + [section(result, figures) for name, section in optional.items() if name in figures]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS
 from isocompute_jax.fit.report.findings import curve_findings
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section
-from isocompute_jax.fit.report.wording import Summary, between, parameter
+from isocompute_jax.fit.report.wording import between, parameter
+from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
 
 MEANINGS = {
     "floor": "R0 is the level that it starts from",
@@ -37,9 +37,9 @@ def typeset(text: str, *, formula: bool = False) -> Html:
     return Html(f'<span class="formula">{marked}.</span>' if formula else marked)
 
 
-def learning_curves(summary: Summary, figures: Figures) -> Section:
+def learning_curves(result: SweepResult, figures: Figures) -> Section:
     """The curves, their frontier, and the table of parameters."""
-    form = FORMS[summary["curves"][0]["form"]]
+    form = FORMS[result.curves[0].fit.form]
     meanings = "; ".join(MEANINGS[name] for name in form.params)
     return Section(
         title="Learning curves and the frontier",
@@ -61,23 +61,23 @@ def learning_curves(summary: Summary, figures: Figures) -> Section:
             "in its configuration's colour; where another panel has it, it is dotted. Dotted verticals mark where the "
             "lead changes. The base model has no place on a logarithmic axis."
         ),
-        findings=tuple(curve_findings.learning_curves(summary)),
+        findings=tuple(curve_findings.learning_curves(result)),
         table=ReportTable(
             ("configuration", "seeds", "points", *(symbol(name) for name in form.params), "R²", "remark"),
             tuple(
                 (
-                    c["run"], len(c["seeds"]), c["num_points"], *(parameter(c, name) for name in form.params),
-                    c["r2"], c["message"] or "ok",
+                    c.run, len(c.seeds), c.fit.num_points, *(parameter(c, name) for name in form.params),
+                    c.fit.r2, c.fit.message or "ok",
                 )
-                for c in summary["curves"]
+                for c in result.curves
             ),
         ),
     )  # fmt: skip
 
 
-def profiles(summary: Summary, figures: Figures) -> Section:
+def profiles(result: SweepResult, figures: Figures) -> Section:
     """Which asymptotes are identified."""
-    tolerance = summary["flags"]["tolerance"]
+    tolerance = result.options.fit.tolerance
     return Section(
         title="Is the asymptote identified?",
         paragraphs=(
@@ -93,43 +93,36 @@ def profiles(summary: Summary, figures: Figures) -> Section:
             "95% limit). The interval is where it lies in the grey band. Dots are estimates; where A is not "
             "identified the line is dashed and has none."
         ),
-        findings=tuple(curve_findings.identification(summary)),
-        table=_asymptotes(summary["curves"]),
+        findings=tuple(curve_findings.identification(result)),
+        table=_asymptotes(result.curves),
     )
 
 
-def _asymptotes(curves: Sequence[dict[str, Any]]) -> ReportTable:
+def _asymptotes(curves: Sequence[CurveResult]) -> ReportTable:
     """A of each curve, how far its data reach, and what ScaleRL's grid procedure finds where it was asked for."""
-    by_grid = any(curve["grid"] for curve in curves)
+    by_grid = any(curve.grid for curve in curves)
     return ReportTable(
         ("configuration", "A", *(["A by grid"] if by_grid else []), "data end at C / C_mid", "remark"),
         tuple(
             (
-                c["run"], parameter(c, "asymptote"), *([_grid(c)] if by_grid else []), _relative_end(c),
-                c["message"] or "ok",
+                c.run, parameter(c, "asymptote"), *([_grid(c)] if by_grid else []), c.relative_end,
+                c.fit.message or "ok",
             )
             for c in curves
         ),
     )  # fmt: skip
 
 
-def _grid(curve: dict[str, Any]) -> str | None:
+def _grid(curve: CurveResult) -> str | None:
     """The grid's A, where it is an estimate and not the end of the grid."""
-    if not curve["grid"]:
+    if not curve.grid:
         return None
-    if curve["grid"]["at_edge"]:
+    if curve.grid.at_edge:
         return "at the edge of the grid"
-    return f"{curve['grid']['asymptote']:z.4g}" if curve["identified"].get("asymptote") else "not identified"
+    return f"{curve.grid.asymptote:z.4g}" if curve.identified() else "not identified"
 
 
-def _relative_end(curve: dict[str, Any]) -> float | None:
-    """How far the data reach in units of C_mid, where that is identified or held."""
-    sure = curve["identified"].get("midpoint") or "midpoint" in curve.get("held", [])
-    known = sure and curve["params"].get("midpoint")
-    return curve["window"][1] / curve["params"]["midpoint"] if known else None
-
-
-def residuals(summary: Summary, figures: Figures) -> Section:
+def residuals(result: SweepResult, figures: Figures) -> Section:
     """What the curves leave."""
     return Section(
         title="What the curves leave",
@@ -143,15 +136,15 @@ def residuals(summary: Summary, figures: Figures) -> Section:
             "One panel per configuration (a selection, when there are many). Hollow dots were not fitted. About "
             "19 of 20 should lie in the grey band of two standard deviations."
         ),
-        findings=tuple(curve_findings.residuals(summary)),
+        findings=tuple(curve_findings.residuals(result)),
         table=ReportTable(
             ("configuration", "points", "noise", "correlation of neighbours", "condition number"),
-            tuple((c["run"], c["num_points"], c["noise"], c["correlation"], c["condition"]) for c in summary["curves"]),
+            tuple((c.run, c.fit.num_points, c.fit.noise, c.fit.correlation, c.fit.condition) for c in result.curves),
         ),
     )
 
 
-def forms(summary: Summary, figures: Figures) -> Section:
+def forms(result: SweepResult, figures: Figures) -> Section:
     """Other forms of curve."""
     return Section(
         title="Would another form of curve do better?",
@@ -163,23 +156,23 @@ def forms(summary: Summary, figures: Figures) -> Section:
         figure=figures["forms"],
         alt="AICc and prediction error of each form of curve",
         how_to_read="Short bars are good; the dark bar is the best.",
-        findings=tuple(curve_findings.forms(summary)),
+        findings=tuple(curve_findings.forms(result)),
         table=ReportTable(
             ("form", "equation", "AICc", "BIC", "mean error, held out", "in 95% interval"),
             tuple(
                 (
-                    name, typeset(FORMS[name].equation), row["aicc"], row["bic"], row["holdout_mean_abs_error"],
-                    None if row["holdout_coverage"] is None else f"{row['holdout_coverage']:.0%}",
+                    name, typeset(FORMS[name].equation), row.aicc, row.bic, row.holdout_mean_abs_error,
+                    None if row.holdout_coverage is None else f"{row.holdout_coverage:.0%}",
                 )
-                for name, row in summary["forms"].items()
+                for name, row in result.forms.items()
             ),
         ),
     )  # fmt: skip
 
 
-def holdout(summary: Summary, figures: Figures) -> Section:
+def holdout(result: SweepResult, figures: Figures) -> Section:
     """How well the curves predict."""
-    cut = summary["flags"]["holdout"]
+    cut = result.options.holdout
     first = f"the first {cut:.0%} of the compute" if cut < 1 else f"compute up to {cut:,.0f}"
     return Section(
         title="Do the curves predict?",
@@ -190,21 +183,21 @@ def holdout(summary: Summary, figures: Figures) -> Section:
         figure=figures["holdout"],
         alt="Predicted and measured reward after the cut",
         how_to_read="Grey dots were fitted, black ones held out; the dotted vertical is the cut.",
-        findings=tuple(curve_findings.holdout(summary)),
+        findings=tuple(curve_findings.holdout(result)),
         table=ReportTable(
             ("configuration", "cut at", "held out", "mean error", "bias", "in 95% interval"),
             tuple(
-                (c["run"], h["cut"], h["num_points"], h["mean_abs_error"], h["bias"], f"{h['coverage']:.0%}")
-                for c in summary["curves"]
-                if (h := c["holdout"])
+                (c.run, h.cut, h.num_points, h.mean_abs_error, h.bias, f"{h.coverage:.0%}")
+                for c in result.curves
+                if c.holdout and (h := c.holdout.own)
             ),
         ),
     )
 
 
-def comparison(summary: Summary, figures: Figures) -> Section:
+def comparison(result: SweepResult, figures: Figures) -> Section:
     """Steepness under one asymptote."""
-    found = summary["comparison"]
+    found = result.comparison
     return Section(
         title="Which configuration learns more efficiently?",
         paragraphs=(
@@ -221,12 +214,12 @@ def comparison(summary: Summary, figures: Figures) -> Section:
             "Above, dots are evaluations and lines have slope B; below, B with its 95% interval. "
             "Dots far from their line are evaluations close to R0 or A, where F magnifies noise."
         ),
-        findings=tuple(curve_findings.comparison(summary)),
+        findings=tuple(curve_findings.comparison(result)),
         table=ReportTable(
             ("configuration", "B", "95% interval"),
             tuple(
-                (row["run"], row["steepness"] if row["identified"] else "not identified", between(row["interval95"]))
-                for row in found["curves"]
+                (row.run, row.steepness if row.identified else "not identified", between(row.interval95))
+                for row in (found.curves if found else ())
             ),
         ),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
+from isocompute_jax.fit.frontier_results import ChoiceRow, SwitchResult, choice_rows
 from isocompute_jax.fit.report.findings import frontier_findings
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section, cell
-from isocompute_jax.fit.report.wording import Summary, amount, between, unit
+from isocompute_jax.fit.report.wording import amount, between, unit
+from isocompute_jax.fit.sweep_results import SweepResult
 
 
-def optimal_group_size(summary: Summary, figures: Figures) -> Section:
+def optimal_group_size(result: SweepResult, figures: Figures) -> Section:
     """n*(C), its law, and how much it depends on the choice of evaluations."""
     return Section(
         title="The best number of rollouts per problem, n*(C)",
@@ -30,17 +29,14 @@ def optimal_group_size(summary: Summary, figures: Figures) -> Section:
             "the n that lead in 95% of the bootstrap replicates (the experiment repeated on paper). A dashed sigmoid "
             "is one that the data do not pin down; the findings say why."
         ),
-        findings=tuple(frontier_findings.optimal_group_size(summary)),
+        findings=tuple(frontier_findings.optimal_group_size(result)),
     )
 
 
-def choices(summary: Summary) -> Section:
+def choices(result: SweepResult) -> Section:
     """n*(C) under each rule for the evaluations that count, side by side."""
     rules = {"strict": "record-breaking (strict)", "bucketed": "a new bin (bucketed)", "off": "all (off)"}
-    found = summary["record_choices"]
-    leaders = {rule: {row["compute"]: row["run"] for row in choice["budgets"]} for rule, choice in found.items()}
-    budgets = sorted({compute for runs in leaders.values() for compute in runs})
-    alike = itertools.groupby(budgets, key=lambda compute: [leaders[rule].get(compute) for rule in found])
+    found = result.record_choices
     return Section(
         title="Does it depend on which evaluations are fitted?",
         paragraphs=(
@@ -48,22 +44,22 @@ def choices(summary: Summary) -> Section:
             "that reach a new bin of reward (bucketed) and all of them (off) are the other choices. Picking high "
             "evaluations can move n*, so the best configuration under each choice is shown.",
         ),
-        findings=tuple(frontier_findings.choices(summary)),
+        findings=tuple(frontier_findings.choices(result)),
         table=ReportTable(
-            (f"compute ({unit(summary)})", *(rules[rule] for rule in found)),
-            tuple((_range(list(some)), *best) for best, some in alike),
+            (f"compute ({unit(result)})", *(rules[rule] for rule in found)),
+            tuple((_range(row), *row.runs) for row in choice_rows(found)),
         ),
     )
 
 
-def _range(budgets: Sequence[float]) -> str:
+def _range(row: ChoiceRow) -> str:
     """`2,048 to 2,944`, or the one budget."""
-    return " to ".join(dict.fromkeys((cell(budgets[0]), cell(budgets[-1]))))
+    return " to ".join(dict.fromkeys((cell(row.first), cell(row.last))))
 
 
-def ties(summary: Summary) -> Section:
+def ties(result: SweepResult) -> Section:
     """Leads and ties by the evaluations alone."""
-    by_seed = {row["compute"]: row["best_run"] for row in summary["per_seed"]["budgets"]}
+    by_seed = {row.compute: row.best_run for row in result.per_seed.budgets}
     return Section(
         title="Is the lead real? Ties and seeds",
         paragraphs=(
@@ -71,25 +67,25 @@ def ties(summary: Summary) -> Section:
             "with the best when it lies within one standard error of their difference; the noise of a seed is pooled "
             "over all configurations at that budget.",
         ),
-        findings=tuple(frontier_findings.ties(summary)),
+        findings=tuple(frontier_findings.ties(result)),
         table=ReportTable(
-            (f"compute ({unit(summary)})", "best", "reward", "tied with it", "s.d. of a seed", "best in each seed"),
+            (f"compute ({unit(result)})", "best", "reward", "tied with it", "s.d. of a seed", "best in each seed"),
             tuple(
                 (
-                    row["compute"],
-                    row["best_run"],
-                    row["reward"],
-                    ", ".join(run for run in row["tied_runs"] if run != row["best_run"]) or None,
-                    row["seed_sd"],
-                    "; ".join(by_seed.get(row["compute"], {}).values()) or None,
+                    row.compute,
+                    row.best_run,
+                    row.reward,
+                    ", ".join(row.rivals) or None,
+                    row.seed_sd,
+                    "; ".join(by_seed.get(row.compute, {}).values()) or None,
                 )
-                for row in summary["ties"]["budgets"]
+                for row in result.ties.budgets
             ),
         ),
     )
 
 
-def batches(summary: Summary, figures: Figures) -> Section:
+def batches(result: SweepResult, figures: Figures) -> Section:
     """B_problem and M along the frontier."""
     return Section(
         title="Problems per batch and steps along the frontier",
@@ -100,11 +96,11 @@ def batches(summary: Summary, figures: Figures) -> Section:
         figure=figures["batches"],
         alt="Problems per batch and number of steps of the best configuration against compute",
         how_to_read="Each dot is the best configuration at one evaluated budget, in the colour of its n.",
-        findings=tuple(frontier_findings.batches(summary)),
+        findings=tuple(frontier_findings.batches(result)),
     )
 
 
-def slices_by_problems(summary: Summary, figures: Figures) -> Section:
+def slices_by_problems(result: SweepResult, figures: Figures) -> Section:
     """n*(C) at each B_problem."""
     return Section(
         title="n* when the problems per batch are fixed",
@@ -112,12 +108,12 @@ def slices_by_problems(summary: Summary, figures: Figures) -> Section:
         figure=figures["slices_by_problems"],
         alt="Optimal group size against compute for each number of problems per batch",
         how_to_read="One panel for each B_problem (at most six); a dashed sigmoid is not pinned down by the data.",
-        findings=tuple(frontier_findings.slices(summary, "problems_per_batch")),
-        table=_slices(summary, "problems_per_batch", "B_problem"),
+        findings=tuple(frontier_findings.slices(result, "problems_per_batch")),
+        table=_slices(result, "problems_per_batch", "B_problem"),
     )
 
 
-def slices_by_rollouts(summary: Summary, figures: Figures) -> Section:
+def slices_by_rollouts(result: SweepResult, figures: Figures) -> Section:
     """n*(M) at each number of rollouts per step."""
     return Section(
         title="n* when the rollouts per step are fixed",
@@ -128,30 +124,29 @@ def slices_by_rollouts(summary: Summary, figures: Figures) -> Section:
         figure=figures["slices_by_rollouts"],
         alt="Optimal group size against steps for each number of rollouts per step",
         how_to_read="One panel for each B (at most six); a dashed sigmoid is not pinned down by the data.",
-        findings=tuple(frontier_findings.slices(summary, "rollouts_per_step")),
-        table=_slices(summary, "rollouts_per_step", "B"),
+        findings=tuple(frontier_findings.slices(result, "rollouts_per_step")),
+        table=_slices(result, "rollouts_per_step", "B"),
     )
 
 
-def _slices(summary: Summary, kind: str, symbol: str) -> ReportTable:
-    rows = [part for part in summary["slices"] if part["kind"] == kind and part["budgets"]]
+def _slices(result: SweepResult, kind: str, symbol: str) -> ReportTable:
     return ReportTable(
         (symbol, "configurations", "n* first", "n* last", "saturation", "remark"),
         tuple(
             (
-                part["value"],
-                len(part["runs"]),
-                part["budgets"][0]["group_size"],
-                part["budgets"][-1]["group_size"],
-                part["allocation"]["saturation"] if part["allocation"]["status"] == "ok" else "not established",
-                part["allocation"]["message"] or "ok",
+                part.value,
+                len(part.runs),
+                part.budgets[0].group_size,
+                part.budgets[-1].group_size,
+                part.allocation.saturation if part.allocation.status == "ok" else "not established",
+                part.allocation.message or "ok",
             )
-            for part in rows
+            for part in result.slices_of(kind)
         ),
     )
 
 
-def targets(summary: Summary, figures: Figures) -> Section:
+def targets(result: SweepResult, figures: Figures) -> Section:
     """avg@k, best@k and worst@k."""
     return Section(
         title="Average, best and worst of k",
@@ -166,13 +161,13 @@ def targets(summary: Summary, figures: Figures) -> Section:
             "One panel per target. A dot is the n with the best evaluation at that budget, a grey bar spans the n "
             "that tie with it, and the line is the n on the fitted frontier."
         ),
-        findings=tuple(frontier_findings.targets(summary)),
+        findings=tuple(frontier_findings.targets(result)),
     )
 
 
-def switches(summary: Summary, figures: Figures) -> Section:
+def switches(result: SweepResult, figures: Figures) -> Section:
     """Switch points, in compute and in epochs."""
-    found = frontier_findings.crossings(summary)
+    found = result.frontier.crossings
     return Section(
         title="When to switch",
         paragraphs=(
@@ -186,17 +181,17 @@ def switches(summary: Summary, figures: Figures) -> Section:
             "Filled: the mean of the seeds. Grey bar: where 95% of the bootstrap replicates have the switch. Hollow: "
             "the same switch in one seed alone. Dotted: one epoch."
         ),
-        findings=tuple(frontier_findings.switches(summary)),
+        findings=tuple(frontier_findings.switches(result)),
         table=ReportTable(
             (
-                "lead passes", f"at compute ({unit(summary)})", "95% interval", "replicates", "epochs", "seeds alone",
+                "lead passes", f"at compute ({unit(result)})", "95% interval", "replicates", "epochs", "seeds alone",
                 "lead",
             ),
             tuple(
                 (
-                    f"{s['from_run']} → {s['to_run']}", s["compute"], between(s["interval95"], amount) or None,
-                    None if s["share"] is None else f"{s['share']:.0%}", s["epochs"], _seeds(s["by_seed"]),
-                    _lead(s["beyond_noise"]),
+                    f"{s.row.from_run} → {s.row.to_run}", s.row.compute, between(s.interval95, amount) or None,
+                    None if s.share is None else f"{s.share:.0%}", s.row.epochs, _seeds(s),
+                    _lead(s.beyond_noise),
                 )
                 for s in found
             ),
@@ -204,9 +199,9 @@ def switches(summary: Summary, figures: Figures) -> Section:
     )  # fmt: skip
 
 
-def _seeds(by_seed: dict[str, float | None]) -> str | None:
+def _seeds(switch: SwitchResult) -> str | None:
     """How many seeds show a switch on their own."""
-    return f"{sum(compute is not None for compute in by_seed.values())} of {len(by_seed)}" if by_seed else None
+    return f"{len(switch.seen)} of {len(switch.by_seed)}" if switch.by_seed else None
 
 
 def _lead(beyond_noise: bool | None) -> str:

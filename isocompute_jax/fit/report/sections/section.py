@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +54,7 @@ class Section:
 
 def cell(value: Any) -> str:
     """The text of a table's cell."""
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return EN_DASH
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from isocompute_jax.fit.report.findings import training_findings
 from isocompute_jax.fit.report.sections.section import Figures, Section
-from isocompute_jax.fit.report.wording import Summary
+from isocompute_jax.fit.sweep_results import SweepResult
 
 
-def entropy(summary: Summary, figures: Figures) -> Section:
+def entropy(result: SweepResult, figures: Figures) -> Section:
     """How undecided the policy is."""
     return Section(
         title="Entropy over training",
@@ -15,11 +15,11 @@ def entropy(summary: Summary, figures: Figures) -> Section:
         figure=figures["entropy"],
         alt="Entropy against compute for each configuration",
         how_to_read="One line per configuration, the mean of its seeds.",
-        findings=tuple(training_findings.entropy(summary)),
+        findings=tuple(training_findings.entropy(result)),
     )
 
 
-def solve_rates(summary: Summary, figures: Figures) -> Section:
+def solve_rates(result: SweepResult, figures: Figures) -> Section:
     """Which problems improve."""
     return Section(
         title="Which problems improve",
@@ -30,5 +30,5 @@ def solve_rates(summary: Summary, figures: Figures) -> Section:
         figure=figures["solve_rates"],
         alt="Shares of evaluation problems by solve rate over training",
         how_to_read="One panel per configuration; the height of a band is the share of problems with that solve rate.",
-        findings=tuple(training_findings.solve_rates(summary)),
+        findings=tuple(training_findings.solve_rates(result)),
     )

@@ -16,10 +16,10 @@ import pytest
 from isocompute_jax.fit.laws.analysis import LawAnalysis, analyse_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.findings import law_headline
+from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_sections, law_title
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
-from isocompute_jax.fit.laws.options import LawOptions
 from isocompute_jax.fit.laws.quotes import number, reach, stated
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.read import RunCurve

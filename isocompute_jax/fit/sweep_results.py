@@ -1,0 +1,452 @@
+"""What an analysis of a sweep found, as every reader takes it: summary.json, tables, sentences, pictures, terminal.
+
+The fields are the content of summary.json, in its order (`plain_data` dumps them); numbers and verdicts that follow
+from them are properties, so that a sentence or a picture computes nothing. `conclusions` makes these records.
+Compute is in the unit of the analysis; None, or NaN, is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.asymptote_profiles import Profile
+from isocompute_jax.fit.curves.forms import FormName
+from isocompute_jax.fit.curves.holdout import CurveHoldout
+from isocompute_jax.fit.curves.scalerl import GridFit
+from isocompute_jax.fit.frontier_results import (
+    AllocationLaw,
+    BestN,
+    FrontierResult,
+    OfConfiguration,
+    RecordChoice,
+    SeedAgreement,
+    SliceResult,
+    SwitchesCompared,
+    TargetResult,
+    TiesResult,
+    compared_switches,
+)
+from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.results import Configuration, CurveFit, Recommendation
+
+LARGE_RESIDUAL = 3.0
+"""Residuals of more than so many standard deviations of the noise are pointed out."""
+
+CLEAR_AICC = 10.0
+SOME_AICC = 2.0
+"""A form is clearly better, or better at all, when its AICc is lower by so much (Burnham and Anderson 2002)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Points:
+    """A mean curve's evaluations: `compute` [E], `reward` [E], which were `used` [E], and their errors if weighted."""
+
+    compute: np.ndarray
+    reward: np.ndarray
+    used: np.ndarray
+    stderr: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class FormCriteria:
+    """How well one form fits one curve."""
+
+    aicc: float
+    bic: float
+    sse: float
+    r2: float
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldoutScore:
+    """How well one form predicts the rest of one curve."""
+
+    mean_abs_error: float
+    coverage: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HoldoutResult:
+    """The fitted form's own holdout, and the scores of all forms."""
+
+    own: CurveHoldout = dataclasses.field(metadata=INLINE)
+    forms: Mapping[FormName, HoldoutScore]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CurveResult(OfConfiguration):
+    """One configuration's curve.
+
+    Attributes:
+      configuration: which one.
+      seeds: those that were averaged.
+      fit: the curve.
+      held: parameters whose value was given.
+      bootstrap95: parameter -> percentile interval over the replicates; None without.
+      forms: form -> its fit to the same points.
+      holdout: how the first part predicts the rest; None where that says nothing.
+      grid: by ScaleRL's procedure; None without.
+      profile: how the fit worsens as A is moved; None where that says nothing.
+      points: the evaluations.
+    """
+
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
+    seeds: tuple[int, ...]
+    fit: CurveFit = dataclasses.field(metadata=INLINE)
+    held: tuple[str, ...]
+    bootstrap95: Mapping[str, tuple[float, float]] | None
+    forms: Mapping[FormName, FormCriteria]
+    holdout: HoldoutResult | None
+    grid: GridFit | None
+    profile: Profile | None
+    points: Points
+
+    def identified(self, name: str = "asymptote") -> bool:
+        """Whether the data pin a parameter down."""
+        return self.fit.identified.get(name, False)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether there is an estimate of the noise."""
+        return self.fit.status != "failed" and math.isfinite(self.fit.noise) and self.fit.noise > 0
+
+    @functools.cached_property
+    def residuals(self) -> Points:
+        """The trained evaluations with (reward - curve) / noise in place of the reward."""
+        trained = self.points.compute > 0
+        compute, reward = self.points.compute[trained], self.points.reward[trained]
+        return Points(compute, (reward - self.fit.reward(compute)) / self.fit.noise, self.points.used[trained])
+
+    @property
+    def relative_end(self) -> float | None:
+        """How far the data reach in units of C_mid, where that is identified or held."""
+        midpoint = self.fit.params.get("midpoint")
+        sure = self.identified("midpoint") or "midpoint" in self.held
+        return self.fit.window[1] / midpoint if sure and midpoint else None
+
+
+@dataclasses.dataclass(frozen=True)
+class FormScore:
+    """Sums over curves of a form's AICc and BIC, and means of its holdout over the curves that have one."""
+
+    aicc: float
+    bic: float
+    holdout_mean_abs_error: float | None
+    holdout_coverage: float | None
+    holdout_curves: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SteepnessRow:
+    """One curve under the common asymptote: its B, and the points of its straight line ln F = B ln C."""
+
+    run: str
+    group_size: int
+    steepness: float
+    midpoint: float
+    interval95: tuple[float, float]
+    identified: bool
+    asymptote_within: bool
+    log_compute: np.ndarray
+    log_f: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SteepnessResult:
+    """Curves under one asymptote.
+
+    Attributes:
+      asymptote: the common A.
+      curves: those that could be fitted with it.
+    """
+
+    asymptote: float
+    curves: tuple[SteepnessRow, ...]
+
+    @property
+    def known(self) -> list[SteepnessRow]:
+        """Those whose B is identified, with an interval."""
+        return [row for row in self.curves if row.identified and np.isfinite(row.interval95).all()]
+
+    @property
+    def outside(self) -> list[str]:
+        """Configurations whose own interval of A excludes the common one: their B says nothing."""
+        return [row.run for row in self.curves if not row.asymptote_within]
+
+    @property
+    def comparable(self) -> list[SteepnessRow]:
+        """Those whose B may be compared, from the least steep to the steepest."""
+        return sorted((row for row in self.known if row.asymptote_within), key=lambda row: row.steepness)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the intervals of the least steep and of the steepest are apart."""
+        rows = self.comparable
+        return rows[0].interval95[1] < rows[-1].interval95[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class BootstrapFacts:
+    """How the frontier was resampled."""
+
+    method: str
+    replicates: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AllocationResult:
+    """n*(C), its law, and what follows for the budgets that were asked for."""
+
+    law: AllocationLaw = dataclasses.field(metadata=INLINE)
+    smoothing: int
+    recommendations: tuple[Recommendation, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainingSeries:
+    """Mean over seeds of something that training logs: `compute` [E], `mean` [E]."""
+
+    compute: np.ndarray
+    mean: np.ndarray
+
+    @property
+    def trained(self) -> TrainingSeries:
+        """Without the base model's evaluation, which a logarithmic axis cannot show."""
+        return TrainingSeries(self.compute[self.compute > 0], self.mean[self.compute > 0])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainingResult(OfConfiguration):
+    """name -> series of one configuration: entropy, and shares of problems by solve rate."""
+
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
+    series: Mapping[str, TrainingSeries]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median and range of a number over curves."""
+
+    median: float
+    least: float
+    most: float
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FormChoice:
+    """Which form fits best, by how much AICc it is ahead of the second, and which predicts best (None: unscored)."""
+
+    best: FormName
+    second: FormName
+    ahead: float
+    predicts_best: FormName | None
+    prediction_error: float
+
+    @property
+    def strength(self) -> Literal["clear", "some", "hardly"]:
+        """How much the difference says."""
+        return "clear" if self.ahead > CLEAR_AICC else "some" if self.ahead > SOME_AICC else "hardly"
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldoutTotals:
+    """Predictions of all curves together: evaluations held out, how many lie in their interval, and the misses."""
+
+    num_points: int
+    inside: float
+    mean_abs_error: float
+    bias: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SweepResult:
+    """Everything that was found about a sweep.
+
+    Attributes:
+      options: as given.
+      runs: what was read.
+      warnings: what was left out or looks off.
+      base_model: metric -> mean over every run's evaluation at compute 0.
+      curves: [K] one for each configuration.
+      forms: form -> how well it fits and predicts, over all curves.
+      comparison: steepness under a common asymptote; None where it has no meaning.
+      frontier: who leads where, and how sure that is.
+      bootstrap: how the frontier was resampled; None without.
+      allocation: n*(C) and recommendations.
+      slices: frontiers at fixed B_problem and at fixed B.
+      ties: leads by the evaluations alone.
+      per_seed: each seed alone.
+      record_choices: rule -> the frontier under that choice of evaluations.
+      targets: metric -> its leaders.
+      training: what went on in training.
+    """
+
+    options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)
+    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)
+    warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)
+    base_model: Mapping[str, float]
+    curves: tuple[CurveResult, ...]
+    forms: Mapping[FormName, FormScore]
+    comparison: SteepnessResult | None
+    frontier: FrontierResult
+    bootstrap: BootstrapFacts | None
+    allocation: AllocationResult
+    slices: tuple[SliceResult, ...]
+    ties: TiesResult
+    per_seed: SeedAgreement
+    record_choices: Mapping[str, RecordChoice]
+    targets: Mapping[str, TargetResult]
+    training: tuple[TrainingResult, ...]
+
+    @property
+    def metric(self) -> str:
+        """The column that is optimised."""
+        return self.frontier.metric
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one configuration."""
+        return len(self.curves) > 1
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """[K] n of each configuration; 0 where unknown."""
+        return [curve.group_size for curve in self.curves]
+
+    @property
+    def known_sizes(self) -> bool:
+        """Whether every configuration has a group size."""
+        return all(size > 0 for size in self.group_sizes)
+
+    @property
+    def several_sizes(self) -> bool:
+        """Whether there are several group sizes, all of them known."""
+        return self.known_sizes and len(set(self.group_sizes)) > 1
+
+    @property
+    def several_batches(self) -> bool:
+        """Whether there is more than one B_problem, all of them known."""
+        batches = {curve.problems_per_batch for curve in self.curves}
+        return len(batches) > 1 and 0 not in batches
+
+    @property
+    def fitted(self) -> list[CurveResult]:
+        """The curves whose fit did not fail."""
+        return [curve for curve in self.curves if curve.fit.status != "failed"]
+
+    @property
+    def held_asymptote(self) -> float | None:
+        """The A that every curve was given (--fix holds a parameter of all of them); None where it was fitted."""
+        held = [curve.fit.asymptote for curve in self.fitted if "asymptote" in curve.held]
+        return held[0] if held else None
+
+    @property
+    def asymptote_known(self) -> bool:
+        """Whether any curve's A is identified."""
+        return any(curve.identified() for curve in self.curves)
+
+    @property
+    def last_leader(self) -> tuple[CurveResult, float, float]:
+        """The highest last evaluation: its curve, reward and compute."""
+        ended = [curve for curve in self.curves if len(curve.points.reward)]
+        best = max(ended, key=lambda curve: curve.points.reward[-1])
+        return best, float(best.points.reward[-1]), float(best.points.compute[-1])
+
+    @property
+    def with_noise(self) -> list[CurveResult]:
+        """The curves that give an estimate of the noise."""
+        return [curve for curve in self.curves if curve.has_noise]
+
+    @property
+    def noise(self) -> Spread | None:
+        """Standard deviation of a residual, over the curves that give one."""
+        return _spread([curve.fit.noise for curve in self.with_noise])
+
+    @property
+    def correlation(self) -> Spread | None:
+        """Correlation of neighbouring residuals."""
+        return _spread([curve.fit.correlation for curve in self.with_noise])
+
+    @property
+    def outliers(self) -> list[tuple[CurveResult, float, float]]:
+        """Fitted evaluations far from their curve: the curve, compute, and residual in units of the noise."""
+        found = []
+        for curve in self.with_noise:
+            rest = curve.residuals
+            rows = zip(rest.compute.tolist(), rest.reward.tolist(), rest.used, strict=True)
+            found += [(curve, compute, t) for compute, t, used in rows if used and abs(t) > LARGE_RESIDUAL]
+        return found
+
+    @property
+    def num_not_fitted(self) -> int:
+        """Evaluations that the choice of points left out."""
+        return sum(int(np.count_nonzero(~np.asarray(curve.points.used, bool))) for curve in self.with_noise)
+
+    @property
+    def scored_forms(self) -> dict[FormName, FormScore]:
+        """The forms that have an AICc."""
+        return {name: row for name, row in self.forms.items() if math.isfinite(row.aicc)}
+
+    @property
+    def aicc_above_lowest(self) -> dict[FormName, float]:
+        """How far the AICc of each scored form lies above the lowest."""
+        scored = self.scored_forms
+        least = min(row.aicc for row in scored.values())
+        return {name: row.aicc - least for name, row in scored.items()}
+
+    @property
+    def form_choice(self) -> FormChoice | None:
+        """Which form fits and which predicts best; None unless two can be scored."""
+        scored = self.scored_forms
+        if len(scored) < 2:
+            return None
+        best, second = sorted(scored, key=lambda name: scored[name].aicc)[:2]
+        errors: dict[FormName, float] = {
+            name: row.holdout_mean_abs_error for name, row in scored.items() if row.holdout_mean_abs_error is not None
+        }
+        sure = min(errors, key=lambda name: errors[name]) if errors else None
+        ahead = scored[second].aicc - scored[best].aicc
+        return FormChoice(best, second, ahead, sure, errors[sure] if sure else math.nan)
+
+    @property
+    def holdout_totals(self) -> HoldoutTotals | None:
+        """The holdouts of all curves together; None without any."""
+        found = [curve.holdout.own for curve in self.curves if curve.holdout]
+        if not found:
+            return None
+        count = sum(row.num_points for row in found)
+        return HoldoutTotals(
+            num_points=count,
+            inside=sum(row.coverage * row.num_points for row in found),
+            mean_abs_error=sum(row.mean_abs_error * row.num_points for row in found) / count,
+            bias=sum(row.bias * row.num_points for row in found) / count,
+        )
+
+    @property
+    def choices_compared(self) -> SwitchesCompared:
+        """Whether the switches depend on which evaluations count."""
+        return compared_switches(self.record_choices)
+
+    @property
+    def largest_budgets(self) -> dict[str, BestN]:
+        """Target -> its best at the largest budget that compares configurations."""
+        return {name: rows[-1].best for name, found in self.targets.items() if (rows := found.compared)}
+
+    def slices_of(self, kind: str) -> list[SliceResult]:
+        """The slices of a kind that have budgets."""
+        return [part for part in self.slices if part.kind == kind and part.budgets]
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    known = [value for value in values if math.isfinite(value)]
+    return Spread(statistics.median(known), min(known), max(known), len(known)) if known else None
