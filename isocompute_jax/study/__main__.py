@@ -52,7 +52,9 @@ def main() -> None:
     service = ServiceConfig(endpoints=ENDPOINTS.value, token_file=TOKEN_FILE.value)
     for report in run_study(PRESETS[PRESET.value], root, workers=WORKERS.value or None, service=service):
         print(f"\n{summary_of(report)['flags']['title']}\n")
-        print((report.parent / HEADLINE).read_text(encoding="utf-8"))
+        headline = report.parent / HEADLINE
+        if headline.exists():  # reports of releases before it have none
+            print(headline.read_text(encoding="utf-8"))
         print(f"\nReport: {report}")
 
 

@@ -166,8 +166,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
     runs = root / "runs" / part.name
     inputs = {"study": fingerprint(root / STUDY), **{str(p.relative_to(root)): fingerprint(p) for p in logs(runs)}}
     marker = out / INPUTS
-    written = marker.exists() and (out / outputs.HEADLINE).exists()
-    if written and json.loads(marker.read_text(encoding="utf-8")) == inputs:
+    if marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == inputs:
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report_sections.sections(preset, part, root)
