@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
+    from isocompute_jax.fit.curve_results import CurveResult
+    from isocompute_jax.fit.sweep_results import SweepResult
 
 MOST_LISTED = 3
 """Longer lists are left to the tables."""
@@ -87,27 +88,6 @@ def scale(value: float | None) -> str:
         if factor <= value < 1000 * factor:
             return f"{value / factor:.3g}{letter}"
     return f"{value:z.3g}"
-
-
-def reach(estimate: dict[str, Any], text: Callable[[float | None], str] = figures) -> str:
-    """The interval in words: `0.12 to 0.13`, `above 0.1`, `below 2`, `no bounds`."""
-    low, high = estimate["low"], estimate["high"]
-    low = None if low == 0 and high is None else low
-    if low is None and high is None:
-        return "no bounds"
-    if high is None:
-        return f"above {text(low)}"
-    if low is None or low == 0:
-        return f"below {text(high)}"
-    return f"{text(low)} to {text(high)}"
-
-
-def stated(estimate: dict[str, Any], text: Callable[[float | None], str] = figures) -> str:
-    """`0.126 (95% interval: 0.12 to 0.13)`, or `not identified (95% interval: above 0.1)`."""
-    value = text(estimate["value"]) if estimate["identified"] else "not identified"
-    if estimate["low"] is None and estimate["high"] is None:
-        return f"{value} (no interval)"
-    return f"{value} (95% interval: {reach(estimate, text)})"
 
 
 def between(interval: Sequence[float | None] | None, text: Callable[[float], str] = figures, to: str = " to ") -> str:
