@@ -21,12 +21,14 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 from jax._src import lru_cache  # noqa: E402
 
+import tests.annotations  # noqa: E402
+
 # Not through the environment: the processes that tests start see one device, as a user's would.
 jax.config.update("jax_num_cpu_devices", 8)
 
 # Every call of the numerical rooms is held to its annotations: types, dtypes, and shapes across the arguments.
 CHECKED = ["isocompute_jax.learner", "isocompute_jax.model", "isocompute_jax.sampling"]
-jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+jaxtyping.install_import_hook(CHECKED, f"{tests.annotations.checked.__module__}.checked")
 
 # One example sequence for everybody: a failure seen once is seen again. No deadline: the first call compiles.
 hypothesis.settings.register_profile("isocompute", deadline=None, derandomize=True)

@@ -77,8 +77,8 @@ class Credit:
         """Groups that take part; the others need not be laid out (see `layout`)."""
         return np.asarray(np.any(np.asarray(self.takes_part), axis=1))
 
-    def of(self, rollout: Int[Array, "N R"]) -> Credit:
-        """Credit [N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
+    def of(self, rollout: Int[Array | np.ndarray, "*N R"]) -> Credit:
+        """Credit [*N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
         return jax.tree.map(lambda x: jnp.ravel(x)[rollout], self)
 
 

@@ -26,21 +26,24 @@ class Case:
 
     def __init__(self, seed: int, spread: float):
         rng = np.random.default_rng(seed)
-        self.mask = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
-        self.logprobs = -rng.exponential(1.0, (ROLLOUTS, LENGTH)).astype(np.float32)
+        logprobs = -rng.exponential(1.0, (ROLLOUTS, LENGTH))
+        self.mask = jnp.arange(LENGTH) < jnp.array(LENGTHS)[:, None]
+        self.logprobs = jnp.array(logprobs, jnp.float32)
         self.old, self.sampler, self.reference = (
-            (self.logprobs + spread * rng.normal(size=self.logprobs.shape)).astype(np.float32) for _ in range(3)
+            jnp.array(logprobs.astype(np.float32) + spread * rng.normal(size=logprobs.shape), jnp.float32)
+            for _ in range(3)
         )
-        self.advantages = rng.normal(size=(ROLLOUTS, 1)).astype(np.float32)
+        self.advantages = jnp.array(rng.normal(size=(ROLLOUTS, 1)), jnp.float32)
 
     def check(self, got, rule):
         """`got` [rollouts, tokens] equals rule(lp, old, smp, ref, A, rollout, token) on each trained token."""
         got = np.asarray(got)
         assert got.shape == self.mask.shape
+        arrays = [np.asarray(x) for x in (self.logprobs, self.old, self.sampler, self.reference)]
+        advantages = np.asarray(self.advantages)
         for i in range(ROLLOUTS):
             for t in range(LENGTHS[i]):
-                arrays = (self.logprobs, self.old, self.sampler, self.reference)
-                expected = rule(*(float(x[i, t]) for x in arrays), float(self.advantages[i, 0]), i, t)
+                expected = rule(*(float(x[i, t]) for x in arrays), float(advantages[i, 0]), i, t)
                 assert got[i, t] == pytest.approx(expected, rel=2e-5, abs=1e-6), (i, t)
 
 
@@ -63,7 +66,7 @@ def test_clipped(case, low, high):
     """PPO's clip, and DAPO's clip-higher."""
     ratio = losses.masked_ratio(case.logprobs, case.old, case.mask)
     case.check(ratio, lambda lp, old, smp, ref, a, i, t: math.exp(lp - old))
-    np.testing.assert_array_equal(np.asarray(ratio)[~case.mask], 1.0)
+    np.testing.assert_array_equal(ratio[~case.mask], 1.0)
     got = losses.clipped_loss(ratio, case.advantages, clip_low=low, clip_high=high)
     case.check(got, lambda lp, old, smp, ref, a, i, t: looped_clip(math.exp(lp - old), a, low, high))
 
@@ -73,7 +76,7 @@ def test_clipped_golden():
     ratio, advantages = jnp.array([1.5, 1.5, 0.5, 0.5]), jnp.array([2.0, -2.0, 2.0, -2.0])
     got = losses.clipped_loss(ratio, advantages, clip_low=0.2, clip_high=0.2)
     np.testing.assert_allclose(got, [-2.4, 3.0, -1.0, 1.6], rtol=1e-6)
-    slope = jax.vmap(jax.grad(lambda r, a: losses.clipped_loss(r, a, clip_low=0.2, clip_high=0.2)))(ratio, advantages)
+    slope = jax.grad(lambda r: jnp.sum(losses.clipped_loss(r, advantages, clip_low=0.2, clip_high=0.2)))(ratio)
     np.testing.assert_allclose(slope, [0.0, 2.0, -2.0, 0.0])  # no gradient once the clip binds
     binds = losses.clip_binds(ratio, advantages, clip_low=0.2, clip_high=0.2)
     np.testing.assert_array_equal(binds, [True, False, False, True])
@@ -316,11 +319,13 @@ def test_reinforce_and_the_ratio_have_the_gradient_of_the_reward():
     """On-policy, -A lp and -A rho both have the gradient of -E[A]."""
     rewards = jnp.array([1.0, 0.0, 0.5, 0.0, 2.0])
     exact = jax.grad(lambda theta: -jnp.sum(jax.nn.softmax(theta) * rewards))(THETA)
-    np.testing.assert_allclose(expected_gradient(lambda lp, y: losses.reinforce_loss(lp, rewards[y])), exact, atol=1e-6)
+    np.testing.assert_allclose(
+        expected_gradient(lambda lp, y: losses.reinforce_loss(lp[None], rewards[y][None])[0]), exact, atol=1e-6
+    )
 
     def surrogate(lp, y):
         ratio = losses.masked_ratio(lp[None], jax.lax.stop_gradient(lp)[None], jnp.ones(1, bool))
-        return losses.clipped_loss(ratio, rewards[y], clip_low=0.2, clip_high=0.2)[0]
+        return losses.clipped_loss(ratio, rewards[y][None], clip_low=0.2, clip_high=0.2)[0]
 
     np.testing.assert_allclose(expected_gradient(surrogate), exact, atol=1e-6)
 
@@ -373,11 +378,11 @@ def test_sampler_correction_carries_no_gradient():
 
 MASKED_LOSSES = {
     "clipped": lambda lp, den, mask: losses.clipped_loss(
-        losses.masked_ratio(lp, den, mask), jnp.float32(1.0), clip_low=0.2, clip_high=0.2
+        losses.masked_ratio(lp, den, mask), jnp.ones(1), clip_low=0.2, clip_high=0.2
     ),
     "gspo": lambda lp, den, mask: losses.sequence_ratio(lp, den, mask),
     "cispo": lambda lp, den, mask: losses.cispo_loss(
-        jnp.where(mask, lp, 0.0), losses.masked_ratio(lp, den, mask), jnp.float32(1.0), clip_low=1.0, clip_high=3.0
+        jnp.where(mask, lp, 0.0), losses.masked_ratio(lp, den, mask), jnp.ones(1), clip_low=1.0, clip_high=3.0
     ),
     "correction": lambda lp, den, mask: (
         lp * losses.sampler_correction(lp, den, mask, level="sequence", mode="truncate", low=0.5, high=2.0)
@@ -398,8 +403,8 @@ def test_padding_never_reaches_a_gradient(loss, garbage):
         terms = MASKED_LOSSES[loss](logprobs, denominator, case.mask)
         return jnp.sum(jnp.where(case.mask, terms, 0.0))
 
-    dirty = np.where(case.mask, case.old, garbage).astype(np.float32)
-    clean = np.where(case.mask, case.old, 0.0).astype(np.float32)
+    dirty = jnp.where(case.mask, case.old, garbage)
+    clean = jnp.where(case.mask, case.old, 0.0)
     got = np.asarray(jax.grad(total)(case.logprobs, dirty))
     assert np.all(np.isfinite(got))
     assert not np.any(got[~case.mask])

@@ -130,7 +130,7 @@ def test_the_step_has_the_gradient_of_the_plain_objective():
 def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
     """`completion_logprobs` (one prompt for all of its rollouts, a chunked head) against whole sequences."""
     groups = make_groups()
-    batch = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, learner.layout(groups, WHOLE))
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0] if np.ndim(x) else x), learner.layout(groups, WHOLE))
     config = tiny_config()
     params = random_params(config)
     valid = np.array([[np.arange(LENGTH) < len(c.tokens) for c in group.completions] for group in groups])
@@ -165,8 +165,8 @@ def test_completions_of_one_token():
     """T = 1: nothing is left to extend, and the prompt's last hidden state scores everything."""
     config = tiny_config()
     params = random_params(config)
-    prompt, mask = np.array([[3, 1, 4]]), np.ones((1, 3), bool)
-    tokens = np.arange(12).reshape(1, 12, 1)
+    prompt, mask = jnp.array([[3, 1, 4]]), jnp.ones((1, 3), bool)
+    tokens = jnp.arange(12).reshape(1, 12, 1)
     logprobs, entropies = learner.completion_logprobs(
         config, params, prompt, mask, tokens, temperature=1.0, chunk_tokens=100
     )

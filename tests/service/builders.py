@@ -19,6 +19,7 @@ from isocompute_jax.service.proto.refusal import PUSHBACK
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
 from isocompute_jax.service.server.server_config import ServerConfig
+from isocompute_jax.service.weights.staging import PREFIX
 from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 
 TENSORS = (
@@ -221,3 +222,14 @@ def manifest(file: pathlib.Path, values: Sequence[np.ndarray], **fields) -> pb.U
 
 def manifest_bytes() -> int:
     return sum(tensor.nbytes for tensor in TENSORS)
+
+
+async def serves(engine, client, values, version, group="check") -> None:
+    """The engine has exactly these weights, and samples with their version."""
+    assert tensor_bytes(engine.weights, engine.files[-1]) == file_bytes(values)
+    assert {span.version for done in await client.sample(group_id=group) for span in done.spans} == {version}
+
+
+def staged(directory) -> list[str]:
+    """The files in which a server puts weights together."""
+    return [str(file) for folder in directory.glob(f"{PREFIX}*") for file in folder.iterdir()]

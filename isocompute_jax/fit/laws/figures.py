@@ -16,7 +16,6 @@ from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
-from isocompute_jax.fit.laws.quotes import known
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,
@@ -80,7 +79,7 @@ def slopes(analysis: LawAnalysis) -> Figure | None:
     looks = "-" if law.identified else "--"
     axes.plot(band.model_params, band.k, color=PALETTE(0.25), linewidth=1.8, linestyle=looks)
     for line in result.models:
-        error = 2 * (known(line.free_k_error) or 0.0)
+        error = 2 * line.free_k_error if math.isfinite(line.free_k_error) else 0.0
         axes.errorbar(line.model_params, line.free_k, yerr=error, fmt="o", color=INK, markersize=6, capsize=3)
     for row in result.inter_model:
         k, n = row.predicted_k, row.model_params

@@ -7,8 +7,9 @@ import math
 from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
 from isocompute_jax.fit.laws.model_size_results import Holdout, HoldoutScore, ModelSizeResult
-from isocompute_jax.fit.laws.quotes import count, number, reach, stated
-from isocompute_jax.fit.report.wording import MOST_LISTED, capital
+from isocompute_jax.fit.laws.quotes import reach, stated
+from isocompute_jax.fit.report.wording import MOST_LISTED, capital, scale
+from isocompute_jax.fit.report.wording import figures as number
 
 METHODS = {"squares": "least squares", "huber": "Huber on ln L"}
 
@@ -27,11 +28,11 @@ def slopes(result: ModelSizeResult) -> list[str]:
     if law.identified:
         sentences = [
             f"The slope saturates: k_max is {stated(law.k_max)}, half of it is reached at N0 parameters, N0 = "
-            f"{stated(law.n0, count)}."
+            f"{stated(law.n0, scale)}."
         ]
     else:
         why = law.n0.note or law.k_max.note
-        sentences = [f"k_max is {stated(law.k_max)}; N0 is {stated(law.n0, count)}: {why}."]
+        sentences = [f"k_max is {stated(law.k_max)}; N0 is {stated(law.n0, scale)}: {why}."]
     if law.k_max.value <= 0:
         sentences.append("The reward does not rise with X in these runs.")
     if law.departs:
@@ -53,8 +54,8 @@ def crossings(result: ModelSizeResult) -> list[str]:
     for row in inside[:MOST_LISTED]:
         interval = f", 95% interval {reach(row)}" if row.status == "ok" else f" ({row.message})"
         sentences.append(
-            f"The lines of {count(row.smaller)} and {count(row.larger)} cross at {number(row.x)} "
-            f"{result.resource.unit}{interval}; beyond it {count(row.better_after)} has the lower loss."
+            f"The lines of {scale(row.smaller)} and {scale(row.larger)} cross at {number(row.x)} "
+            f"{result.resource.unit}{interval}; beyond it {scale(row.better_after)} has the lower loss."
         )
     if len(inside) > MOST_LISTED:
         sentences.append(f"{len(inside) - MOST_LISTED} more crossings lie inside the data; the table has them.")
@@ -73,7 +74,7 @@ def transfer(result: ModelSizeResult) -> list[str]:
         k = row.predicted_k
         interval = f", 95% interval {reach(k)}" if math.isfinite(k.low) else ""
         sentences.append(
-            f"From the smaller models the slope of {count(row.model_params)} is predicted as {number(k.value)}"
+            f"From the smaller models the slope of {scale(row.model_params)} is predicted as {number(k.value)}"
             f"{interval}; its own evaluations give {number(row.measured_k)}. With its level from its first "
             f"{row.num_fitted} evaluations, the others are predicted within {row.reward_error:.2g} in reward on "
             f"average; {_yardstick(row)}."
@@ -109,7 +110,7 @@ def data_reuse(result: ModelSizeResult) -> list[str]:
 
 def _equal_data(result: ModelSizeResult) -> list[str]:
     return [
-        f"{count(least.model_params)} at equal X: loss {most.loss:.3g} with {most.tau:.3g} epochs, {least.loss:.3g} "
+        f"{scale(least.model_params)} at equal X: loss {most.loss:.3g} with {most.tau:.3g} epochs, {least.loss:.3g} "
         f"with {least.tau:.3g}."
         for least, most in result.reuse_ends[:MOST_LISTED]
     ]
@@ -140,6 +141,6 @@ def allocation(result: ChinchillaResult) -> list[str]:
         last = path[-1]
         sentences.append(
             f"By {METHODS[fit.method]} the compute-optimal N grows as C to the power {stated(fit.exponent)}. "
-            f"With {last.flops:.3g} FLOPs it is {count(last.model_params)}, on {count(last.tokens)} tokens."
+            f"With {last.flops:.3g} FLOPs it is {scale(last.model_params)}, on {scale(last.tokens)} tokens."
         )
     return sentences or ["The compute-optimal allocation is not identified."]

@@ -8,9 +8,11 @@ from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit, Chinchilla
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
-from isocompute_jax.fit.laws.quotes import NOT_IDENTIFIED, count, known, number, reach
+from isocompute_jax.fit.laws.quotes import NOT_IDENTIFIED, reach
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.report.sections import Figures, Html, ReportTable, Section
+from isocompute_jax.fit.report.wording import figures as number
+from isocompute_jax.fit.report.wording import scale
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
@@ -59,8 +61,8 @@ def _lines(result: ModelSizeResult, figures: Figures) -> Section:
             ("models", "cross at X", "95% interval", "inside both data", "better beyond", "remark"),
             tuple(
                 (
-                    f"{count(row.smaller)}, {count(row.larger)}", number(row.x), reach(row),
-                    row.inside, count(row.better_after), row.message or "ok",
+                    f"{scale(row.smaller)}, {scale(row.larger)}", number(row.x), reach(row),
+                    row.inside, scale(row.better_after), row.message or "ok",
                 )
                 for row in result.crossovers
             ),
@@ -70,7 +72,7 @@ def _lines(result: ModelSizeResult, figures: Figures) -> Section:
 
 def _slopes(result: ModelSizeResult, figures: Figures) -> Section:
     predicted = [
-        (f"{count(row.model_params)} (predicted)", None, known(row.k.value), None, reach(row.k), None)
+        (f"{scale(row.model_params)} (predicted)", None, row.k.value, None, reach(row.k), None)
         for row in result.predictions
     ]
     return Section(
@@ -94,12 +96,12 @@ def _slopes(result: ModelSizeResult, figures: Figures) -> Section:
             ("model", "points", "k (law)", "k (own line)", "± / interval", "E"),
             tuple(
                 (
-                    count(line.model_params),
+                    scale(line.model_params),
                     line.num_points,
-                    known(line.k),
-                    known(line.free_k),
-                    known(line.free_k_error),
-                    known(line.intercept),
+                    line.k,
+                    line.free_k,
+                    line.free_k_error,
+                    line.intercept,
                 )
                 for line in result.models
             )
@@ -126,8 +128,8 @@ def _transfer(result: ModelSizeResult, figures: Figures, anchors: int) -> Sectio
             ("predicted", "model", "fitted", "scored", "error in ln L", "error in reward", "error of no change"),
             tuple(
                 (
-                    kind, count(row.model_params), row.num_fitted, row.num_scored, known(row.log_loss_error),
-                    known(row.reward_error), known(row.unchanged_error),
+                    kind, scale(row.model_params), row.num_fitted, row.num_scored, row.log_loss_error,
+                    row.reward_error, row.unchanged_error,
                 )
                 for kind, row in rows
             ),
@@ -147,8 +149,8 @@ def _reuse(result: ModelSizeResult) -> Section:
             ("model", "problems D", "tau", "loss", "± (runs)", "runs"),
             tuple(
                 (
-                    count(row.model_params), int(row.problem_set_size), known(row.tau), known(row.loss),
-                    known(row.error), row.num_runs,
+                    scale(row.model_params), int(row.problem_set_size), row.tau, row.loss,
+                    row.error, row.num_runs,
                 )
                 for row in result.equal_data
             ),
@@ -210,9 +212,9 @@ def _optimal(result: ChinchillaResult, figures: Figures) -> Section:
             ("fit", "C (FLOPs)", "N*", "95% interval", "D* (tokens)", "loss"),
             tuple(
                 (
-                    METHODS[row.method], number(row.flops), count(row.model_params),
-                    f"{count(row.model_params_low)} to {count(row.model_params_high)}", count(row.tokens),
-                    known(row.loss),
+                    METHODS[row.method], number(row.flops), scale(row.model_params),
+                    f"{scale(row.model_params_low)} to {scale(row.model_params_high)}", scale(row.tokens),
+                    row.loss,
                 )
                 for row in rows
             ),

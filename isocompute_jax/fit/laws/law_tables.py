@@ -11,11 +11,12 @@ from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
 from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.laws.law_sections import estimates
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
-from isocompute_jax.fit.laws.quotes import count, number, reach, value_of
+from isocompute_jax.fit.laws.quotes import reach, value_of
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.report.csv_tables import csv_text
-from isocompute_jax.fit.report.wording import aligned, wrapped
+from isocompute_jax.fit.report.wording import aligned, scale, wrapped
+from isocompute_jax.fit.report.wording import figures as number
 
 
 def law_table(analysis: LawAnalysis) -> str:
@@ -32,12 +33,12 @@ def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
         (name, value_of(found, text), text(error) if found.identified else "-", reach(found, text))
         for name, found, error, text in (
             ("k_max", law.k_max, law.k_max_error, number),
-            ("N0", law.n0, law.n0_error, count),
+            ("N0", law.n0, law.n0_error, scale),
         )
     ]
     rows = [
         (
-            count(line.model_params), str(line.num_runs), str(line.num_points), number(line.k), number(line.free_k),
+            scale(line.model_params), str(line.num_runs), str(line.num_points), number(line.k), number(line.free_k),
             number(line.free_k_error), number(line.intercept),
         )
         for line in result.models

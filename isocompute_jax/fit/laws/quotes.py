@@ -7,32 +7,17 @@ from collections.abc import Callable
 
 from isocompute_jax.fit.laws.model_size_results import Crossover
 from isocompute_jax.fit.laws.results import Estimate
-from isocompute_jax.fit.report import wording
+from isocompute_jax.fit.report.wording import figures
 
 NOT_IDENTIFIED = "not identified"
 
 
-def known(value: float) -> float | None:
-    """The number; None where there is none."""
-    return value if math.isfinite(value) else None
-
-
-def number(value: float) -> str:
-    """A number in three figures; a dash where there is none."""
-    return wording.figures(known(value))
-
-
-def count(value: float) -> str:
-    """A count in three figures, `500M` or `1.5B`; a dash where there is none."""
-    return wording.scale(known(value))
-
-
-def value_of(estimate: Estimate, text: Callable[[float], str] = number) -> str:
+def value_of(estimate: Estimate, text: Callable[[float], str] = figures) -> str:
     """The value where it is identified."""
     return text(estimate.value) if estimate.identified else NOT_IDENTIFIED
 
 
-def reach(found: Estimate | Crossover, text: Callable[[float], str] = number) -> str:
+def reach(found: Estimate | Crossover, text: Callable[[float], str] = figures) -> str:
     """The interval in words: `0.12 to 0.13`, `above 0.1`, `below 2`, `no bounds`."""
     low, high = math.isfinite(found.low), math.isfinite(found.high)
     if not high:
@@ -40,7 +25,7 @@ def reach(found: Estimate | Crossover, text: Callable[[float], str] = number) ->
     return f"{text(found.low)} to {text(found.high)}" if low and found.low != 0 else f"below {text(found.high)}"
 
 
-def stated(estimate: Estimate, text: Callable[[float], str] = number) -> str:
+def stated(estimate: Estimate, text: Callable[[float], str] = figures) -> str:
     """`0.126 (95% interval: 0.12 to 0.13)`, or `not identified (95% interval: above 0.1)`."""
     if not (math.isfinite(estimate.low) or math.isfinite(estimate.high)):
         return f"{value_of(estimate, text)} (no interval)"

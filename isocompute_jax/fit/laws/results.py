@@ -1,8 +1,4 @@
-"""What the results of both laws have in common.
-
-Results are small frozen records. summary.json has their fields, in their order and under their names, but for those
-that are `internal`.
-"""
+"""What the results of both laws have in common."""
 
 from __future__ import annotations
 

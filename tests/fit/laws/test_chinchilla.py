@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -78,7 +80,7 @@ def test_the_optimum_is_where_a_search_finds_it():
         def loss(log_n, flops=flops):
             return law(TRUTH, np.exp(log_n), flops / (6 * np.exp(log_n)))
 
-        found = scipy.optimize.minimize_scalar(loss, bounds=(10, 40), method="bounded", options={"xatol": 1e-10})
+        found: Any = scipy.optimize.minimize_scalar(loss, bounds=(10, 40), method="bounded", options={"xatol": 1e-10})
         n, d = compute_optimal(TRUTH, flops)
         assert n == pytest.approx(np.exp(found.x), rel=1e-5) and 6 * n * d == pytest.approx(flops)
     one, ten = (compute_optimal(TRUTH, c)[0] for c in (1e20, 1e21))

@@ -20,7 +20,7 @@ from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_sections, law_title
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
-from isocompute_jax.fit.laws.quotes import number, reach, stated
+from isocompute_jax.fit.laws.quotes import reach, stated
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import scale
@@ -315,7 +315,7 @@ def test_bad_options_name_the_flag(change, flag):
 
 def test_numbers_in_words():
     assert [scale(v) for v in (None, 500, 5e8, 1.5e9, 2.1e19)] == ["-", "500", "500M", "1.5B", "2.1e+19"]
-    assert [number(v) for v in (math.nan, math.inf, 2.0)] == ["-", "-", "2"]
+    assert [scale(v) for v in (math.nan, math.inf)] == ["-", "-"]
     closed = Estimate(2.0, 1.0, 3.0, True, "")
     assert stated(closed) == "2 (95% interval: 1 to 3)"
     unknown = dataclasses.replace(closed, identified=False)
