@@ -63,7 +63,7 @@ class MetricAnalysis:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrontierSlice:
-    """The frontier of some of the configurations (docs/method.md).
+    """The frontier of some of the configurations (IsoCompute Playbook, arXiv 2603.12151; docs/method.md).
 
     Attributes:
       kind: what its members share: `problems_per_batch` (n against M) or `rollouts_per_step` (n against B_problem).
@@ -89,7 +89,7 @@ class Stages:
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
     ) -> MetricAnalysis:
-        """Average seeds, pick the points that count, fit, take the envelope, compare."""
+        """Average seeds, pick the points that count, fit, take the envelope, compare (arXiv 2603.12151)."""
         averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
         curves = tuple(curve for curve in averaged if curve is not None)
         rule = functools.partial(self._points, records=records or self.options.records)
