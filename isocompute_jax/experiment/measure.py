@@ -7,20 +7,13 @@ import math
 
 import numpy as np
 
-from isocompute_jax.experiment import agreement, journal
+from isocompute_jax.experiment import agreement, run_log
 from isocompute_jax.experiment.build import Parts, shape_of
 from isocompute_jax.experiment.evaluate import evaluate_set
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.rollouts import sample
+from isocompute_jax.experiment.send_weights import send_weights
 from isocompute_jax.records import run_files
-
-
-def serve(parts: Parts, state: LoopState) -> LoopState:
-    """Gives the sampler the current weights unless it has them."""
-    if state.served == state.step:
-        return state
-    parts.sampler.update_weights(state.learner.params, version=state.step)
-    return dataclasses.replace(state, served=state.step)
 
 
 def check_if_due(parts: Parts, state: LoopState) -> LoopState:
@@ -41,7 +34,7 @@ def check(parts: Parts, state: LoopState) -> LoopState:
     state, found, rollouts, tokens = _compare(parts, state)
     if math.isfinite(found.mean):
         state = dataclasses.replace(state, ledger=state.ledger.charge_evaluation(rollouts, tokens))
-        state = journal.append(parts, state, run_files.AGREEMENT, found.columns())
+        state = run_log.append(parts, state, run_files.AGREEMENT, found.columns())
     agreement.judge(found, parts.config.agreement, step=state.step)
     return dataclasses.replace(state, checked=state.step)
 
@@ -60,7 +53,7 @@ def check_restart(parts: Parts, state: LoopState) -> LoopState:
 def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agreement, int, int]:
     """The state, what was found, and how many rollouts and tokens that took."""
     config, inputs = parts.config, parts.inputs
-    state = serve(parts, state)
+    state = send_weights(parts, state)
     requests = agreement.probes(inputs.problems, inputs.tokenizer, config, step=state.step)
     groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
     shape = shape_of(config, len(groups), config.agreement.samples, inputs.mesh)
@@ -78,7 +71,7 @@ def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
 def evaluate(parts: Parts, state: LoopState) -> LoopState:
     """Evaluates every named set with the current weights, then logs one line for each."""
     config, inputs = parts.config, parts.inputs
-    state = serve(parts, state)
+    state = send_weights(parts, state)
     results = [
         evaluate_set(name, problems, config=config, step=state.step, sampler=parts.sampler, tokenizer=inputs.tokenizer)
         for name, problems in inputs.evaluation_sets.items()
@@ -87,5 +80,5 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
         ledger = state.ledger.charge_evaluation(columns["problems"] * columns["samples"], tokens)
         epochs = ledger.compute / (config.group_size * len(inputs.problems))
         state = dataclasses.replace(state, ledger=ledger)
-        state = journal.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
+        state = run_log.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
     return dataclasses.replace(state, evaluated=state.step)

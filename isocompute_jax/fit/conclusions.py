@@ -11,6 +11,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.analysis import Analysis
+from isocompute_jax.fit.curve_results import (
+    CurveResult,
+    FormCriteria,
+    FormScore,
+    HoldoutResult,
+    HoldoutScore,
+    Points,
+    SteepnessResult,
+    SteepnessRow,
+)
 from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout
 from isocompute_jax.fit.curves.seeds import average_seeds
@@ -36,14 +46,6 @@ from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, uncontested
 from isocompute_jax.fit.sweep_results import (
     AllocationResult,
     BootstrapFacts,
-    CurveResult,
-    FormCriteria,
-    FormScore,
-    HoldoutResult,
-    HoldoutScore,
-    Points,
-    SteepnessResult,
-    SteepnessRow,
     SweepResult,
     TrainingResult,
     TrainingSeries,

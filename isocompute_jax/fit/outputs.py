@@ -59,7 +59,7 @@ def analyse(
       options: inputs, curves, frontier; None for the defaults.
       before: further sections of the report, before the analysis.
       after: further sections, after it.
-      progress: show how reading goes on.
+      progress: show how far reading is.
 
     Raises:
       InputError: nothing usable was found, or `out_dir` is not a directory.

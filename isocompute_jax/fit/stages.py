@@ -63,7 +63,7 @@ class MetricAnalysis:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrontierSlice:
-    """The frontier of some of the configurations (REFERENCE section 4, stage 6).
+    """The frontier of some of the configurations (docs/method.md).
 
     Attributes:
       kind: what its members share: `problems_per_batch` (n against M) or `rollouts_per_step` (n against B_problem).
@@ -89,7 +89,7 @@ class Stages:
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
     ) -> MetricAnalysis:
-        """Average seeds, pick the points that count, fit, take the envelope, compare (REFERENCE section 4, 1-3)."""
+        """Average seeds, pick the points that count, fit, take the envelope, compare."""
         averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
         curves = tuple(curve for curve in averaged if curve is not None)
         rule = functools.partial(self._points, records=records or self.options.records)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import build, journal, measure
+from isocompute_jax.experiment import build, checkpoints, measure
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
 from isocompute_jax.experiment.loop_state import LoopState
@@ -57,7 +57,7 @@ class Started:
         self.state = dataclasses.replace(self.state, learner=learner, ledger=ledger)
 
     def save(self) -> None:
-        journal.save(self.parts, self.state)
+        checkpoints.save(self.parts, self.state)
 
     def lines(self) -> list[dict]:
         return run_files.read_lines(self.parts.path / run_files.AGREEMENT)
@@ -75,7 +75,7 @@ def start(config, tmp_path):
         parts, first = build.build(
             changed, build.read_inputs(changed), tmp_path, make_sampler=Makes(cls), interrupted=lambda: False
         )
-        return Started(parts, journal.resume(parts, first))
+        return Started(parts, checkpoints.resume(parts, first))
 
     return start
 

@@ -186,7 +186,7 @@ class Description(NamedTuple):
         return reasons
 
     def _last_compute(self) -> float:
-        """Compute of the last point that was fitted; the window may go on after it."""
+        """Compute of the last point that was fitted; the window may extend beyond it."""
         count = np.count_nonzero(self.problem.root_weight[self.row])
         return float(self.prepared.reference[self.row] * np.exp(self.problem.x[self.row][count - 1]))
 

@@ -13,7 +13,7 @@ EDGE_TOLERANCE = 1e-9
 
 
 def record_breaking(reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
-    """[P] bool: the points of a run that count (REFERENCE section 4, stage 1).
+    """[P] bool: the points of a run that count (IsoCompute, arXiv 2603.12151).
 
     A point counts when its reward exceeds every earlier one (`strict`), or when its bin of width `bin_width` lies above
     every earlier bin (`bucketed`; width 0 is `strict`); `off` keeps all points.

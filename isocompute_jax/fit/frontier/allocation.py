@@ -56,7 +56,7 @@ def fit_allocation(
     replicates: np.ndarray | None = None,
     largest: float = math.inf,
 ) -> AllocationFit:
-    """Fits log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b (REFERENCE section 4, stage 5).
+    """Fits log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b (IsoCompute, arXiv 2603.12151).
 
     Args:
       compute: [P] rollouts (or steps), > 0, increasing.

@@ -31,7 +31,7 @@ def frontier(
     *,
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Frontier:
-    """The best configuration at each compute, every curve used only inside its window (REFERENCE section 4, stage 3).
+    """The best configuration at each compute, every curve used only inside its window (docs/method.md).
 
     Windows that end within `SAME_COMPUTE` of each other are cut to the first of these ends, and likewise at the
     beginning: runs of one budget never stop at exactly the same compute, and the last to stop has not thereby won.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
+    from isocompute_jax.fit.curve_results import CurveResult
+    from isocompute_jax.fit.sweep_results import SweepResult
 
 MOST_LISTED = 3
 """Longer lists are left to the tables."""

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from isocompute_jax.fit.curve_results import CurveResult
 from isocompute_jax.fit.report.figures import by_configuration
 from isocompute_jax.fit.report.figures.style import (
     DOTTED,
@@ -25,7 +26,7 @@ from isocompute_jax.fit.report.figures.style import (
     picked,
 )
 from isocompute_jax.fit.report.wording import amount, shortened
-from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
+from isocompute_jax.fit.sweep_results import SweepResult
 
 MOST_HOLDOUTS = 6
 MOST_STACKED = 3

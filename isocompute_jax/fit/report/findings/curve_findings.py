@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from isocompute_jax.fit.curve_results import CurveResult, Spread, SteepnessRow
 from isocompute_jax.fit.report.wording import amount, between, capital, figures, shortlist, spent
-from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL, CurveResult, Spread, SteepnessRow, SweepResult
+from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL, SweepResult
 
 STRENGTHS = {"clear": "clearly the lowest", "some": "the lowest", "hardly": "the lowest, but hardly so"}
 

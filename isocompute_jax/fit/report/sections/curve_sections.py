@@ -6,11 +6,12 @@ import html
 import re
 from collections.abc import Sequence
 
+from isocompute_jax.fit.curve_results import CurveResult
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS
 from isocompute_jax.fit.report.findings import curve_findings
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section
 from isocompute_jax.fit.report.wording import between, parameter
-from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
+from isocompute_jax.fit.sweep_results import SweepResult
 
 MEANINGS = {
     "floor": "R0 is the level that it starts from",

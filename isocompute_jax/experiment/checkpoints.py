@@ -1,12 +1,10 @@
-"""What a run writes as it goes: lines in its logs, and checkpoints."""
+"""How a killed run resumes: what its checkpoints hold, how it is restored, and how a run is finished."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,36 +12,10 @@ import jax.numpy as jnp
 from isocompute_jax import model
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
+from isocompute_jax.experiment.run_log import Diverged
 from isocompute_jax.records import run_files
-from isocompute_jax.records.errors import RunError
 
 LOG = logging.getLogger(__name__)
-
-
-class Diverged(RunError):
-    """Numbers are no longer finite: what would be checkpointed is worthless."""
-
-    def __init__(self, parts: Parts, state: LoopState, what: str):
-        super().__init__(
-            f"{parts.path}: {what} not finite at step {state.step}: the learning rate is probably too high. The last "
-            "checkpoint is kept"
-        )
-
-
-def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
-    """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
-
-    Raises:
-      Diverged: a number is not finite.
-    """
-    broken = [key for key, value in columns.items() if isinstance(value, float) and not math.isfinite(value)]
-    if broken:
-        raise Diverged(parts, state, ", ".join(broken))
-    now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
-    devices = 1 if parts.inputs.mesh is None else len(jax.devices())
-    ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
-    run_files.append_line(parts.path / name, {**ledger.columns(), **columns})
-    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn)
 
 
 def resume(parts: Parts, state: LoopState) -> LoopState:

@@ -1,0 +1,41 @@
+"""The lines that a run appends to its logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import jax
+
+from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.loop_state import LoopState
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import RunError
+
+
+class Diverged(RunError):
+    """Numbers are no longer finite: what would be checkpointed is worthless."""
+
+    def __init__(self, parts: Parts, state: LoopState, what: str):
+        super().__init__(
+            f"{parts.path}: {what} not finite at step {state.step}: the learning rate is probably too high. The last "
+            "checkpoint is kept"
+        )
+
+
+def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
+    """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
+
+    Raises:
+      Diverged: a number is not finite.
+    """
+    broken = [key for key, value in columns.items() if isinstance(value, float) and not math.isfinite(value)]
+    if broken:
+        raise Diverged(parts, state, ", ".join(broken))
+    now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
+    devices = 1 if parts.inputs.mesh is None else len(jax.devices())
+    ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
+    run_files.append_line(parts.path / name, {**ledger.columns(), **columns})
+    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn)
