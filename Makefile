@@ -4,8 +4,8 @@ WORKERS ?= 2
 PRESET ?= quick
 ARGS ?=
 
-NUMERICAL := tests/learner tests/model tests/sampling tests/fit/test_curves.py tests/fit/test_solver.py \
-  tests/experiment/test_agreement.py tests/experiment/test_loop.py
+NUMERICAL := tests/learner tests/model tests/sampling tests/fit/curves \
+  tests/experiment/test_agreement.py tests/experiment/test_asynchronous.py
 
 VENV := .venv
 RUN := $(VENV)/bin/python

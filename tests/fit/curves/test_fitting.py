@@ -9,7 +9,7 @@ import scipy.optimize
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.curves.forms import FORMS, expsat, hill, logistic, power
+from isocompute_jax.fit.curves.forms import FORMS, FormName, expsat, hill, logistic, power
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.records.errors import InputError
 
@@ -38,7 +38,7 @@ def test_reward_just_below_an_edge_belongs_above_it():
     assert record_breaking(np.array([0.25, 0.3 - 1e-6]), records="bucketed", bin_width=0.1).tolist() == [True, False]
 
 
-TRUTHS = {
+TRUTHS: dict[FormName, list[tuple[float, ...]]] = {
     "hill": [(0.2, 0.4, 1e5, 1.0), (0.05, 0.93, 3e4, 0.7), (0.0, 0.61, 5e5, 2.2), (0.3, 0.97, 2e5, 1.3)],
     "logistic": [(0.1, 0.7, 1e5, 2e-5), (0.0, 0.5, 4e5, 1e-5), (0.02, 0.9, 2e4, 1e-4)],
     "expsat": [(0.1, 0.7, 1e-5), (0.0, 0.93, 1e-4), (0.3, 0.5, 3e-6)],
@@ -123,9 +123,9 @@ def test_flat_short_and_unfinished_curves_say_so():
 
 
 def test_the_callers_precision_is_left_alone():
-    before = jax.config.jax_enable_x64
+    before = jax.config.read("jax_enable_x64")
     fit_curves([np.geomspace(1e3, 1e5, 8)], [np.linspace(0.1, 0.5, 8)])
-    assert jax.config.jax_enable_x64 == before
+    assert jax.config.read("jax_enable_x64") == before
     assert jax.numpy.asarray(1.0).dtype == (np.float64 if before else np.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
@@ -30,7 +31,7 @@ def test_whitening_is_generalised_least_squares(rho):
     residual, weight = rng.normal(size=14), rng.uniform(0.5, 2.0, 14)
     padded = np.concatenate([weight, np.zeros(3)])
     with jax.enable_x64(True):
-        white = np.asarray(whiten(np.concatenate([residual, np.full(3, 7.0)]), padded, rho))
+        white = np.asarray(whiten(jnp.array([*residual, 7.0, 7.0, 7.0]), jnp.array(padded), rho))
     scaled = weight * residual
     dense = scaled @ np.linalg.solve(correlation_matrix(rho, 14), scaled) * (1 - rho**2)
     assert np.sum(white**2) == pytest.approx(dense, rel=1e-12)
@@ -81,7 +82,7 @@ def test_bounded_levels_are_the_minimum_of_a_convex_problem(ordered):
         problem = one_problem(y, levels=(*lows, *highs))
         with jax.enable_x64(True):
             row = CurveBatch(*(a[0] for a in problem))
-            low, high, residual = (np.asarray(a) for a in project(row, share, ordered=ordered))
+            low, high, residual = (np.asarray(a) for a in project(row, jnp.array(share), ordered=ordered))
         assert lows[0] <= low <= lows[1] and highs[0] <= high <= highs[1]
         np.testing.assert_allclose(residual, y - low - (high - low) * share, atol=1e-14)
         theirs = scipy.optimize.minimize(

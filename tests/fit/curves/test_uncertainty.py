@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -111,7 +113,7 @@ def profile_ends(reward: np.ndarray, which: int) -> tuple[float, float]:
     def residuals(p: np.ndarray) -> np.ndarray:
         return p[0] + (p[1] - p[0]) / (1 + np.exp(np.exp(p[3]) * (p[2] - x))) - reward
 
-    tight = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
+    tight: dict[str, Any] = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
     start = np.array([0.1, 0.7, np.log(5e4), np.log(1.2)])
     best = scipy.optimize.least_squares(residuals, start, bounds=(lower, upper), **tight)
     variance, level = 2 * best.cost / 16, scipy.stats.t.ppf(0.975, 16)
