@@ -13,6 +13,7 @@ from typing import Any
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
@@ -155,14 +156,15 @@ def microbatch_of(batch: TokenBatch, index: Array, mesh: Mesh | None) -> TokenBa
     """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
 
     def cut(x: Array) -> Array:
+        if x.ndim == 0:  # how many there are
+            return jnp.ones_like(x)
         part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
         if mesh is None:
             return part
         axes = ("batch", *[None] * (part.ndim - 1))
         return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
 
-    arrays = dataclasses.replace(batch, num_microbatches=None)
-    return dataclasses.replace(jax.tree.map(cut, arrays), num_microbatches=np.int32(1))
+    return jax.tree.map(cut, batch)
 
 
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
