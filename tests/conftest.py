@@ -9,7 +9,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 # Through the environment, so that the processes that tests start share them. Set JAX_PLATFORMS to test an accelerator.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # small programs are most of them
 # Most of the tests' time is LLVM's. `make test-avx2` sets other flags, and so tests what a user's XLA compiles.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that needs the network is a mistake
