@@ -104,6 +104,7 @@ def test_a_seed_of_today_is_pooled_with_the_old_ones():
     assert len({repr(sorted(curve.identity.items())) for curve in curves}) == 3
 
 
+@pytest.mark.slow
 def test_its_runs_are_fitted_seeds_together():
     outputs.analyse(["sweep"], "again")
     with open("fit/fits.csv") as old, open("again/fits.csv") as new:

@@ -19,6 +19,8 @@ from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
 from isocompute_jax.sweeps.executor import SweepResult, open_state
 
+pytestmark = pytest.mark.slow  # CI's smoke study walks the same stages, and `make test-slow` runs these
+
 MICRO = dataclasses.replace(
     SMOKE,
     num_problems=96,

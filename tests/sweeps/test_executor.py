@@ -54,6 +54,7 @@ def log_lines(run: pathlib.Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key not in run_files.WALL_CLOCK_KEYS} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)  # the sweep's own cache, which is empty
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
@@ -87,7 +88,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
         executor.run_sweep(other, tmp_path)
 
 
-def test_interrupted_sweep_leaves_no_process_and_goes_on(base, tmp_path, monkeypatch):
+def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)  # small programs too
     config = dataclasses.replace(base, max_compute=32 * 200)
     file = tmp_path / "config.py"

@@ -44,6 +44,7 @@ def test_scores_by_hand():
     assert found["hill"].coverage == 0.0
 
 
+@pytest.mark.slow
 def test_the_standard_error_of_a_prediction_is_its_spread_over_repetitions():
     rng = np.random.default_rng(3)
     at = np.array([2e4, 1e6, 4e6])

@@ -54,6 +54,7 @@ def test_one_curve_or_another_form_has_nothing_to_compare():
     assert compare_steepness(*DATA, fit_curves(*DATA, options=other), use=USE, options=other) is None
 
 
+@pytest.mark.slow
 def test_the_grid_procedure_finds_a_truth_on_its_grid_and_is_never_better_than_the_fit():
     rng = np.random.default_rng(0)
     noisy = [reward + rng.normal(0, 0.01, 20) for reward in REWARDS]

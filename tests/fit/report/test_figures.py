@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -47,6 +48,7 @@ def possible(summary) -> set[str]:
     return {name for name, draw in DRAWINGS.items() if draw(summary) is not None}
 
 
+@pytest.mark.slow
 def test_rich_data_have_every_picture_as_svg_and_png():
     drawn = pictures()
     assert set(drawn) == set(DRAWINGS)
