@@ -5,7 +5,8 @@ PRESET ?= quick
 ARGS ?=
 
 NUMERICAL := tests/learner tests/model tests/sampling tests/fit/curves \
-  tests/experiment/test_agreement.py tests/experiment/test_asynchronous.py
+  tests/experiment/test_agreement.py \
+  tests/experiment/test_asynchronous.py::test_phases_are_k_updates_on_what_one_set_of_weights_sampled
 
 VENV := .venv
 RUN := $(VENV)/bin/python
