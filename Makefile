@@ -54,18 +54,19 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
+# Here and below nothing is set aside: programs are compiled as a user's are (tests/conftest.py says what `test` sets).
 test-slow: $(DEV) ## the tests that take minutes each
-	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
 # Sums come out in another order on other machines: what only holds on this one shows here.
 test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
 	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) $(ARGS)
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
-	$(RUN) -m pytest -m vllm tests/vllm $(ARGS)
+	XLA_FLAGS= $(RUN) -m pytest -m vllm tests/vllm $(ARGS)
 
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
-	$(RUN) -m pytest -m "faults and not vllm" tests/faults $(ARGS)
+	XLA_FLAGS= $(RUN) -m pytest -m "faults and not vllm" tests/faults $(ARGS)
 
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .

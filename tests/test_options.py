@@ -168,7 +168,7 @@ def test_help_lists_the_flags_of_the_main_that_asked_for_them(tmp_path: pathlib.
         "define_flags(Config)\n"
         "app.run(lambda _: None)\n"
     )
-    done = subprocess.run([sys.executable, tmp_path / "main.py", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, tmp_path / "main.py", "--help"], capture_output=True, text=True, timeout=300)
     assert "--port: Where it listens." in done.stdout and "default: '7'" in done.stdout
 
 

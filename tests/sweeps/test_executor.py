@@ -104,7 +104,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeyp
     with process:
         wait_for((root / "logs" / "seed=1.log").exists, 300)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert processes_of(root) == []
     # While one trains and the other waits.
