@@ -78,6 +78,7 @@ def test_a_run_of_today_is_a_replicate_of_the_old_ones(tmp_path):
     assert identity_of(ours) == identity_of(theirs)
 
 
+@pytest.mark.slow
 def test_a_sweep_resumes_and_leaves_finished_runs_alone():
     runs = grid(config_of(INTERRUPTED), AXES)
     check_directories(runs, "sweep")

@@ -151,7 +151,10 @@ SAMPLER_RATIO = LossConfig(
 )
 
 
-@pytest.mark.parametrize(("k", "loss"), [(1, LossConfig()), (3, SAMPLER_RATIO)], ids=["tis", "sampler"])
+@pytest.mark.parametrize(
+    ("k", "loss"),
+    [pytest.param(1, LossConfig(), id="tis"), pytest.param(3, SAMPLER_RATIO, id="sampler", marks=pytest.mark.slow)],
+)
 def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, tmp_path, k, loss):
     made = Makes(LaggingSampler)
     config = dataclasses.replace(served, max_staleness=k, loss=loss, max_compute=64 * 12)

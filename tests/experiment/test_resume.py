@@ -112,15 +112,14 @@ def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
     return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())
 
 
-TWO_MOMENTS = ("log", "checkpoint")
 TEN_MOMENTS = ("log", "start-up", "checkpoint", "log", "start-up", "log", "checkpoint", "start-up", "log", "checkpoint")
 
 
-@pytest.mark.parametrize("moments", [TWO_MOMENTS, pytest.param(TEN_MOMENTS, marks=pytest.mark.slow)], ids=len)
-def test_killed_at_random_moments_ends_the_same(processes, reference, tmp_path, moments):
+@pytest.mark.slow
+def test_killed_at_random_moments_ends_the_same(processes, reference, tmp_path):
     rng = np.random.default_rng(0)
     workdir = tmp_path / "run"
-    for moment in moments:
+    for moment in TEN_MOMENTS:
         with processes.start(workdir) as process:
             appended, growth = written(workdir), rng.integers(1, 2000)
             if moment == "start-up":
@@ -141,6 +140,7 @@ def test_killed_at_random_moments_ends_the_same(processes, reference, tmp_path, 
     builders.assert_same_run(workdir, reference)
 
 
+@pytest.mark.slow
 def test_interrupted_once_and_twice_ends_the_same(base_run, processes, reference, tmp_path):
     # No checkpoint but the one that Ctrl-C asks for.
     config = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))

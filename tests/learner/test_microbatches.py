@@ -48,6 +48,7 @@ def test_the_shapes_cut_the_batch_differently():
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("shape", [SEVERAL, CUT], ids=["several", "cut"])
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_the_cut_float32(shape, aggregation):
     params, reference = random_params(tiny_config()), random_params(tiny_config(), seed=5)
     groups = make_groups()

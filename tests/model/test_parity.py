@@ -122,6 +122,7 @@ def test_longer_sequences_than_the_model_was_made_for_are_refused():
             compute(longest + 1)
 
 
+@pytest.mark.slow
 def test_remat_changes_nothing():
     config, tokens = make_config("deep"), jnp.arange(12).reshape(2, 6)
 

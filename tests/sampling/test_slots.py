@@ -49,7 +49,7 @@ LARGER = model.ModelConfig(
         (model.EMBEDDED, 0.1, 8, 256),
         (model.EMBEDDED, 0.1, 48, 8),
         (dataclasses.replace(model.EMBEDDED, dtype="bfloat16"), 0.1, 64, 256),
-        (LARGER, 0.06, 48, 8),
+        pytest.param(LARGER, 0.06, 48, 8, marks=pytest.mark.slow),
         pytest.param(LARGER, 0.06, 8, 256, marks=pytest.mark.slow),
         pytest.param(LARGER, 0.06, 64, 256, marks=pytest.mark.slow),
         pytest.param(dataclasses.replace(LARGER, dtype="bfloat16"), 0.06, 64, 8, marks=pytest.mark.slow),

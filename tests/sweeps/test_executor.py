@@ -88,6 +88,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
         executor.run_sweep(other, tmp_path)
 
 
+@pytest.mark.slow
 def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)  # small programs too
     config = dataclasses.replace(base, max_compute=32 * 200)

@@ -340,6 +340,7 @@ EDGES = {
     [*((form, {}) for form in FORMS), ("hill", {"loss": "huber"}), ("power", {"window": (5e3, 2e5)})],
     ids=str,
 )
+@pytest.mark.slow
 def test_degenerate_data_give_numbers_or_fail_but_never_warn_or_raise(form, option):
     computes, rewards = ([np.asarray(part[i], float) for part in EDGES.values()] for i in (0, 1))
     for name, fit in zip(EDGES, fit_curves(computes, rewards, options=FitOptions(form=form, **option)), strict=True):

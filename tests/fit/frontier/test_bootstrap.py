@@ -72,6 +72,7 @@ def test_one_seed_twice_is_the_same_and_another_is_not():
     assert not np.array_equal(one.at, other.at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["runs", "blocks"])
 def test_the_interval_of_a_switch_covers_the_truth(method):
     covered = 0
