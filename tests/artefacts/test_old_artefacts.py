@@ -123,6 +123,7 @@ def test_a_finished_study_is_left_alone_and_its_summary_is_read():
     assert summary_of(report)["flags"]["title"] == STUDY.slices[0].question
 
 
+@pytest.mark.slow
 def test_the_report_of_an_old_study_is_made_anew():
     pathlib.Path("study/curated/histogram.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     os.remove("study/report/inputs.json")

@@ -56,6 +56,7 @@ def test_the_checkpoint_loads_with_its_tokenizer(first):
     assert tokenizer.decode([tokenizer.encode("47+3-2=").tolist()]) == ["47+3-2="]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(first, taught):
     same, other = taught(CONFIG), taught(dataclasses.replace(CONFIG, seed=1))
     weights = [(directory / "model.safetensors").read_bytes() for _, directory in (first, same, other)]

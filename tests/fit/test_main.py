@@ -105,6 +105,7 @@ def table(path: pathlib.Path, *, bad: str = "") -> pathlib.Path:
     return path
 
 
+@pytest.mark.slow
 def test_strict_makes_a_finding_fatal_and_writes_nothing(run, tmp_path):
     path = table(tmp_path / "curves.csv", bad="n4,4,8,2e6,1.7")
     where = f"{path}:22: "
@@ -127,6 +128,7 @@ def test_nothing_usable_exits_with_2(run, tmp_path):
     assert code == 2 and "no usable run" in errors and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_scalerls_way(run, tmp_path):
     path = table(tmp_path / "curves.csv")
     code, text, errors = run(

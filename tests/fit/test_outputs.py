@@ -182,6 +182,7 @@ def test_runs_that_never_learn_or_only_have_the_base_model(tmp_path):
         analyse_runs([str(tmp_path / "start")], AnalysisOptions())
 
 
+@pytest.mark.slow
 def test_missing_targets_and_histograms_are_left_out(tmp_path):
     rows = ["run,group_size,problems_per_batch,compute,reward"]
     rows += [f"{n},{n},8,{c},{0.1 + c / (1e6 * n)}" for n in (4, 8) for c in BUDGETS]

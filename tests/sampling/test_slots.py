@@ -47,7 +47,7 @@ LARGER = model.ModelConfig(
     ("config", "scale", "slots", "key_block"),
     [
         (model.EMBEDDED, 0.1, 8, 256),
-        (model.EMBEDDED, 0.1, 48, 8),
+        pytest.param(model.EMBEDDED, 0.1, 48, 8, marks=pytest.mark.slow),
         (dataclasses.replace(model.EMBEDDED, dtype="bfloat16"), 0.1, 64, 256),
         pytest.param(LARGER, 0.06, 48, 8, marks=pytest.mark.slow),
         pytest.param(LARGER, 0.06, 8, 256, marks=pytest.mark.slow),
