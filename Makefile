@@ -54,7 +54,7 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
-# Here and below nothing is set aside: programs are compiled as a user's are (tests/conftest.py says what `test` sets).
+# With XLA_FLAGS empty, programs are compiled as a user's are; tests/conftest.py turns LLVM's optimisation off otherwise.
 test-slow: $(DEV) ## the tests that take minutes each
 	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 

@@ -11,7 +11,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # small programs are most of them
-# Most of the tests' time is LLVM's. `make test-avx2` sets other flags, and so tests what a user's XLA compiles.
+# Most of the tests' time is LLVM's. The Makefile's other test targets set this: they compile what a user's XLA does.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that needs the network is a mistake
 

@@ -46,7 +46,7 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
-    """Groups runs into configurations, ordered by group size: all of config.json but the seed must agree."""
+    """Groups runs into configurations, ordered by n: those alike in n, B_problem and identity (`records.identity`)."""
     warnings = []
     cells: dict[tuple, dict[int, RunCurve]] = {}
     for run in runs:
