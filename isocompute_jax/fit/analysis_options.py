@@ -39,7 +39,7 @@ class AnalysisOptions:
         "one (bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each "
         "choice.",
     )
-    bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
+    bin_width: float = option(0.0, "Bin of --records=bucketed, as a share of the width of --reward_range.")
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
     evaluation_samples: int = option(
@@ -73,7 +73,7 @@ class AnalysisOptions:
         if self.smoothing < 1 or self.smoothing % 2 == 0:
             raise InputError(f"--smoothing={self.smoothing} must be odd and at least 1")
         if not 0 <= self.bin_width < 1:
-            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), in units of reward")
+            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), a share of the reward range")
         if self.records == "bucketed" and self.bin_width == 0:
             raise InputError("--records=bucketed needs --bin_width above 0, e.g. --bin_width=0.02")
         if self.stderr_column and self.evaluation_samples:

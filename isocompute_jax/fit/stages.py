@@ -31,7 +31,7 @@ from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier, Recomm
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
-"""Bin width of the bucketed rule in the side-by-side comparison when the flag leaves it at 0 (which is strict)."""
+"""Bin width, a share of the range, of the bucketed rule in the comparison when the flag leaves it at 0 (strict)."""
 
 Rollouts = Callable[[int, float], float]
 
@@ -112,6 +112,7 @@ class Stages:
             width = COMPARISON_BIN_WIDTH
         low, high = self.options.fit.window or (0.0, np.inf)
         used = (compute == 0) | ((compute >= low) & (compute <= high))
+        width *= self.options.fit.width
         used[used] = points_to_fit(compute[used], reward[used], records=records, bin_width=width)
         return used
 
