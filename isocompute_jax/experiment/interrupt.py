@@ -57,5 +57,6 @@ class Interrupt:
         threading.Timer(AGAIN_S, self._again).start()
 
     def _again(self) -> None:
-        if self._previous:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        main = threading.main_thread().ident
+        if main and self._previous:
+            signal.pthread_kill(main, signal.SIGINT)
