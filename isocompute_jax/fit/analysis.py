@@ -75,6 +75,7 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
     resampled = stages.bootstrap(main)
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
+    by_records = stages.by_records(main)
     compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
     given = {"use": main.used, "options": options.fit}
     return Analysis(
@@ -90,11 +91,20 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
-        recommendations=tuple(stages.recommendation(b, main, allocation, resampled) for b in options.budgets),
+        recommendations=tuple(
+            stages.recommendation(b, main, allocation, resampled, by_records) for b in options.budgets
+        ),
         targets=targets,
         by_seed=stages.by_seed(),
-        by_records=stages.by_records(main),
-        warnings=(*warnings, *more, *stages.unused(main), *missing, *_selection(options)),
+        by_records=by_records,
+        warnings=(
+            *warnings,
+            *more,
+            *stages.unused(main),
+            *missing,
+            *stages.disagreement(by_records),
+            *_selection(options),
+        ),
     )
 
 

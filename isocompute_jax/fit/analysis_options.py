@@ -34,10 +34,10 @@ class AnalysisOptions:
         (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
     )
     records: Records = option(
-        "strict",
-        "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier "
-        "one (bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each "
-        "choice.",
+        "off",
+        "Evaluations that are fitted: all (off: intervals are calibrated for this), those above every earlier one "
+        "(strict, as in IsoCompute), or those in a higher bin than every earlier one (bucketed). The report shows the "
+        "switch points of each choice, and the answer says where all and strict disagree on it.",
     )
     bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")

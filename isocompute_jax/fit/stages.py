@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,16 @@ from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
 """Bin width of the bucketed rule in the side-by-side comparison when the flag leaves it at 0 (which is strict)."""
+
+RULES: dict[Records, str] = {
+    "off": "all evaluations",
+    "strict": "record-breaking evaluations alone",
+    "bucketed": "evaluations that reach a new bin",
+}
+"""What each choice of evaluations fits, in words."""
+
+OTHER_RULE: dict[Records, Records] = {"off": "strict", "strict": "off", "bucketed": "off"}
+"""The choice that an answer is held against."""
 
 Rollouts = Callable[[int, float], float]
 
@@ -205,22 +215,61 @@ class Stages:
         return FrontierSlice(kind, value, members, envelope, law)
 
     def recommendation(
-        self, budget: float, main: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
+        self,
+        budget: float,
+        main: MetricAnalysis,
+        allocation: AllocationFit,
+        resampled: Bootstrap | None,
+        by_records: Mapping[str, MetricAnalysis],
     ) -> Recommendation:
-        """How to spend one budget."""
+        """How to spend one budget; where the other choice of evaluations would answer otherwise, the reasons say so."""
         if not main.frontier.segments:
             raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
+        advice = self._allocate(budget, main, allocation, resampled)
+        rule = OTHER_RULE[self.options.records]
+        other = by_records[rule]
+        if not other.frontier.segments:
+            return advice
+        rival = self._allocate(budget, other, self.allocation(other, None), None)
+        if rival.run == advice.run:
+            return advice
+        return dataclasses.replace(
+            advice,
+            status="warning",
+            reasons=(
+                *advice.reasons,
+                f"With {RULES[rule]} (--records={rule}) the answer would be {rival.run}: it depends on which "
+                "evaluations are fitted.",
+            ),
+        )
+
+    def _allocate(
+        self, budget: float, found: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
+    ) -> Recommendation:
         return allocate(
             budget,
-            fits=main.fits,
-            configurations=[curve.configuration for curve in main.curves],
-            frontier=main.frontier,
+            fits=found.fits,
+            configurations=[curve.configuration for curve in found.curves],
+            frontier=found.frontier,
             allocation=allocation,
             learning_rate=self.options.learning_rate or _learning_rate(self.groups),
             reward_range=self.options.read.reward_range,
             resampled=resampled,
-            rollouts=main.rollouts,
+            rollouts=found.rollouts,
         )
+
+    def disagreement(self, by_records: Mapping[str, MetricAnalysis]) -> list[str]:
+        """A warning where the choice of evaluations decides who leads where the data end."""
+        last = {}
+        for rule in dict.fromkeys((self.options.records, OTHER_RULE[self.options.records])):
+            found = by_records[rule]
+            if not found.frontier.segments:
+                return []
+            last[rule] = found.curves[found.frontier.segments[-1].index].configuration.name
+        if len(set(last.values())) == 1:
+            return []
+        each = "; ".join(f"{name} with {RULES[rule]} (--records={rule})" for rule, name in last.items())
+        return [f"who leads where the data end depends on which evaluations are fitted: {each}"]
 
     def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
