@@ -29,10 +29,11 @@ STARTS = 3
 """Lowest local minima of the grid that a search starts from."""
 
 LANES = 256
-"""Searches that run side by side."""
+"""Searches that one call of a compiled program takes."""
 
+_BLOCK = 32  # lanes that step together: their arrays stay in the processor's cache, and a few searches cost little
 _MOST_CELLS = 200
-_SLICE = 5  # steps between two looks at which searches have ended
+_SLICE = 5  # steps between two looks at which searches have ended, while others wait for their lanes
 _TINY = 1e-300
 
 Array = Any
@@ -138,7 +139,9 @@ class _Search(NamedTuple):
     normal: Array  # [L, Q, Q] J^T J
     candidate: Array  # [L, Q]
     damping: Array  # [L]
-    done: Array  # [L] bool
+    steps: Array  # [L] int, tries so far
+    converged: Array  # [L] bool
+    done: Array  # [L] bool: converged, or out of steps
 
 
 def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
@@ -236,15 +239,31 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
     active = jnp.where(held[:, None] | held[None, :], 0.0, normal)
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
-    done = ~fresh & (small | settled | (damping > 1e12))
-    moved = _Search(theta, jnp.where(better, sse, search.sse), gradient, normal, candidate, damping, done)
+    converged, steps = ~fresh & (small | settled | (damping > 1e12)), search.steps + 1
+    sse, done = jnp.where(better, sse, search.sse), converged | (steps >= MAX_STEPS)
+    moved = _Search(theta, sse, gradient, normal, candidate, damping, steps, converged, done)
     return jax.tree.map(lambda new, old: jnp.where(search.done, old, new), moved, search)
 
 
 @jax.jit
-def _advance(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
-    """`_SLICE` steps of every search that is not done."""
-    return jax.lax.fori_loop(0, _SLICE, lambda _, s: jax.vmap(_step)(s, problem, kind), search)
+def _advance(search: _Search, problem: CurveBatch, kind: _Kind, steps: int, blocks: int) -> _Search:
+    """`steps` steps of each search that is not done, in the first `blocks` blocks of lanes; a block may end earlier."""
+
+    def block(i: jax.Array, search: _Search) -> _Search:
+        part, data = _blocks_of(search, i), _blocks_of((problem, kind), i)
+
+        def step(state: tuple[jax.Array, _Search]) -> tuple[jax.Array, _Search]:
+            return state[0] + 1, jax.vmap(_step)(state[1], *data)
+
+        part = jax.lax.while_loop(lambda s: (s[0] < steps) & ~jnp.all(s[1].done), step, (jnp.asarray(0), part))[1]
+        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, i * _BLOCK, 0), search, part)
+
+    return jax.lax.fori_loop(0, blocks, block, search)
+
+
+def _blocks_of(tree: Any, i: jax.Array) -> Any:
+    """Block i of lanes."""
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * _BLOCK, _BLOCK, 0), tree)
 
 
 def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
@@ -258,28 +277,36 @@ def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
         normal=np.zeros((count, width, width)),
         candidate=theta,
         damping=np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
+        steps=np.zeros(count, int),
+        converged=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
         done=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
     )
 
 
 @jax.jit
 def _levels(
-    problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array, count: jax.Array
+    problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
 ) -> jax.Array:
     """[U, 3, L] low, high and the sum of squares at first + unit (last - first), for `units` [U, 2].
 
-    `first` and `last` are [L, 2]. Only the first `count` units are done: grids and single points share one program.
+    `first` and `last` are [L, 2]. Only the first `count` units and the first `blocks` blocks of lanes are done: grids
+    and single points, few curves and many share one program.
     """
 
     def one(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> jax.Array:
         low, high, residuals = project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)
         return jnp.stack([low, high, residuals @ residuals])
 
-    def body(i: jax.Array, found: jax.Array) -> jax.Array:
-        theta = first + units[i] * (last - first)
-        return found.at[i].set(jax.vmap(one, out_axes=1)(problem, kind, theta))
+    def block(j: jax.Array, found: jax.Array) -> jax.Array:
+        part, sort, start, end = _blocks_of((problem, kind, first, last), j)
 
-    return jax.lax.fori_loop(0, count, body, jnp.full((len(units), 3, len(first)), jnp.inf))
+        def unit(i: jax.Array, found: jax.Array) -> jax.Array:
+            values = jax.vmap(one, out_axes=1)(part, sort, start + units[i] * (end - start))
+            return jax.lax.dynamic_update_slice(found, values[None], (i, 0, j * _BLOCK))
+
+        return jax.lax.fori_loop(0, count, unit, found)
+
+    return jax.lax.fori_loop(0, blocks, block, jnp.full((len(units), 3, len(first)), jnp.inf))
 
 
 def _levels_at(problem: CurveBatch, kind: _Kind, first: Array, last: Array, units: np.ndarray) -> np.ndarray:
@@ -289,8 +316,9 @@ def _levels_at(problem: CurveBatch, kind: _Kind, first: Array, last: Array, unit
     padded[: len(units)] = units
     for start in range(0, count, LANES):
         rows = np.minimum(np.arange(start, start + LANES), count - 1)  # the last batch repeats its last curve
+        blocks = -(-min(count - start, LANES) // _BLOCK)
         part = _take((problem, kind, first, last), rows)
-        values = np.asarray(_levels(*part, padded, len(units)))[: len(units)]
+        values = np.asarray(_levels(*part, padded, len(units), blocks))[: len(units)]
         found[start : start + LANES] = values.transpose(2, 0, 1)[: count - start]
     return found
 
@@ -330,25 +358,22 @@ def _run(problem: CurveBatch, kind: _Kind, theta: np.ndarray) -> tuple[np.ndarra
     current = _take((problem, kind), rows % curves)
     search = _begin(theta[rows], current[0])
     search.done[count:] = True
-    looks, waiting = np.zeros(LANES, int), min(LANES, count)
-    busy = np.arange(LANES) < count
+    waiting, busy = min(LANES, count), np.arange(LANES) < count
     while busy.any():
-        search = _Search(*map(np.array, _advance(search, *current)))
-        looks += 1
-        ended = np.flatnonzero(busy & (search.done | (looks * _SLICE >= MAX_STEPS)))
-        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.done[ended]
+        blocks = int(np.flatnonzero(busy)[-1]) // _BLOCK + 1
+        search = _Search(*map(np.array, _advance(search, *current, _SLICE if waiting < count else MAX_STEPS, blocks)))
+        ended = np.flatnonzero(busy & search.done)
+        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.converged[ended]
         busy[ended] = False
         free = ended[: count - waiting]
         if len(free):
             rows[free] = np.arange(waiting, waiting + len(free))
             waiting += len(free)
             fresh = _take((problem, kind), rows[free] % curves)
-            for old, new in zip(
-                (*current[0], *current[1], *search), (*fresh[0], *fresh[1], *_begin(theta[rows[free]], fresh[0])),
-                strict=True,
-            ):  # fmt: skip
+            entering = (*fresh, _begin(theta[rows[free]], fresh[0]))
+            for old, new in zip(jax.tree.leaves((*current, search)), jax.tree.leaves(entering), strict=True):
                 old[free] = new
-            busy[free], looks[free] = True, 0
+            busy[free] = True
         search.done[~busy] = True
     return found, converged
 
@@ -402,7 +427,8 @@ def grid_starts(problem: CurveBatch, first: np.ndarray, last: np.ndarray, *, sha
     units = np.stack([axis.ravel() for axis in axes], axis=-1)
     ends = [_with_place(np.clip(end, problem.lower, problem.upper), share) for end in (first, last)]
     with jax.enable_x64(True):
-        found = _levels_at(*_general(problem, share, ordered), *ends, _with_place(units, share))
+        general, kind = _general(problem, share, ordered)
+        found = _levels_at(general, kind, ends[0], ends[1], _with_place(units, share))
     chosen = _lowest_minima(found[..., 2].reshape(-1, *cells))
     first, last = (end[:, None, 2 - width :] for end in ends)
     return first + units[chosen] * (last - first)
