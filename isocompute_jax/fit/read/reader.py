@@ -21,7 +21,7 @@ from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
 from isocompute_jax.fit.read.run_directory import read_directory
-from isocompute_jax.fit.read.sources import Sources, find_sources
+from isocompute_jax.fit.read.sources import Sources, find_sources, run_names
 from isocompute_jax.fit.read.table_files import open_table
 from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
@@ -76,8 +76,8 @@ def read_curves(
         with _progress_bar(found, show=progress) as advance:
             for path in found.directories:
                 reader.directory(path, advance)
-            for path in found.tables:
-                reader.table(path, advance)
+            for path, name in run_names(found.tables).items():
+                reader.table(path, advance, name)
     reader.report_unused_columns()
     curves = _number_seeds(reader.curves, reader.seeded, notices)
     details = "".join(f"\n  {text}" for text in notices.texts()[:MAX_REPEATED])
@@ -121,9 +121,8 @@ class _Reader:
                 text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
                 self._notices.note("--runs", "run that is not finished", text)
 
-    def table(self, path: pathlib.Path, advance: Advance) -> None:
-        """Adds the curves of a table in a file."""
-        name = path.name.removesuffix(".gz").rpartition(".")[0]
+    def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
+        """Adds the curves of a table in a file; `name` is the run's where the table names none."""
         self._table(self._readings(path, advance, name=name, facts=None))
 
     def in_memory(self, given: MemoryTable) -> None:
