@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -29,9 +30,15 @@ from isocompute_jax.fit.curves.posterior import (
 )
 from isocompute_jax.fit.results import Configuration
 
-STEP = {"high": 0.08, "position": 0.8, "steepness": 0.25}
+STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
 """Standard deviation of the change over a factor of two in n or B_problem: of A as a share of the range, of the
 logarithm of the compute at the rise, of the logarithm of the steepness."""
+
+DRIFT = 0.06
+"""Standard deviation of the trend of A in n, over a factor of two: larger n tend to end higher, or lower, throughout."""
+
+DRIFTS = DRIFT * np.arange(-2.0, 2.1, 0.5)
+"""The trends that are averaged over."""
 
 TEMPER = 10.0
 """Evidence of a form is divided by this."""
@@ -119,7 +126,7 @@ def forecast(
     errors, rho = _noise(
         [points[k] for k in order], [noise[k] / (high - low) for k in order], [correlation[k] for k in order]
     )
-    steps = [_distance(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
+    steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
     rng = np.random.default_rng(seed)
     table, evidence = [], []
     for name in forms:
@@ -146,14 +153,20 @@ def _batch(configuration: Configuration) -> int:
     return configuration.problems_per_batch or 0
 
 
-def _distance(one: Configuration, other: Configuration) -> float:
-    """Factors of two between neighbours, at least one half; infinite where an n is unknown."""
+class Step(NamedTuple):
+    """Between neighbours: factors of two in n, and the size of the step in n and B_problem together."""
+
+    factors: float
+    size: float
+
+
+def _step(one: Configuration, other: Configuration) -> Step:
+    """At least half a factor of two; infinite where an n is unknown."""
     if not (one.group_size and other.group_size):
-        return float("inf")
-    steps = abs(np.log2(other.group_size / one.group_size))
-    if _batch(one) and _batch(other):
-        steps += abs(np.log2(_batch(other) / _batch(one)))
-    return max(float(steps), 0.5)
+        return Step(0.0, float("inf"))
+    factors = float(np.log2(other.group_size / one.group_size))
+    batches = _batch(one), _batch(other)
+    return Step(factors, max(factors + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5))
 
 
 def _noise(
@@ -172,35 +185,85 @@ def _noise(
 
 
 def _walk(
-    name: FormName, single: Sequence[Draws], steps: Sequence[float], box: tuple[float, float], rng: np.random.Generator
+    name: FormName,
+    single: Sequence[Draws],
+    steps: Sequence[Step],
+    box: tuple[float, float],
+    rng: np.random.Generator,
 ) -> tuple[list[Draws], float]:
     """Joint draws of neighbouring curves under the random walk, and the log evidence that it gains.
 
     The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
-    divided out where the walk takes its place.
+    divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
+    their evidence.
     """
     count = len(single[0].high)
-    values = [_coordinates(name, draws, box) for draws in single]
-    forward, moves = [np.zeros(count)], []
-    for before, after, step in zip(values, values[1:], steps, strict=False):
-        if np.isfinite(step):
-            error = np.array([STEP[key] for key in before[0]]) * np.sqrt(step)
-            a, b = before[1] / error, after[1] / error
-            squares = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * a @ b.T
-            normal = np.sum(np.log(error)) + 0.5 * len(error) * np.log(2 * np.pi)
-            move = -0.5 * squares - normal - after[2]
-        else:
-            move = np.zeros((count, count))
-        moves.append(move)
-        forward.append(logsumexp(forward[-1][:, None] + move, axis=0) - np.log(count))
-    gained = float(logsumexp(forward[-1]) - np.log(count))
-    chosen = [rng.choice(count, count, p=np.exp(forward[-1] - logsumexp(forward[-1])))]
+    moves = [_moves(name, *pair, step, box) for *pair, step in zip(single, single[1:], steps, strict=False)]
+    filters = [_filter(moves, drift, count) for drift in DRIFTS]
+    evidence = np.array([logsumexp(forward[-1]) - np.log(count) for forward in filters])
+    evidence += log_normal(DRIFTS, 0.0, DRIFT) - logsumexp(log_normal(DRIFTS, 0.0, DRIFT))
+    gained = float(logsumexp(evidence))
+    shares = np.cumsum(np.exp(evidence - gained))
+    drawn = np.minimum(np.searchsorted(shares, (rng.permutation(count) + 0.5) / count), len(DRIFTS) - 1)
+    chosen = np.empty((len(single), count), int)
+    for number in np.unique(drawn):
+        rows = np.flatnonzero(drawn == number)
+        chosen[:, rows] = _backwards(filters[number], moves, DRIFTS[number], len(rows), rng)
+    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+
+
+class Moves(NamedTuple):
+    """From one curve's draws to its neighbour's: log density without that of `high`, change of high, and the step."""
+
+    rest: np.ndarray
+    change: np.ndarray
+    step: Step
+
+    def under(self, drift: float) -> np.ndarray:
+        """[S, S] log density of a move under a drift of high, over the prior of a single curve."""
+        if not np.isfinite(self.step.size):
+            return np.zeros_like(self.change)
+        return self.rest + log_normal(self.change, drift * self.step.factors, STEP["high"] * np.sqrt(self.step.size))
+
+
+def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:
+    change = after.high - before.high[:, None]
+    if not np.isfinite(step.size):
+        return Moves(np.zeros_like(change), change, step)
+    (names, old, _), (_, new, density) = _coordinates(name, before, box), _coordinates(name, after, box)
+    rest = -np.broadcast_to(density, change.shape)
+    for column, key in enumerate(names):
+        if key != "high":
+            rest = rest + log_normal(new[:, column] - old[:, column, None], 0.0, STEP[key] * np.sqrt(step.size))
+    return Moves(rest, change, step)
+
+
+def _filter(moves: Sequence[Moves], drift: float, count: int) -> list[np.ndarray]:
+    """[K] of [S] log weight of each curve's draws given the curves before it."""
+    forward = [np.zeros(count)]
+    for move in moves:
+        forward.append(_log_sum(forward[-1][:, None] + move.under(drift)) - np.log(count))
+    return forward
+
+
+def _backwards(
+    forward: Sequence[np.ndarray], moves: Sequence[Moves], drift: float, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """[K, count] numbers of the draws that make up joint draws."""
+    last = np.exp(forward[-1] - logsumexp(forward[-1]))
+    chosen = [rng.choice(len(last), count, p=last)]
     for log_weight, move in zip(forward[-2::-1], moves[::-1], strict=True):
-        weight = log_weight[:, None] + move[:, chosen[0]]
+        weight = log_weight[:, None] + move.under(drift)[:, chosen[0]]
         climbed = np.exp(weight - weight.max(axis=0)).cumsum(axis=0)
         place = np.count_nonzero(climbed < rng.random(count) * climbed[-1], axis=0)
-        chosen.insert(0, np.minimum(place, count - 1))
-    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+        chosen.insert(0, np.minimum(place, len(last) - 1))
+    return np.stack(chosen)
+
+
+def _log_sum(values: np.ndarray) -> np.ndarray:
+    """Log of the sum of exponentials down the first axis; SciPy's general one costs five times as much here."""
+    most = values.max(axis=0)
+    return most + np.log(np.exp(values - most).sum(axis=0))
 
 
 def _coordinates(
