@@ -53,6 +53,8 @@ def test_evaluations_of_seeds_on_different_grids_are_pooled(second):
     for number, expected in enumerate((((0, *first), (0.02, 0.1, 0.2, 0.3, 0.4)), (second, reward))):
         np.testing.assert_array_equal(np.stack(curve.of_seed(number)), expected)
     assert sorted(curve.reward) == sorted((0.02, 0.1, 0.2, 0.3, 0.4, *reward))
+    together = curve.only(curve.seed_by_seed)
+    assert together.compute.tolist() == [0, *first, *second] and together.pooled
     assert uncovered(groups[0], curve) is None
     alone = average_seeds(groups[0], "avg@4", seed=3)
     assert alone is not None and alone.compute.tolist() == list(second) and not alone.pooled
