@@ -83,8 +83,9 @@ class MetricAnalysis:
 
     @functools.cached_property
     def trusted(self) -> Trusted:
-        """What may be fitted of the curves: outliers and what comes after a collapse are gone."""
-        kept = [screening.kept for screening in self.screened]
+        """What may be fitted of the curves, seed by seed: outliers and what comes after a collapse are gone."""
+        orders = [curve.seed_by_seed for curve in self.curves]
+        kept = [order[screening.kept[order]] for order, screening in zip(orders, self.screened, strict=True)]
         return Trusted(
             curves=tuple(curve.only(mask) for curve, mask in zip(self.curves, kept, strict=True)),
             used=tuple(used[mask] for used, mask in zip(self.used, kept, strict=True)),
