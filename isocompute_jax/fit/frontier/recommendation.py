@@ -99,10 +99,10 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    field = Field(fits, configurations, allocation, resampled, reward_range)
-    index, reasons, found = field.choose(budget, affordable)
+    contest = Contest(fits, configurations, allocation, resampled, reward_range)
+    index, reasons, found = contest.choose(budget, affordable)
     if len(affordable) < len(known):
-        reasons += _too_dear(field.choose(budget, known)[0], affordable, configurations)
+        reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
     chosen, fit = configurations[index], fits[index]
     at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
     steps = rate = None
@@ -137,7 +137,7 @@ def allocate(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Field:
+class Contest:
     """The curves that compete for a budget, and what is known of n*(C)."""
 
     fits: Sequence[CurveFit]
