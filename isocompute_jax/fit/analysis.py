@@ -13,7 +13,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.read import RunCurve, read_curves
+from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
 from isocompute_jax.records.errors import InputError
@@ -62,8 +62,8 @@ class Analysis:
     warnings: tuple[str, ...]
 
 
-def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bool = False) -> Analysis:
-    """Runs every stage on the runs below `roots` and returns the findings; writes nothing.
+def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *, progress: bool = False) -> Analysis:
+    """Runs every stage on the runs below `roots`, or of a table, and returns the findings; writes nothing.
 
     Raises:
       InputError: there is nothing that could be fitted.
