@@ -82,6 +82,13 @@ class MetricAnalysis:
     rollouts: Rollouts | None
 
     @functools.cached_property
+    def sound(self) -> tuple[Curve, ...]:
+        """The curves without their outliers, collapses and all: what configurations are compared by."""
+        return tuple(
+            curve.only(~screening.outlier) for curve, screening in zip(self.curves, self.screened, strict=True)
+        )
+
+    @functools.cached_property
     def trusted(self) -> Trusted:
         """What may be fitted of the curves, seed by seed: outliers and what comes after a collapse are gone."""
         orders = [curve.seed_by_seed for curve in self.curves]
@@ -128,7 +135,7 @@ class Stages:
         rule = functools.partial(self._points, records=records or self.options.records)
         used = tuple(_within(s.kept, rule, curve) for curve, s in zip(curves, screened, strict=True))
         unfitted = MetricAnalysis(
-            metric, curves, screened, used, errors, (), Frontier((), ()), tuple(compare(curves)), self._rollouts(curves)
+            metric, curves, screened, used, errors, (), Frontier((), ()), (), self._rollouts(curves)
         )
         data = unfitted.trusted
         options = dataclasses.replace(self.options.fit, intervals=intervals)
@@ -137,7 +144,7 @@ class Stages:
             fits = [_note_waiver(*each) for each in zip(fits, data.curves, data.used, strict=True)]
         fits = tuple(s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True))
         envelope = frontier(fits, [curve.configuration for curve in curves], rollouts=unfitted.rollouts)
-        return dataclasses.replace(unfitted, fits=fits, frontier=envelope)
+        return dataclasses.replace(unfitted, fits=fits, frontier=envelope, budgets=tuple(compare(unfitted.sound)))
 
     def _series(self, metric: str, seed: int | None) -> _Series:
         """Mean curves, what is wrong with them, and their errors: the same for every choice of points."""
@@ -346,7 +353,11 @@ def uncontested(analysis: MetricAnalysis, envelope: Frontier, members: Sequence[
             continue
         index = max(held, key=lambda i: float(analysis.fits[i].reward(budget.compute)))  # two where segments meet
         best = float(analysis.fits[index].reward(budget.compute))
-        absent = [fit for i, fit in enumerate(fits) if fit and fit.status != "failed" and np.isnan(budget.mean[i])]
+        absent = [
+            fit
+            for i, fit in enumerate(fits)
+            if fit and fit.status != "failed" and not fit.fall and np.isnan(budget.mean[i])
+        ]
         if all(float(fit.reward(budget.compute)) <= best for fit in absent):
             found.append((budget, index))
     return found

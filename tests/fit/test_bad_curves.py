@@ -94,6 +94,35 @@ def test_two_spikes_do_not_decide_the_answer(tmp_path):
     assert points.outlier is not None and points.outlier.sum() == 2
 
 
+def test_a_spike_at_the_end_neither_wins_nor_ends_the_curve(tmp_path):
+    for place, size in ((32, 0.25), (64, -0.3)):
+
+        def spiked(compute: np.ndarray, place: int = place, size: float = size) -> np.ndarray:
+            rewards = hill(compute, *CURVES[place])
+            rewards[-1] += size
+            return rewards
+
+        curves = {n: healthy(n) for n in CURVES} | {place: spiked}
+        found = analysed(tmp_path / "end.csv", curves, budgets=(1e6, 4e6))
+        assert [fit.outliers for fit in found.main.fits] == [(1e6,) if n == place else () for n in CURVES]
+        assert all(fit.window[1] == 1e6 for fit in found.main.fits)
+        assert [advice.group_size for advice in found.recommendations] == [64, 64]
+        assert conclude(found).frontier.budgets[-1].group_size == 64 and not found.main.frontier.switches
+
+
+def test_a_collapsed_run_that_was_stopped_leaves_the_lead_to_the_others(tmp_path):
+    curves = {n: healthy(n) for n in CURVES} | {64: lambda c: np.where(c > 1.3e5, 0.1, hill(c, *CURVES[64]))}
+    path = tmp_path / "stopped.csv"
+    analysed(path, curves)
+    lines = [
+        row for row in path.read_text().splitlines() if not (row.startswith("n64") and float(row.split(",")[4]) > 3e5)
+    ]
+    path.write_text("\n".join(lines))
+    options = AnalysisOptions(read=ReadOptions(metric="reward"), bootstrap="none", holdout=0.0)
+    last = conclude(analyse_runs([str(path)], options)).frontier.budgets[-1]
+    assert last.compute == 1e6 and last.group_size == 32
+
+
 def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
     """4 points, 4 parameters: no interval of zero width, of the reward or of a switch."""
     compute = np.geomspace(2e3, 1e6, 4)

@@ -34,11 +34,11 @@ def test_every_flag_of_curves_arrives(parse):
         "--metric=reward", "--columns=train/global_step:step,val/acc:reward", "--compute=tokens", "--reward_range=-1,1",
         "--constants=problems_per_batch=32", r"--run_pattern=n(?P<group_size>\d+)", "--strict", "--eval_set=test",
         "--form=logistic", "--loss=huber", "--huber_delta=0.02", "--fix=A=0.61", "--bounds=C_mid=1e3:1e6", "--r0=0.1",
-        "--window=1500,5e4", "--tolerance=0.05", "--records=bucketed", "--bin_width=0.03", 
+        "--window=1500,5e4", "--tolerance=0.05", "--records=bucketed", "--bin_width=0.03",
         "--falls=keep", "--outliers=keep", "--forecast=form", "--smoothing=5",
         "--evaluation_samples=1200", "--bootstrap=runs", "--replicates=50", "--seed=7", "--holdout=3e4",
         "--grid=0.45:0.8:0.005", "--budget=1e6,4e6", "--base_lr=2e-6", "--base_batch=512", "--lr_exponent=1",
-        "--title=Which n?", "--targets=worst@8,length",
+        "--title=Which n?", "--targets=worst@8,length", "--falls=keep", "--outliers=keep",
     )  # fmt: skip
     found = flags.options()
     assert dict(found.read.columns) == {"train/global_step": "step", "val/acc": "reward"}
@@ -52,7 +52,7 @@ def test_every_flag_of_curves_arrives(parse):
     assert (found.records, found.bin_width, found.smoothing, found.evaluation_samples) == ("bucketed", 0.03, 5, 1200)
     assert (found.bootstrap, found.replicates, found.seed, found.holdout) == ("runs", 50, 7, 3e4)
     assert found.grid == Grid(0.45, 0.8, 0.005) and found.budgets == (1e6, 4e6) and found.title == "Which n?"
-    assert found.targets == ("worst@8", "length")
+    assert found.targets == ("worst@8", "length") and (found.falls, found.outliers) == ("keep", "keep")
     assert found.learning_rate == LearningRate(2e-6, 512, 1.0, "that of --base_lr")
     default = AnalysisOptions()
     changed = {f.name for f in dataclasses.fields(found) if getattr(found, f.name) != getattr(default, f.name)}

@@ -1,11 +1,12 @@
 """Evaluations that stand alone, far from the curve through all others: they are named and left out of the fit.
 
-Least squares believes a spike, so a curve is first fitted robustly (Huber's weights, then Tukey's bisquare, scale by
-the median of the absolute residuals; Rousseeuw and Leroy 1987, chapter 3), suspects are set aside, and the curve
-through the rest gives the noise. A residual is an outlier when Student's t with the degrees of freedom of the rest
-would exceed it in one curve of `1 / ERROR_RATE` (Bonferroni over the evaluations), and when its neighbours do not share
-it: a bend that the form cannot follow, or a late change of level, is not a spike. At most `LARGEST_SHARE` of a curve is
-ever left out; more than that is the form's fault.
+Least squares believes a spike, so a curve is first fitted to running medians, then robustly (Huber's weights, then
+Tukey's bisquare, scale by the median of the absolute residuals; Rousseeuw and Leroy 1987, chapter 3), suspects are set
+aside, and the curve through the rest gives the noise. A residual is an outlier when it is beyond the point of Student's
+t with the degrees of freedom of the rest that one evaluation in `1 / ERROR_RATE` curves passes (Bonferroni), and when
+its neighbours do not share it: a bend that the form cannot follow, or a late change of level, is not a spike. At most
+`LARGEST_SHARE` of a curve is ever left out; more than that is the form's fault. Rates and the efficiency that this
+costs are measured in docs/method.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from isocompute_jax.fit.curves.padding import Prepared, prepare
 from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
 
 ERROR_RATE = 0.001
-"""Probability that a curve with Gaussian noise loses an evaluation."""
+"""Nominal probability that a curve with Gaussian noise loses an evaluation; short curves lose one more often."""
 
 LARGEST_SHARE = 0.1
 """Of a curve's evaluations; two are allowed from `ENOUGH_FOR_TWO` on."""
@@ -32,7 +33,7 @@ ENOUGH_FOR_TWO = 12
 LEAST_FREEDOM = 4
 """Curves with fewer points above the number of parameters are left as they are."""
 
-_SUSPECT = 3.5  # robust standard deviations that make a curve worth a closer look
+_SUSPECT = 3.0  # robust standard deviations from a smoothed curve that make it worth a closer look
 _LEAST_NOISE = (
     1e-5  # in units of the reward range: nothing is an outlier of noise-free data by less than a few of these
 )
@@ -90,23 +91,22 @@ class _Batch(NamedTuple):
 def _rejected(prepared: Prepared, options: FitOptions) -> list[np.ndarray]:
     """Numbers of the rejected points of each curve."""
     low, high = options.reward_range
+    share, free = FORMS[options.form].share, len(FORMS[options.form].params)
     batch = _Batch(prepared.problem, prepared.first, prepared.last, _LEAST_NOISE * (high - low))
-    fit = fit_rising(batch.problem, share=FORMS[options.form].share, first=batch.first, last=batch.last)
-    found = [np.array([], int)] * len(fit.low)
-    left = _scaled(batch, batch.problem, fit, options)
+    found = [np.array([], int)] * len(prepared.windows)
+    # Least squares may follow the spikes to another valley; a running median of three has none.
+    smooth = fit_rising(_smoothed(batch.problem), share=share, first=batch.first, last=batch.last)
+    left = _scaled(batch, smooth, options)
     (rows,) = np.nonzero(np.nanmax(np.abs(left), axis=1) > _SUSPECT * _robust_scale(left, batch))
     if not len(rows):
         return found
     suspects = batch.some(rows)
-    left = _robust_residuals(suspects, options)
-    free = len(FORMS[options.form].params)
+    left = _robust_residuals(suspects, smooth.theta[rows], options)
     points = np.count_nonzero(np.isfinite(left), axis=1)
-    scale = _robust_scale(left, suspects) * np.sqrt(points / (points - free))
-    aside = np.abs(left) > _BISQUARE * scale[:, None]
+    aside = np.abs(left) > _BISQUARE * (_robust_scale(left, suspects) * np.sqrt(points / (points - free)))[:, None]
     weight = np.where(aside, 0.0, np.asarray(suspects.problem.root_weight))
-    reduced = suspects.problem._replace(root_weight=weight)
-    fit = fit_rising(reduced, share=FORMS[options.form].share, first=suspects.first, last=suspects.last)
-    left = _scaled(suspects, suspects.problem, fit, options)
+    rest = suspects.problem._replace(root_weight=weight)
+    left = _scaled(suspects, fit_rising(rest, share=share, first=suspects.first, last=suspects.last), options)
     for row, k in enumerate(rows):
         found[k] = _far(left[row][: points[row]], aside[row][: points[row]], free, suspects.least_noise)
     return found
@@ -135,29 +135,36 @@ def _alone(left: np.ndarray, i: int) -> bool:
     return alike <= (1 if len(near) == 4 else 0)
 
 
-def _robust_residuals(batch: _Batch, options: FitOptions) -> np.ndarray:
-    """[K, P] residuals, scaled by the points' weights, about a robust fit."""
+def _robust_residuals(batch: _Batch, theta: np.ndarray, options: FitOptions) -> np.ndarray:
+    """[K, P] residuals, scaled by the points' weights, about a robust fit that is searched from `theta` [K, Q]."""
     share, base = FORMS[options.form].share, np.asarray(batch.problem.root_weight)
-    fit = fit_rising(batch.problem, share=share, first=batch.first, last=batch.last)
+    fit = fit_rising(batch.problem, share=share, starts=theta[:, None])
     for step in range(_HUBER_ROUNDS + _BISQUARE_ROUNDS):
-        left = _scaled(batch, batch.problem, fit, options)
+        left = _scaled(batch, fit, options)
         size = np.nan_to_num(np.abs(left) / _robust_scale(left, batch)[:, None])
         if step < _HUBER_ROUNDS:
             robust = np.minimum(1.0, _HUBER / np.maximum(size, _HUBER))
         else:
             robust = np.maximum(1 - (size / _BISQUARE) ** 2, 1e-6) ** 2
         problem = batch.problem._replace(root_weight=base * np.sqrt(robust))
-        if step:
-            fit = fit_rising(problem, share=share, starts=fit.theta[:, None])
-        else:  # the first fit may have followed the spikes to another valley
-            fit = fit_rising(problem, share=share, first=batch.first, last=batch.last)
-    return _scaled(batch, batch.problem, fit, options)
+        fit = fit_rising(problem, share=share, starts=fit.theta[:, None])
+    return _scaled(batch, fit, options)
 
 
-def _scaled(batch: _Batch, problem: CurveBatch, fit: RisingFit, options: FitOptions) -> np.ndarray:
+def _smoothed(problem: CurveBatch) -> CurveBatch:
+    """The problems with running medians of three in place of the rewards; those of the ends are their neighbours'."""
+    y = np.array(problem.y)
+    for row, weight in zip(y, np.asarray(problem.root_weight), strict=True):
+        count = np.count_nonzero(weight)
+        middle = np.median(np.stack([row[: count - 2], row[1 : count - 1], row[2:count]]), axis=0)
+        row[:count] = np.concatenate([middle[:1], middle, middle[-1:]])
+    return problem._replace(y=y)
+
+
+def _scaled(batch: _Batch, fit: RisingFit, options: FitOptions) -> np.ndarray:
     """[K, P] residuals times the root of the points' weights; NaN on padding."""
     weight = np.asarray(batch.problem.root_weight)
-    return np.where(weight > 0, residuals(problem, fit, FORMS[options.form]) * weight, np.nan)
+    return np.where(weight > 0, residuals(batch.problem, fit, FORMS[options.form]) * weight, np.nan)
 
 
 def _robust_scale(left: np.ndarray, batch: _Batch) -> np.ndarray:

@@ -38,8 +38,14 @@ class Screening:
         if len(reasons) == 1 or fit.status == "failed":
             return fit
         outliers = tuple(curve.compute[self.outlier].tolist())
-        message = "; ".join(filter(None, reasons))
-        return dataclasses.replace(fit, status="warning", message=message, fall=self.fall, outliers=outliers)
+        return dataclasses.replace(
+            fit,
+            status="warning",
+            message="; ".join(filter(None, reasons)),
+            window=(min(fit.window[0], *outliers), max(fit.window[1], *outliers)) if outliers else fit.window,
+            fall=self.fall,
+            outliers=outliers,
+        )
 
     def reasons(self, curve: Curve) -> list[str]:
         """What was found, in words."""

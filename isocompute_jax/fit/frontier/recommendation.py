@@ -103,10 +103,10 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    field = Field(fits, configurations, allocation, resampled, reward_range, forecast)
-    index, reasons, found = field.choose(budget, affordable)
+    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast)
+    index, reasons, found = contest.choose(budget, affordable)
     if len(affordable) < len(known):
-        reasons += _too_dear(field.choose(budget, known)[0], affordable, configurations)
+        reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
     chosen, fit = configurations[index], fits[index]
     at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
     steps = rate = None
@@ -122,7 +122,7 @@ def allocate(
     beyond = budget / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    prospect = field.prospect(budget, affordable)
+    prospect = contest.prospect(budget, affordable)
     if prospect is None:
         expected = float(fit.reward(at)), interval(fit, index, at, resampled)
     else:
@@ -148,7 +148,7 @@ def allocate(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Field:
+class Contest:
     """The curves that compete for a budget, and what is known of n*(C)."""
 
     fits: Sequence[CurveFit]

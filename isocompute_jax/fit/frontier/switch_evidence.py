@@ -96,8 +96,8 @@ def _leads(main: MetricAnalysis, switch: Switch) -> tuple[Lead, Lead]:
     before = computes[(computes >= switch.span[0]) & (computes <= switch.compute)]
     after = computes[(computes >= switch.compute) & (computes <= switch.span[1])]
     return (
-        Lead(*lead(main.curves, switch.from_index, switch.to_index, compute=before)),
-        Lead(*lead(main.curves, switch.to_index, switch.from_index, compute=after)),
+        Lead(*lead(main.sound, switch.from_index, switch.to_index, compute=before)),
+        Lead(*lead(main.sound, switch.to_index, switch.from_index, compute=after)),
     )
 
 

@@ -71,11 +71,10 @@ def residuals(result: SweepResult) -> list[str]:
         )
     left = result.num_not_fitted
     if left:
-        window = ", or lie outside of --window" if result.options.fit.window else ""
-        sentences.append(
-            f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they do not exceed the earlier "
-            f"ones{window}."
-        )
+        why = ["stand alone, come after a collapse"]
+        why += ["do not exceed the earlier ones"] if result.options.records != "off" else []
+        why += ["lie outside of --window"] if result.options.fit.window else []
+        sentences.append(f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they {' or '.join(why)}.")
     return sentences
 
 
