@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from isocompute_jax.fit.advice import disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
 from isocompute_jax.fit.curves.forms import FormName
@@ -12,7 +13,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.read import RunCurve, read_curves
+from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
 from isocompute_jax.records.errors import InputError
@@ -61,8 +62,8 @@ class Analysis:
     warnings: tuple[str, ...]
 
 
-def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bool = False) -> Analysis:
-    """Runs every stage on the runs below `roots` and returns the findings; writes nothing.
+def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *, progress: bool = False) -> Analysis:
+    """Runs every stage on the runs below `roots`, or of a table, and returns the findings; writes nothing.
 
     Raises:
       InputError: there is nothing that could be fitted.
@@ -75,8 +76,9 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
     resampled = stages.bootstrap(main)
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
-    compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
-    given = {"use": main.used, "options": options.fit}
+    by_records = stages.by_records(main)
+    compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
+    given = {"use": main.trusted.used, "options": options.fit}
     return Analysis(
         options=options,
         runs=tuple(runs),
@@ -84,17 +86,24 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
         main=main,
         forms=stages.forms(main),
         resampled=resampled,
-        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=main.errors, **given)),
+        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=errors, **given)),
         holdout=tuple(hold_out(compute, reward, cut=options.holdout, **given)) if options.holdout else (),
         comparison=compare_steepness(compute, reward, main.fits, **given),
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
-        recommendations=tuple(stages.recommendation(b, main, allocation, resampled) for b in options.budgets),
+        recommendations=tuple(recommend(b, stages, main, allocation, resampled, by_records) for b in options.budgets),
         targets=targets,
         by_seed=stages.by_seed(),
-        by_records=stages.by_records(main),
-        warnings=(*warnings, *more, *stages.unused(main), *missing, *_selection(options)),
+        by_records=by_records,
+        warnings=(
+            *warnings,
+            *more,
+            *stages.unused(main),
+            *missing,
+            *disagreement(options.records, by_records),
+            *_selection(options),
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -30,14 +30,26 @@ ALLOCATION_COLUMNS = (
 )  # fmt: skip
 
 
+class Rows(NamedTuple):
+    """A table as rows, some of whose keys may not be among its columns."""
+
+    rows: Sequence[dict[str, Any]]
+    columns: Sequence[str]
+
+
 def tables(result: SweepResult) -> dict[str, str]:
-    """File name -> CSV text. fits.csv has one row per parameter, allocation.csv one per recommended budget."""
+    """File name -> CSV text."""
+    return {f"{name}.csv": csv_text(*table) for name, table in table_rows(result).items()}
+
+
+def table_rows(result: SweepResult) -> dict[str, Rows]:
+    """Name -> table: `fits` has one row per parameter, `allocation` one per recommended budget."""
     frontier, advice = result.frontier, result.allocation.recommendations
     return {
-        "fits.csv": csv_text(_fits(result), FIT_COLUMNS),
-        "frontier.csv": csv_text([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
-        "switches.csv": csv_text([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
-        "allocation.csv": csv_text([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
+        "fits": Rows(_fits(result), FIT_COLUMNS),
+        "frontier": Rows([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
+        "switches": Rows([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
+        "allocation": Rows([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
     }
 
 

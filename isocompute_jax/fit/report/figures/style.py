@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pathlib
@@ -65,7 +66,7 @@ def draw_all(
     Pictures of an earlier analysis that this one does not have are removed.
     """
     paths = {}
-    with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
+    with in_style():
         for name, draw in drawings.items():
             figure = draw(result)
             for suffix in (".svg", ".png"):
@@ -73,6 +74,21 @@ def draw_all(
             if figure is not None:
                 paths[name] = save_figure(figure, out_dir / f"{name}.svg", png=png)
     return paths
+
+
+def in_style() -> contextlib.AbstractContextManager[None]:
+    """Makes this style the one that figures are drawn in."""
+    return matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE))
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show without pyplot, whose global state nothing here touches."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        with in_style():
+            self.savefig(data, format="png", dpi=110, bbox_inches="tight")
+        return data.getvalue()
 
 
 def save_figure(figure: Figure, path: pathlib.Path, *, png: bool = False) -> pathlib.Path:
@@ -122,7 +138,7 @@ def _title(element: ElementTree.Element, text: str) -> None:
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = 4.0, share: bool = True) -> tuple[Figure, list[Axes]]:
     """A figure of `WIDTH` inches and its panels, row by row."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = NotebookFigure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).flat)
 
 
