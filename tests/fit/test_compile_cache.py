@@ -62,7 +62,6 @@ def test_two_processes_at_once_leave_whole_entries(tmp_path):
         ("", {}, "xdg/isocompute_jax/fit"),
         ("", {"JAX_COMPILATION_CACHE_DIR": "{root}/jax", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, "jax"),
         ("{root}/given", {"JAX_COMPILATION_CACHE_DIR": "{root}/jax"}, "given"),
-        ("off", {}, None),
         ("off", {"JAX_COMPILATION_CACHE_DIR": "{root}/jax"}, None),
     ],
 )

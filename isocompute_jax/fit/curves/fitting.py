@@ -58,6 +58,7 @@ def fit_curves(
     use: Sequence[np.ndarray] | None = None,
     standard_error: Sequence[np.ndarray] | None = None,
     options: FitOptions | None = None,
+    profiles: bool = True,
 ) -> list[CurveFit]:
     """Fits one form of monotone curve to every configuration, all in one batch.
 
@@ -73,6 +74,9 @@ def fit_curves(
       use: per curve [P_i] bool, the points to fit (e.g. record-breaking ones). None: all.
       standard_error: per curve [P_i] standard errors of the rewards, > 0; only their ratios matter. None: all equal.
       options: form, loss, bounds, tolerance; None for the defaults.
+      profiles: whether intervals are sought along the profile likelihood, which is most of the work. Without, and with
+        `options.intervals`, there are the covariance and standard errors, NaN for intervals, and no verdict on what is
+        identified.
     """
     options = options or FitOptions()
     computes = [np.asarray(c, np.float64) for c in compute]
@@ -92,7 +96,8 @@ def fit_curves(
     problem, found = solve(prepared, options)
     share = FORMS[options.form].share
     noise = uncertainty.noise(problem, found, share=share, width=options.width) if options.intervals else None
-    interval = uncertainty.intervals(noise, found, share=share) if noise else None
+    wanted = None if profiles else np.zeros(found.theta.shape[1] + 2, bool)
+    interval = uncertainty.intervals(noise, found, share=share, wanted=wanted) if noise else None
     records = describe(prepared, problem, found, options, noise=noise, interval=interval)
     for i, record in zip(usable, records, strict=True):
         fits[i] = record

@@ -89,10 +89,8 @@ def hold_out(
     early = [u & (c <= end) for c, u, end in zip(compute, use, cuts, strict=True)]
     results: list[dict[FormName, CurveHoldout]] = [{} for _ in compute]
     for name in FORMS:
-        own = for_form(options, name)
-        for found, fit, c, r, end in zip(
-            results, fit_curves(compute, reward, use=early, options=own), compute, reward, cuts, strict=True
-        ):
+        fits = fit_curves(compute, reward, use=early, options=for_form(options, name), profiles=False)
+        for found, fit, c, r, end in zip(results, fits, compute, reward, cuts, strict=True):
             late = c > end
             if fit.status == "failed" or not late.any() or not np.isfinite(fit.noise):
                 continue

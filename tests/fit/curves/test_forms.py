@@ -44,6 +44,16 @@ def test_the_share_at_zero_compute_is_that_of_the_curve(name):
     assert share == pytest.approx(float(form.curve(0.0, **form.values(0.0, 1.0, theta, 1.0))), abs=1e-15)
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_slopes_are_the_derivatives_of_the_share(name):
+    form = FORMS[name]
+    theta, x, step = np.array([0.8, 0.3])[-len(form.shape) :], np.linspace(0.1, 4.0, 7), 1e-6
+    slopes = form.share.with_slopes(theta, x)[1]
+    for i, along in enumerate(np.eye(len(theta)) * step):
+        secant = (form.share(theta + along, x) - form.share(theta - along, x)) / (2 * step)
+        np.testing.assert_allclose(slopes[:, i], secant, rtol=1e-7, atol=1e-10)
+
+
 def test_compute_at_half_the_gain():
     assert FORMS["hill"].midpoint({"midpoint": 30.0}) == 30.0
     assert FORMS["expsat"].midpoint({"rate": np.log(2) / 50}) == pytest.approx(50.0)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.curves.forms import HILL, hill
+from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.fitting import fit_curves
+from isocompute_jax.fit.curves.forms import FORMS, HILL, hill
 from isocompute_jax.fit.curves.solver import LANES, CurveBatch, fit_rising, grid_starts, project, whiten
 
 X = np.linspace(0.0, 6.0, 14)
@@ -126,3 +128,12 @@ def test_curves_share_lanes_without_touching_each_other():
         alone = fit_rising(rows[k], share=HILL.share, first=first[:1], last=last[:1])
         for ours, batch in zip(alone, fit, strict=True):
             np.testing.assert_allclose(ours[0], batch[k], rtol=1e-9)
+
+
+def test_all_forms_and_any_number_of_curves_share_the_compiled_programs(caplog):
+    compute, reward = np.geomspace(1e3, 1e6, 20), np.linspace(0.1, 0.6, 20)
+    fit_curves([compute], [reward])  # compiles, unless a test did so before
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        for form in FORMS:
+            fit_curves([compute] * 40, [reward] * 40, options=FitOptions(form=form))
+    assert not [record for record in caplog.records if "ompil" in record.getMessage()]

@@ -106,7 +106,7 @@ def test_of_many_unknown_configurations_the_frontier_is_named():
 
 def test_learning_curves_have_a_panel_for_each_batch():
     figure = curve_figures.learning_curves(rich())
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["B$_{problem}$ = 16", "B$_{problem}$ = 64"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["B_problem = 16", "B_problem = 64"]
     assert figure.axes[0].get_xscale() == "log"
     dots = sum(len(np.asarray(collection.get_offsets())) for axes in figure.axes for collection in axes.collections)
     assert dots == 6 * 12  # every evaluation but the base model's

@@ -63,7 +63,7 @@ def by_batch(result: SweepResult) -> list[tuple[str, list[str]]]:
         batches.setdefault(curve.problems_per_batch, []).append(curve.run)
     if not result.several_batches:
         return [("", [curve.run for curve in result.curves])]
-    rows = [(f"B$_{{problem}}$ = {batch}", runs) for batch, runs in sorted(batches.items())]
+    rows = [(f"B_problem = {batch}", runs) for batch, runs in sorted(batches.items())]
     return picked(rows, MOST_PANELS)
 
 

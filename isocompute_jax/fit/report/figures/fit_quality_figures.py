@@ -26,7 +26,7 @@ from isocompute_jax.fit.report.figures.style import (
 from isocompute_jax.fit.report.wording import amount, shortened
 from isocompute_jax.fit.sweep_results import SweepResult
 
-MOST_RESIDUALS = 12
+MOST_RESIDUALS = 6
 BEYOND = 2.2
 """Profiles are drawn as far as so many times their 95% limit."""
 

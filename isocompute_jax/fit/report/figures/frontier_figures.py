@@ -110,7 +110,7 @@ def batches(result: SweepResult) -> Figure | None:
         axes.plot(compute, y, color=QUIET, linewidth=1.0, zorder=2)
         hover(axes.scatter(compute, y, c=shades, s=40, zorder=3, linewidths=0), texts)
         log_axis(axes)
-    upper.set(ylabel="B$_{problem}$*")
+    upper.set(ylabel="B_problem*")
     by_configuration.size_axis(upper, [curve.problems_per_batch for curve in result.curves])
     lower.set(xlabel=by_configuration.compute_label(result), ylabel="steps M*")
     log_axis(lower, "y")
@@ -120,7 +120,7 @@ def batches(result: SweepResult) -> Figure | None:
 
 def slices_by_problems(result: SweepResult) -> Figure | None:
     """n*(C) among the configurations with the same B_problem, one panel each."""
-    return _slices(result, "problems_per_batch", "B$_{problem}$ = ", by_configuration.compute_label(result))
+    return _slices(result, "problems_per_batch", "B_problem = ", by_configuration.compute_label(result))
 
 
 def slices_by_rollouts(result: SweepResult) -> Figure | None:

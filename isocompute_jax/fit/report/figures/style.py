@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.run_files import write_atomic
@@ -152,6 +152,8 @@ def multiples(count: int, *, panel: float = 1.9, columns: int = 2) -> tuple[Figu
         unused.set_visible(False)
     for last in axes[max(0, count - columns) : count]:
         last.tick_params(labelbottom=True)
+    if count > 1:
+        axes[0].yaxis.set_major_locator(MaxNLocator(4))  # of all panels: they share it
     return figure, axes[:count]
 
 
