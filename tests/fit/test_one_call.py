@@ -17,7 +17,7 @@ from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.records.errors import InputError
 
 CURVES = {4: (0.1, 0.5, 1e4, 1.2), 16: (0.1, 0.8, 6e4, 1.2)}
-OPTIONS = AnalysisOptions(replicates=20, budgets=(2e4, 4e5), records="off")
+OPTIONS = AnalysisOptions(bootstrap="none", holdout=0.0, budgets=(2e4, 4e5), records="off")
 
 
 def table() -> pa.Table:
