@@ -102,6 +102,13 @@ def test_options_are_those_of_the_command(result):
     assert found.recommendations == result.recommendations
 
 
+def test_data_frames_of_pandas_go_in_and_come_out(result):
+    pytest.importorskip("pandas")
+    found = analyze(table().to_pandas(), OPTIONS)
+    assert found.recommendations == result.recommendations
+    assert found.to_table().to_pandas()["group_size"].tolist() == result.to_table()["group_size"].to_pylist()
+
+
 def test_a_mistake_is_told_in_one_sentence():
     with pytest.raises(InputError, match=r"no column avg@4\. Its columns with numbers are"):
         analyze({"run": ["a"], "step": [1], "accuracy": [0.5]})

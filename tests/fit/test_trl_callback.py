@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 import textwrap
@@ -137,7 +138,7 @@ def test_a_real_trainer_of_trl_writes_the_curve(tmp_path):
     """Four evaluations of eight rollouts a step; in a process of its own, since TRL brings warnings and threads."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(REAL)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+        cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     [curve], warnings = read_curves([str(tmp_path / "curves.csv")], OPTIONS)

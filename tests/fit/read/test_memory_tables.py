@@ -101,11 +101,11 @@ def test_names_of_columns_mean_what_they_mean_in_a_file(tmp_path, write, options
 
 
 def test_missing_numbers_are_blank_and_wrong_ones_are_told_by_row():
-    columns = COLUMNS | {"avg@4": [0.1, float("nan"), 7.0, None, 0.3]}
+    columns = COLUMNS | {"compute": [8, 16, -1, 16, 32], "avg@4": [0.1, float("nan"), 0.25, None, 0.3]}
     for given in (columns, {name: np.array(values, object) for name, values in columns.items()}):
         found, warnings = read(given)
-        assert [curve.compute.tolist() for curve in found] == [[8.0], [32.0]]
-        assert any(text.startswith("curves:row 3: row left out: avg@4 is 7.0") for text in warnings)
+        assert [curve.compute.tolist() for curve in found] == [[8], [32]]
+        assert any(text.startswith("curves:row 3: row left out: compute is -1") for text in warnings)
 
 
 def test_a_column_of_several_types_is_read_cell_by_cell():
