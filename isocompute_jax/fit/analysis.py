@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from isocompute_jax.fit.advice import disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
 from isocompute_jax.fit.curves.forms import FormName
@@ -75,8 +76,9 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     resampled = stages.bootstrap(main)
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
-    compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
-    given = {"use": main.used, "options": options.fit}
+    by_records = stages.by_records(main)
+    compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
+    given = {"use": main.trusted.used, "options": options.fit}
     return Analysis(
         options=options,
         runs=tuple(runs),
@@ -84,17 +86,24 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
         main=main,
         forms=stages.forms(main),
         resampled=resampled,
-        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=main.errors, **given)),
+        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=errors, **given)),
         holdout=tuple(hold_out(compute, reward, cut=options.holdout, **given)) if options.holdout else (),
         comparison=compare_steepness(compute, reward, main.fits, **given),
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
-        recommendations=tuple(stages.recommendation(b, main, allocation, resampled) for b in options.budgets),
+        recommendations=tuple(recommend(b, stages, main, allocation, resampled, by_records) for b in options.budgets),
         targets=targets,
         by_seed=stages.by_seed(),
-        by_records=stages.by_records(main),
-        warnings=(*warnings, *more, *stages.unused(main), *missing, *_selection(options)),
+        by_records=by_records,
+        warnings=(
+            *warnings,
+            *more,
+            *stages.unused(main),
+            *missing,
+            *disagreement(options.records, by_records),
+            *_selection(options),
+        ),
     )
 
 

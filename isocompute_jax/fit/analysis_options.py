@@ -9,6 +9,7 @@ from typing import Any
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.curves.screening import Falls, Outliers
 from isocompute_jax.fit.flag_parsing import number, numbers
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
@@ -34,12 +35,22 @@ class AnalysisOptions:
         (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
     )
     records: Records = option(
-        "strict",
-        "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier "
-        "one (bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each "
-        "choice.",
+        "off",
+        "Evaluations that are fitted: all (off: intervals are calibrated for this), those above every earlier one "
+        "(strict, as in IsoCompute), or those in a higher bin than every earlier one (bucketed). The report shows the "
+        "switch points of each choice, and the answer says where all and strict disagree on it.",
     )
-    bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
+    bin_width: float = option(0.0, "Bin of --records=bucketed, as a share of the width of --reward_range.")
+    falls: Falls = option(
+        "end",
+        "Curves whose late evaluations lie clearly below an earlier stretch (one-sided test, 1%) end at their peak, or "
+        "keep what comes after it.",
+    )
+    outliers: Outliers = option(
+        "name",
+        "Single evaluations far from the curve through all others, at most a tenth of them, are named and left out, or "
+        "kept.",
+    )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
     evaluation_samples: int = option(
@@ -73,7 +84,7 @@ class AnalysisOptions:
         if self.smoothing < 1 or self.smoothing % 2 == 0:
             raise InputError(f"--smoothing={self.smoothing} must be odd and at least 1")
         if not 0 <= self.bin_width < 1:
-            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), in units of reward")
+            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), a share of the reward range")
         if self.records == "bucketed" and self.bin_width == 0:
             raise InputError("--records=bucketed needs --bin_width above 0, e.g. --bin_width=0.02")
         if self.stderr_column and self.evaluation_samples:

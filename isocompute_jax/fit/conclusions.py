@@ -84,9 +84,8 @@ def _base_model(analysis: Analysis) -> dict[str, float]:
     """metric -> mean over every run's evaluation at compute 0."""
     means = {}
     for name, found in ({analysis.main.metric: analysis.main} | dict(analysis.targets)).items():
-        values = np.concatenate(
-            [c.per_seed[:, 0] for c in found.curves if len(c.compute) and c.compute[0] == 0] or [[]]
-        )
+        values = np.concatenate([c.per_seed[:, c.compute == 0].ravel() for c in found.curves])
+        values = values[np.isfinite(values)]
         if len(values):
             means[name] = float(values.mean())
     return means
@@ -102,7 +101,7 @@ def _curves(analysis: Analysis) -> tuple[CurveResult, ...]:
             seeds=curve.seeds,
             fit=fit,
             held=tuple(held),
-            bootstrap95=None if resampled is None else parameter_intervals(resampled, fit, k),
+            bootstrap95=parameter_intervals(resampled, fit, k) if resampled and resampled.tells(fit, k) else None,
             forms={
                 name: FormCriteria(fits[k].aicc, fits[k].bic, fits[k].sse, fits[k].r2)
                 for name, fits in analysis.forms.items()
@@ -110,7 +109,13 @@ def _curves(analysis: Analysis) -> tuple[CurveResult, ...]:
             holdout=_holdout(analysis.holdout[k], fit.form) if analysis.holdout else None,
             grid=analysis.grid[k] if analysis.grid else None,
             profile=analysis.profiles[k],
-            points=Points(curve.compute, curve.reward, main.used[k], None if main.errors is None else main.errors[k]),
+            points=Points(
+                curve.compute,
+                curve.reward,
+                main.used[k],
+                None if main.errors is None else main.errors[k],
+                main.screened[k].outlier,
+            ),
         )
         for k, (curve, fit) in enumerate(zip(main.curves, main.fits, strict=True))
     )
@@ -183,7 +188,7 @@ def _budgets(analysis: Analysis) -> tuple[FrontierBudget, ...]:
     rows = []
     for point in _points(main, main.frontier):
         interval = share = None
-        if resampled is not None:
+        if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
             leaders = leaders_at(resampled, point.compute)
             leaders = leaders[leaders >= 0]
             sizes = np.array([configurations[i].group_size for i in leaders])

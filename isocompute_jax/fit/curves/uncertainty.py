@@ -33,7 +33,8 @@ LEAST_FREEDOM = 4
 """Fewer degrees of freedom cannot tell correlation from curvature: noise is then taken as independent."""
 CONFIDENCE = 0.95
 NO_NOISE = 1e-9
-"""Residuals are never taken as smaller than this, so that noise-free data have intervals too."""
+"""Residuals are never taken as smaller than this share of the width of the range of rewards, so that noise-free data
+have intervals too."""
 
 _ROOT_STEPS = 60
 _ROOT_TOLERANCE = 1e-3  # in units of Student's t
@@ -114,13 +115,14 @@ def jacobian(problem: CurveBatch, fit: RisingFit, *, share: Share) -> np.ndarray
     return values * ((at > lower) & (at < upper))[:, None, :]
 
 
-def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
+def noise(problem: CurveBatch, fit: RisingFit, *, share: Share, width: float = 1.0) -> Noise:
     """Fits every rho of the grid, starting from the fit at rho = 0, and weighs them.
 
     Args:
       problem: the curves; `rho` is set here.
       fit: their fit at rho = 0.
       share: the form's share.
+      width: of the range of rewards.
     """
     count = len(fit.low)
     lower, upper = box(problem)
@@ -131,7 +133,7 @@ def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
     fits = fit_rising(many, share=share, starts=np.tile(fit.theta, (len(grid), 1))[:, None])
     slopes = jacobian(many, fits, share=share)
     normal = np.einsum("kpi,kpj->kij", slopes, slopes)
-    scale = np.maximum(fits.sse / np.maximum(np.tile(freedom, len(grid)), 1), NO_NOISE**2)
+    scale = np.maximum(fits.sse / np.maximum(np.tile(freedom, len(grid)), 1), (NO_NOISE * width) ** 2)
     likelihood = _restricted_likelihood(normal, scale, np.tile(freedom, len(grid)), many.rho).reshape(-1, count)
     likelihood = np.where((freedom >= LEAST_FREEDOM) | (grid[:, None] == 0), likelihood, -np.inf)
     weight = np.exp(likelihood - likelihood.max(axis=0))
@@ -139,7 +141,7 @@ def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
     weight /= weight.sum(axis=0)
 
     likely = np.abs(grid[:, None] - grid @ weight).argmin(axis=0) * count + np.arange(count)
-    covariance = np.linalg.pinv(normal[likely], hermitian=True) * scale[likely, None, None]
+    covariance = _inverse(normal[likely]) * scale[likely, None, None]
     free = np.diagonal(normal[likely], axis1=1, axis2=2) > 0
     covariance *= free[:, :, None] & free[:, None, :]  # what the inversion rounded away from 0
     independent = normal.reshape(len(grid), count, *normal.shape[1:])[int(np.flatnonzero(grid == 0.0)[0])]
@@ -156,11 +158,23 @@ def _restricted_likelihood(normal: np.ndarray, scale: np.ndarray, freedom: np.nd
     return 0.5 * (np.log(1.0 - rho**2) - freedom * np.log(scale) - determinant)
 
 
-def _condition(normal: np.ndarray) -> np.ndarray:
-    """[K] of the Jacobian with its columns scaled to length 1; columns of zeros are left out."""
+def _scaled(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[K, Q, Q] J^T J with the columns of J scaled to length 1, and [K, Q] these lengths, infinite for zeros."""
     size = np.sqrt(np.diagonal(normal, axis1=1, axis2=2))
     size = np.where(size > 0, size, np.inf)
-    values = np.linalg.eigvalsh(normal / size[:, :, None] / size[:, None, :])
+    return normal / size[:, :, None] / size[:, None, :], size
+
+
+def _inverse(normal: np.ndarray) -> np.ndarray:
+    """[K, Q, Q] pseudo-inverse. Scaled first: what counts as singular must not depend on the unit of the rewards."""
+    scaled, size = _scaled(normal)
+    return np.linalg.pinv(scaled, hermitian=True) / size[:, :, None] / size[:, None, :]
+
+
+def _condition(normal: np.ndarray) -> np.ndarray:
+    """[K] of the Jacobian with its columns scaled to length 1; columns of zeros are left out."""
+    scaled, size = _scaled(normal)
+    values = np.linalg.eigvalsh(scaled)
     free = np.isfinite(size).sum(axis=1)
     least = np.take_along_axis(values, np.minimum(values.shape[1] - free, values.shape[1] - 1)[:, None], axis=1)[:, 0]
     return np.sqrt(values[:, -1] / np.maximum(least, 1e-300))

@@ -113,8 +113,8 @@ def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
         elif kind == 1:
             lines.append("")
         elif kind == 2:
-            lines.append(f"a,8,4,0,{i},9")
-            expected[number] = "avg@4 is '9'"
+            lines.append(f"a,8,4,0,{i},x")
+            expected[number] = "avg@4 is 'x'"
         else:
             lines.append(f"a,8,4,0,{i},0.5")
     path = write(tmp_path / "t.csv", *lines)

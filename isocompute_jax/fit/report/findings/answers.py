@@ -35,6 +35,8 @@ def answers(result: SweepResult) -> list[Answer]:
 
 def _answer(result: SweepResult, row: Recommendation) -> Answer:
     interval = between(row.interval95, lambda value: f"{value:z.3f}")
+    if row.num_steps == 0:
+        return Answer(f"To spend {spent(result, row.budget)}", ("no configuration fits",), "", row.reasons, True)
     return Answer(
         question=f"To spend {spent(result, row.budget)}",
         choice=tuple(choice(row)),
