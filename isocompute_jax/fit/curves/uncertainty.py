@@ -14,16 +14,13 @@ correlated than it is, never for less, and its intervals would be too wide: they
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising, in_lanes, repeat, whiten
+from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising, repeat
 
 CORRELATIONS = np.arange(-6, 10) / 10
 """Grid of rho; holds 0."""
@@ -93,26 +90,20 @@ def box(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack([levels[:, [0, 2]], problem.lower]), np.column_stack([levels[:, [1, 3]], problem.upper])
 
 
-@functools.partial(jax.jit, static_argnames=("share",))
-def _jacobian(problem: CurveBatch, at: jax.Array, *, share: Share) -> jax.Array:
-    """[K, P, Q + 2] derivative of the whitened curve in (low, high, *theta)."""
-
-    def one(problem: CurveBatch, at: jax.Array) -> jax.Array:
-        def curve(at: jax.Array) -> jax.Array:
-            climbed = jnp.where(problem.root_weight > 0, share(at[2:], problem.x), 0.0)
-            return whiten(at[0] + (at[1] - at[0]) * climbed, problem.root_weight, problem.rho)
-
-        return jax.jacfwd(curve)(at)
-
-    return jax.vmap(one)(problem, at)
-
-
 def jacobian(problem: CurveBatch, fit: RisingFit, *, share: Share) -> np.ndarray:
     """[K, P, Q + 2] derivative of the whitened curve; 0 for parameters that are fixed or stand at their bound."""
     at, (lower, upper) = coordinates(fit), box(problem)
-    with jax.enable_x64(True):
-        values = in_lanes(functools.partial(_jacobian, share=share), problem, at)[0]
-    return values * ((at > lower) & (at < upper))[:, None, :]
+    climbed, slopes = share.with_slopes(fit.theta, problem.x)
+    columns = np.concatenate(
+        [(1.0 - climbed)[..., None], climbed[..., None], (fit.high - fit.low)[:, None, None] * slopes], axis=-1
+    )
+    scaled = np.asarray(problem.root_weight)[..., None] * columns
+    rho = np.asarray(problem.rho)[:, None]
+    white = scaled.copy()  # as `solver.whiten`, for a batch
+    white[:, 1:] -= rho[..., None] * scaled[:, :-1]
+    white[:, 0] *= np.sqrt(1.0 - rho**2)
+    white *= (np.asarray(problem.root_weight) > 0)[..., None]
+    return white * ((at > lower) & (at < upper))[:, None, :]
 
 
 def noise(problem: CurveBatch, fit: RisingFit, *, share: Share, width: float = 1.0) -> Noise:
