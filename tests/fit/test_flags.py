@@ -34,7 +34,7 @@ def test_every_flag_of_curves_arrives(parse):
         "--metric=reward", "--columns=train/global_step:step,val/acc:reward", "--compute=tokens", "--reward_range=-1,1",
         "--constants=problems_per_batch=32", r"--run_pattern=n(?P<group_size>\d+)", "--strict", "--eval_set=test",
         "--form=logistic", "--loss=huber", "--huber_delta=0.02", "--fix=A=0.61", "--bounds=C_mid=1e3:1e6", "--r0=0.1",
-        "--window=1500,5e4", "--tolerance=0.05", "--records=bucketed", "--bin_width=0.03", "--smoothing=5",
+        "--window=1500,5e4", "--tolerance=0.05", "--records=bucketed", "--bin_width=0.03", "--falls=keep", "--outliers=keep", "--forecast=form", "--smoothing=5",
         "--evaluation_samples=1200", "--bootstrap=runs", "--replicates=50", "--seed=7", "--holdout=3e4",
         "--grid=0.45:0.8:0.005", "--budget=1e6,4e6", "--base_lr=2e-6", "--base_batch=512", "--lr_exponent=1",
         "--title=Which n?", "--targets=worst@8,length",

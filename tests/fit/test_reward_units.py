@@ -38,7 +38,7 @@ def rewards() -> list[np.ndarray]:
         hill(COMPUTE, 0.1, 0.7, 2e4, 1.2) + 0.004 * noise[0],
         hill(COMPUTE, 0.05, 0.8, 3e5, 1.0) + 0.01 * noise[1],
         hill(COMPUTE, 0.0, 0.9, 5e6, 1.0) + 0.01 * np.abs(noise[2]),
-        np.full(len(COMPUTE), 0.4),
+        np.full(len(COMPUTE), 0.5),  # exact in binary, and so is its hundredfold: nothing but rounding tells here
         hill(COMPUTE, 0.1, 0.6, 3e4, 1.5),
         spiked,
     ]
