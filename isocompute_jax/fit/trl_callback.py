@@ -33,6 +33,7 @@ class CurveCallback:
         command = ["-m", "isocompute_jax.fit", f"--runs={path}", f"--out={path}.report", f"--metric={metric}", *flags]
         self._command = [sys.executable, *command]
         self._fit: subprocess.Popen[bytes] | None = None
+        self._unfitted = False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
@@ -57,6 +58,7 @@ class CurveCallback:
             "tokens": state.num_input_tokens_seen,
             self._metric: reward,
         })  # fmt: skip
+        self._unfitted = True
         if self._fit is None or self._fit.poll() is not None:
             self._start()
 
@@ -65,7 +67,8 @@ class CurveCallback:
         del args, control, kwargs
         if state.is_world_process_zero and self._fit is not None:
             self._fit.wait()
-            self._start().wait()
+            if self._unfitted:
+                self._start().wait()
 
     def _append(self, row: dict[str, Any]) -> None:
         with open(self._path, "a", newline="", encoding="utf-8") as file:
@@ -77,5 +80,6 @@ class CurveCallback:
             writer.writerow(row)
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._unfitted = False
         self._fit = subprocess.Popen(self._command, env=os.environ | {"JAX_PLATFORMS": "cpu"})
         return self._fit

@@ -17,7 +17,7 @@ from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.records.errors import InputError
 
 CURVES = {4: (0.1, 0.5, 1e4, 1.2), 16: (0.1, 0.8, 6e4, 1.2)}
-OPTIONS = AnalysisOptions(replicates=20, budgets=(2e4, 4e5), records="off")
+OPTIONS = AnalysisOptions(bootstrap="none", holdout=0.0, budgets=(2e4, 4e5), records="off")
 
 
 def table() -> pa.Table:
@@ -100,6 +100,13 @@ def test_options_are_those_of_the_command(result):
     found = analyze(renamed, dataclasses.replace(OPTIONS, read=read))
     assert found.metric == "accuracy"
     assert found.recommendations == result.recommendations
+
+
+def test_data_frames_of_pandas_go_in_and_come_out(result):
+    pytest.importorskip("pandas")
+    found = analyze(table().to_pandas(), OPTIONS)
+    assert found.recommendations == result.recommendations
+    assert found.to_table().to_pandas()["group_size"].tolist() == result.to_table()["group_size"].to_pylist()
 
 
 def test_a_mistake_is_told_in_one_sentence():

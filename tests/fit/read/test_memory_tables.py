@@ -112,6 +112,12 @@ def test_rewards_of_another_range_are_refused():
         read(COLUMNS | {"avg@4": [0.1, None, 7.0, None, 0.3]})
 
 
+def test_a_bad_row_is_told_by_its_number():
+    found, warnings = read(COLUMNS | {"compute": [8, 16, -1, 16, 32]})
+    assert [curve.compute.tolist() for curve in found] == [[8, 16], [16, 32]]
+    assert any(text.startswith("curves:row 3: row left out: compute is -1") for text in warnings)
+
+
 def test_a_column_of_several_types_is_read_cell_by_cell():
     found, warnings = read(COLUMNS | {"avg@4": np.array([0.1, "0.2", "broken", np.float64(0.15), None], object)})
     assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.2], [0.15]]

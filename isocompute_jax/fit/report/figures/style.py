@@ -76,21 +76,6 @@ def draw_all(
     return paths
 
 
-def in_style() -> contextlib.AbstractContextManager[None]:
-    """Makes this style the one that figures are drawn in."""
-    return matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE))
-
-
-class NotebookFigure(Figure):
-    """A figure that notebooks show without pyplot, whose global state nothing here touches."""
-
-    def _repr_png_(self) -> bytes:
-        data = io.BytesIO()
-        with in_style():
-            self.savefig(data, format="png", dpi=110, bbox_inches="tight")
-        return data.getvalue()
-
-
 def save_figure(figure: Figure, path: pathlib.Path, *, png: bool = False) -> pathlib.Path:
     """Writes the figure as `path` (.svg), and beside it as .png where `png`; returns `path`."""
     canvas = FigureCanvasAgg(figure)
@@ -134,6 +119,21 @@ def _title(element: ElementTree.Element, text: str) -> None:
     title = ElementTree.Element(f"{_SVG}title")
     title.text = text
     element.insert(0, title)
+
+
+def in_style() -> contextlib.AbstractContextManager[None]:
+    """Makes this style the one that figures are drawn in."""
+    return matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE))
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show without pyplot, whose global state nothing here touches."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        with in_style():
+            self.savefig(data, format="png", dpi=110, bbox_inches="tight")
+        return data.getvalue()
 
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = 4.0, share: bool = True) -> tuple[Figure, list[Axes]]:
