@@ -12,6 +12,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.frontier.budget_grid import budget_grid
 from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
@@ -35,7 +36,8 @@ class Analysis:
       grid: [K] fits by ScaleRL's grid procedure; empty without.
       allocation: n*(C) of the main metric.
       slices: frontiers at fixed B_problem and at fixed B, where the sweep has several.
-      recommendations: one for each budget.
+      recommendations: one for each budget that was asked for.
+      by_budget: one for each budget of a grid, those that were asked for and the data's end among them.
       targets: metric -> analysis, for avg@k, best@k and worst@k as far as the runs have them.
       by_seed: seed -> analysis of the main metric on that seed alone (empty with one seed).
       by_records: rule -> analysis of the main metric under that choice of points.
@@ -55,6 +57,7 @@ class Analysis:
     allocation: AllocationFit
     slices: tuple[FrontierSlice, ...]
     recommendations: tuple[Recommendation, ...]
+    by_budget: tuple[Recommendation, ...]
     targets: Mapping[str, MetricAnalysis]
     by_seed: Mapping[int, MetricAnalysis]
     by_records: Mapping[str, MetricAnalysis]
@@ -76,6 +79,8 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
     compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
+    budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
+    by_budget = {budget: stages.recommendation(budget, main, allocation, resampled) for budget in budgets}
     given = {"use": main.used, "options": options.fit}
     return Analysis(
         options=options,
@@ -90,7 +95,8 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
-        recommendations=tuple(stages.recommendation(b, main, allocation, resampled) for b in options.budgets),
+        recommendations=tuple(by_budget[budget] for budget in options.budgets),
+        by_budget=tuple(by_budget.values()),
         targets=targets,
         by_seed=stages.by_seed(),
         by_records=stages.by_records(main),

@@ -217,6 +217,7 @@ class Recommendation:
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
+      doubts: those of the reasons that say what to mistrust.
     """
 
     budget: float
@@ -232,3 +233,4 @@ class Recommendation:
     status: Status
     reasons: tuple[str, ...]
     place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
+    doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)

@@ -120,6 +120,7 @@ def allocate(
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
+        doubts=tuple(doubts),
     )
 
 
