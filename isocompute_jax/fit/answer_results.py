@@ -52,6 +52,7 @@ class BudgetAnswer:
       recommendation: for it.
       share: of the replicates that lead with the recommended configuration there, or where the data end or begin; None
         without a bootstrap.
+      rival: who leads in most of the other replicates, and in which share of all; None without.
       tied: the other configurations that no difference was seen from.
       tied_group_sizes: their n and the recommended one, in order; empty without a tie.
       confidence: in the configuration.
@@ -60,6 +61,7 @@ class BudgetAnswer:
 
     recommendation: Recommendation = dataclasses.field(metadata=INLINE)
     share: float | None
+    rival: tuple[str, float] | None
     tied: tuple[str, ...]
     tied_group_sizes: tuple[int, ...]
     confidence: Confidence

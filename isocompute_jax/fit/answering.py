@@ -44,11 +44,16 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
       choice: which form of curve fits best; None where nothing tells.
     """
     main = analysis.main
-    share, tied = _share(analysis, found), _tied(main, found)
+    if found.run not in [curve.configuration.name for curve in main.curves]:  # the budget pays no step of any
+        return BudgetAnswer(found, None, None, (), (), "unknown", ())
+    leaders, tied = _leaders(analysis, found), _tied(main, found)
+    others = collections.Counter({run: share for run, share in leaders.items() if run != found.run}).most_common(1)
+    share = leaders.get(found.run, 0.0) if leaders else None
     sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
     return BudgetAnswer(
         recommendation=found,
         share=share,
+        rival=others[0] if others else None,
         tied=tied,
         tied_group_sizes=tuple(sorted(sizes)) if tied else (),
         confidence=_confidence(share, bool(tied)),
@@ -64,15 +69,14 @@ def _confidence(share: float | None, tied: bool) -> Confidence:
     return "sure" if share >= SURE else "likely" if share >= LIKELY else "open"
 
 
-def _share(analysis: Analysis, found: Recommendation) -> float | None:
-    """Share of the replicates in which the recommended configuration leads, at the budget or at the data's end."""
+def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
+    """Configuration -> share of the replicates that it leads, at the budget or where the data end; empty without."""
     resampled = analysis.resampled
     if resampled is None:
-        return None
-    leaders = leaders_at(resampled, found.budget)
-    leaders = leaders[leaders >= 0]
-    names = [curve.configuration.name for curve in analysis.main.curves]
-    return float(np.mean([names[i] == found.run for i in leaders])) if len(leaders) else None
+        return {}
+    numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
+    known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
+    return {analysis.main.curves[i].configuration.name: count / sum(known.values()) for i, count in known.items()}
 
 
 def _tied(main: MetricAnalysis, found: Recommendation) -> tuple[str, ...]:

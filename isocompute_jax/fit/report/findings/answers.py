@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from isocompute_jax.fit.answer_results import LIKELY, BudgetAnswer, BudgetRange, Confidence, Objection
@@ -12,11 +13,11 @@ from isocompute_jax.fit.results import Recommendation
 from isocompute_jax.fit.sweep_results import SweepResult
 
 LABELS: dict[Confidence, str] = {
-    "sure": "Sure", "likely": "Likely", "open": "Open", "tied": "A tie", "unknown": "Not known"
+    "sure": "Sure", "likely": "Likely", "open": "Uncertain", "tied": "A tie", "unknown": "Not known"
 }  # fmt: skip
 CONFIDENCE_RULE = (
     f"Sure: it leads in at least {SURE:.0%} of the bootstrap replicates (the experiment repeated on paper); likely: in "
-    f"at least {LIKELY:.0%}; open: in fewer. A tie: no difference was seen from the others named."
+    f"at least {LIKELY:.0%}; uncertain: in fewer. A tie: no difference was seen from the others named."
 )
 ESTABLISHED_RULE = (
     f"Established: at least {SURE:.0%} of the bootstrap replicates have the switch, and every seed alone shows it."
@@ -55,6 +56,9 @@ class AnswerText:
 def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
     """The answer for a budget."""
     row = found.recommendation
+    if not math.isfinite(row.reward):
+        question = f"To spend {spent(result, row.budget)}"
+        return AnswerText(question, "no run fits", expectation=" ".join(row.reasons))
     interval = between(row.interval95, lambda value: f"{value:z.3f}")
     ends = f"95% interval {interval}" if interval else "no interval could be given"
     return AnswerText(
@@ -110,7 +114,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
         parts.append("No other configuration was run.")
     elif found.share is not None and result.bootstrap:
         count = result.bootstrap.replicates
-        parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates.")
+        rival = f", {found.rival[0]} in {found.rival[1]:.0%}" if found.rival and found.share < SURE else ""
+        parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates{rival}.")
     elif not parts:
         parts.append("The frontier was not resampled.")
     return " ".join(parts)
@@ -149,9 +154,11 @@ def objection_text(result: SweepResult, found: Objection) -> str:
             return "Every configuration has one seed, so leads cannot be told from noise."
 
 
-def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str, str, str, str]:
+def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]:
     """A range of budgets as a row: from and to, n, reward, confidence."""
     low, high = row.rewards
+    if not math.isfinite(low):
+        return f"{amount(row.start)} to {amount(row.end)}", "no run fits", None, None
     reward = f"{low:z.3f} to {high:z.3f}" if f"{low:z.3f}" != f"{high:z.3f}" else f"{low:z.3f}"
     share = "" if row.share is None else f" ({row.share:.0%} of replicates)"
     sure = f"{LABELS[row.confidence].lower()}{share}"

@@ -115,7 +115,7 @@ def _switch(result: SweepResult, switch: SwitchResult) -> str:
             if switch.beyond_noise
             else "; on at least one side of it the lead is within two standard errors"
         )
-    return text + (": not established." if switch.established is False else ".")
+    return text + (". It is not established." if switch.established is False else ".")
 
 
 def doubt(result: SweepResult) -> list[str]:
