@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 
@@ -11,6 +12,9 @@ LOG = logging.getLogger(__name__)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+AGAIN_S = 0.01
+"""After so long a signal is sent again whose KeyboardInterrupt Python dropped."""
 
 
 class Interrupt:
@@ -22,15 +26,20 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[signal.Signals, object] = {}
+        self._report_unraisable = sys.unraisablehook
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._report_unraisable, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        if self._previous:
+            sys.unraisablehook = self._report_unraisable
+            self._previous = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
@@ -39,3 +48,15 @@ class Interrupt:
         LOG.warning(
             "Interrupted: ending after this step (of phases: this phase) with a checkpoint; once more ends it at once."
         )
+
+    def _unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised within a destructor or a callback of the garbage collector, as JAX has one."""
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._report_unraisable(dropped)
+            return
+        threading.Timer(AGAIN_S, self._again).start()
+
+    def _again(self) -> None:
+        main = threading.main_thread().ident
+        if main and self._previous:
+            signal.pthread_kill(main, signal.SIGINT)
