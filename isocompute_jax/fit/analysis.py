@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from isocompute_jax.fit.advice import disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
 from isocompute_jax.fit.curves.forms import FormName
@@ -78,10 +79,11 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
     resampled = stages.bootstrap(main)
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
-    compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
+    by_records = stages.by_records(main)
     budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
-    by_budget = {budget: stages.recommendation(budget, main, allocation, resampled) for budget in budgets}
-    given = {"use": main.used, "options": options.fit}
+    by_budget = recommend(budgets, stages, main, allocation, resampled, by_records)
+    compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
+    given = {"use": main.trusted.used, "options": options.fit}
     return Analysis(
         options=options,
         runs=tuple(runs),
@@ -89,7 +91,7 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
         main=main,
         forms=stages.forms(main),
         resampled=resampled,
-        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=main.errors, **given)),
+        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=errors, **given)),
         holdout=tuple(hold_out(compute, reward, cut=options.holdout, **given)) if options.holdout else (),
         comparison=compare_steepness(compute, reward, main.fits, **given),
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
@@ -99,8 +101,15 @@ def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bo
         by_budget=tuple(by_budget.values()),
         targets=targets,
         by_seed=stages.by_seed(),
-        by_records=stages.by_records(main),
-        warnings=(*warnings, *more, *stages.unused(main), *missing, *_selection(options)),
+        by_records=by_records,
+        warnings=(
+            *warnings,
+            *more,
+            *stages.unused(main),
+            *missing,
+            *disagreement(options.records, by_records),
+            *_selection(options),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.curves.screening import Falls, Outliers
 from isocompute_jax.fit.flag_parsing import number, numbers
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
@@ -34,12 +35,22 @@ class AnalysisOptions:
         (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
     )
     records: Records = option(
-        "strict",
-        "Evaluations that are fitted: those above every earlier one (strict), those in a higher bin than every earlier "
-        "one (bucketed), or all (off: intervals are calibrated for this). The report shows the switch points of each "
-        "choice.",
+        "off",
+        "Evaluations that are fitted: all (off: intervals are calibrated for this), those above every earlier one "
+        "(strict, as in IsoCompute), or those in a higher bin than every earlier one (bucketed). The report shows the "
+        "switch points of each choice, and the answer says where all and strict disagree on it.",
     )
     bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
+    falls: Falls = option(
+        "end",
+        "Curves whose late evaluations lie clearly below an earlier stretch (one-sided test, 1%) end at their peak, or "
+        "keep what comes after it.",
+    )
+    outliers: Outliers = option(
+        "name",
+        "Single evaluations far from the curve through all others, at most a tenth of them, are named and left out, or "
+        "kept.",
+    )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
     evaluation_samples: int = option(

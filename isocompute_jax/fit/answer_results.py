@@ -28,16 +28,17 @@ class Objection:
     """Something in the data that speaks against an answer, or that the data cannot say.
 
     Attributes:
-      kind: `rule`: another choice of evaluations has another leader; `form`: another form of curve fits clearly
-        better; `evaluations`: the evaluations alone have another leader, beyond noise; `seeds`: single seeds have
-        another leader; `largest` or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise.
+      kind: `form`: another form of curve fits clearly better; `evaluations`: the evaluations alone have another leader,
+        beyond noise; `seeds`: single seeds have another leader; `largest` or `smallest`: no larger, or smaller, n was
+        run; `one_seed`: nothing tells the noise. That another choice of evaluations has another leader is among the
+        recommendation's own doubts.
       run: who leads instead; empty where nobody else does.
-      by: the rule or the form.
+      by: the form.
       size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree; 0 without.
       of: how many seeds there are; 0 without.
     """
 
-    kind: Literal["rule", "form", "evaluations", "seeds", "largest", "smallest", "one_seed"]
+    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed"]
     run: str = ""
     by: str = ""
     size: float = 0.0
@@ -53,8 +54,7 @@ class BudgetAnswer:
       share: of the replicates that lead with the recommended configuration there, or where the data end or begin; None
         without a bootstrap.
       rival: who leads in most of the other replicates, and in which share of all; None without.
-      tied: the other configurations that no difference was seen from.
-      tied_group_sizes: their n and the recommended one, in order; empty without a tie.
+      tied_group_sizes: n of those that no difference was seen from and the recommended one, in order; empty without.
       confidence: in the configuration.
       objections: what speaks against it.
     """
@@ -62,7 +62,6 @@ class BudgetAnswer:
     recommendation: Recommendation = dataclasses.field(metadata=INLINE)
     share: float | None
     rival: tuple[str, float] | None
-    tied: tuple[str, ...]
     tied_group_sizes: tuple[int, ...]
     confidence: Confidence
     objections: tuple[Objection, ...]
@@ -102,7 +101,7 @@ class BudgetRange:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrawnCurve(OfConfiguration):
-    """A curve for a picture: its evaluations, which were used, and the fitted line inside its data (empty: failed)."""
+    """A curve for a picture: evaluations, which were used, the fitted line (empty: failed), the peak of a collapse."""
 
     configuration: Configuration = dataclasses.field(metadata=INLINE)
     compute: np.ndarray
@@ -110,6 +109,7 @@ class DrawnCurve(OfConfiguration):
     used: np.ndarray
     line_compute: np.ndarray
     line_reward: np.ndarray
+    peak: tuple[float, float] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -45,8 +45,8 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
     """
     main = analysis.main
     if found.run not in [curve.configuration.name for curve in main.curves]:  # the budget pays no step of any
-        return BudgetAnswer(found, None, None, (), (), "unknown", ())
-    leaders, tied = _leaders(analysis, found), _tied(main, found)
+        return BudgetAnswer(found, None, None, (), "unknown", ())
+    leaders, tied = _leaders(analysis, found), found.tied
     others = collections.Counter({run: share for run, share in leaders.items() if run != found.run}).most_common(1)
     share = leaders.get(found.run, 0.0) if leaders else None
     sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
@@ -54,7 +54,6 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
         recommendation=found,
         share=share,
         rival=others[0] if others else None,
-        tied=tied,
         tied_group_sizes=tuple(sorted(sizes)) if tied else (),
         confidence=_confidence(share, bool(tied)),
         objections=tuple(_objections(analysis, found, tied, choice)),
@@ -71,21 +70,12 @@ def _confidence(share: float | None, tied: bool) -> Confidence:
 
 def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
     """Configuration -> share of the replicates that it leads, at the budget or where the data end; empty without."""
-    resampled = analysis.resampled
-    if resampled is None:
+    resampled, fits = analysis.resampled, analysis.main.fits
+    if resampled is None or not all(resampled.tells(fit, i) for i, fit in enumerate(fits) if fit.search):
         return {}
     numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
     known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
     return {analysis.main.curves[i].configuration.name: count / sum(known.values()) for i, count in known.items()}
-
-
-def _tied(main: MetricAnalysis, found: Recommendation) -> tuple[str, ...]:
-    """Who cannot be told from the recommended configuration by the evaluations nearest to the budget."""
-    budget = _nearest(main, found.budget)
-    names = [curve.configuration.name for curve in main.curves]
-    if budget is None or found.run not in [names[i] for i in budget.tied]:
-        return ()
-    return tuple(names[i] for i in budget.tied if names[i] != found.run)
 
 
 def _nearest(main: MetricAnalysis, budget: float) -> Budget | None:
@@ -101,7 +91,6 @@ def _objections(
 ) -> list[Objection]:
     main, same = analysis.main, {found.run, *tied}
     rows = [
-        *_other_rules(analysis, found, same),
         *_other_form(analysis, found, same, choice),
         *_evaluations(main, found, same),
         *_seeds(analysis.by_seed, found, same),
@@ -114,16 +103,6 @@ def _objections(
             rows.append(Objection("largest"))
         elif found.group_size == min(sizes):
             rows.append(Objection("smallest"))
-    return rows
-
-
-def _other_rules(analysis: Analysis, found: Recommendation, same: set[str]) -> list[Objection]:
-    """The rules for the evaluations that count under which somebody else leads."""
-    rows = []
-    for rule, other in analysis.by_records.items():
-        leader = _leader(other, found.budget)
-        if rule != analysis.options.records and leader and leader not in same:
-            rows.append(Objection("rule", leader, rule))
     return rows
 
 
@@ -226,7 +205,14 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRan
 def chart(found: MetricAnalysis, budgets: Sequence[float]) -> Chart:
     """The picture of a metric, with its leader at each budget by the fitted curves (see `contestants`)."""
     curves = tuple(
-        DrawnCurve(curve.configuration, curve.compute, curve.reward, used, *_line(fit))
+        DrawnCurve(
+            curve.configuration,
+            curve.compute,
+            curve.reward,
+            used,
+            *_line(fit),
+            peak=(fit.fall.compute, fit.fall.reward) if fit.fall else None,
+        )
         for curve, used, fit in zip(found.curves, found.used, found.fits, strict=True)
     )
     segments = tuple(

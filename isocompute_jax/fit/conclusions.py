@@ -110,7 +110,7 @@ def _curves(analysis: Analysis) -> tuple[CurveResult, ...]:
             seeds=curve.seeds,
             fit=fit,
             held=tuple(held),
-            bootstrap95=None if resampled is None else parameter_intervals(resampled, fit, k),
+            bootstrap95=parameter_intervals(resampled, fit, k) if resampled and resampled.tells(fit, k) else None,
             forms={
                 name: FormCriteria(fits[k].aicc, fits[k].bic, fits[k].sse, fits[k].r2)
                 for name, fits in analysis.forms.items()
@@ -118,7 +118,13 @@ def _curves(analysis: Analysis) -> tuple[CurveResult, ...]:
             holdout=_holdout(analysis.holdout[k], fit.form) if analysis.holdout else None,
             grid=analysis.grid[k] if analysis.grid else None,
             profile=analysis.profiles[k],
-            points=Points(curve.compute, curve.reward, main.used[k], None if main.errors is None else main.errors[k]),
+            points=Points(
+                curve.compute,
+                curve.reward,
+                main.used[k],
+                None if main.errors is None else main.errors[k],
+                main.screened[k].outlier,
+            ),
         )
         for k, (curve, fit) in enumerate(zip(main.curves, main.fits, strict=True))
     )
@@ -191,7 +197,7 @@ def _budgets(analysis: Analysis) -> tuple[FrontierBudget, ...]:
     rows = []
     for point in _points(main, main.frontier):
         interval = share = None
-        if resampled is not None:
+        if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
             leaders = leaders_at(resampled, point.compute)
             leaders = leaders[leaders >= 0]
             sizes = np.array([configurations[i].group_size for i in leaders])

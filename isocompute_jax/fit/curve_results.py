@@ -26,12 +26,21 @@ SOME_AICC = 2.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Points:
-    """A mean curve's evaluations: `compute` [E], `reward` [E], which were `used` [E], and their errors if weighted."""
+    """A mean curve's evaluations.
+
+    Attributes:
+      compute: [E].
+      reward: [E].
+      used: [E] bool, those that were fitted.
+      stderr: [E] their standard errors, if weighted.
+      outlier: [E] bool, those left out because they stand alone.
+    """
 
     compute: np.ndarray
     reward: np.ndarray
     used: np.ndarray
     stderr: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    outlier: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
 
 
 @dataclasses.dataclass(frozen=True)

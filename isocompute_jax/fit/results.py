@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.plain_data import INTERNAL
 
@@ -30,6 +31,11 @@ class Configuration:
     group_size: int
     problems_per_batch: int
     problem_set_size: int = dataclasses.field(metadata=INTERNAL)
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """B = n B_problem; 0 when unknown."""
+        return self.group_size * self.problems_per_batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +63,8 @@ class CurveFit:
     Attributes:
       form: `hill`, `logistic`, `expsat` or `power`.
       params: the estimates. Do not quote one that is not `identified`.
-      window: compute of the first and last evaluation after the base model's; the curve is used only there.
+      window: compute of the first and last evaluation after the base model's; the curve is used only there. It ends at
+        the peak of a curve that collapses.
       stderr: standard errors; 0 for a fixed parameter, NaN when unknown.
       interval95: 95% profile-likelihood intervals; NaN when unknown.
       identified: whether the data pin the parameter down (see `problem.FitOptions.tolerance`).
@@ -73,6 +80,8 @@ class CurveFit:
       status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
       message: empty, or what is wrong.
       search: for further computations; None when failed.
+      fall: the collapse that ends the curve; None without.
+      outliers: compute of the evaluations that were left out because they stand alone.
     """
 
     form: FormName
@@ -93,6 +102,8 @@ class CurveFit:
     status: Status = "ok"
     message: str = ""
     search: Search | None = dataclasses.field(default=None, metadata=INTERNAL)
+    fall: Fall | None = None
+    outliers: tuple[float, ...] = ()
 
     def reward(self, compute: np.ndarray | float) -> np.ndarray:
         """Fitted reward at `compute` (> 0), inside the window or not."""
@@ -102,6 +113,15 @@ class CurveFit:
     def asymptote(self) -> float:
         """A, reward of unlimited compute."""
         return self.params["asymptote"]
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are more points than free parameters, so that the noise can be told and intervals exist."""
+        return math.isfinite(self.noise)
+
+    def reaches(self, compute: float, *, beyond: float) -> bool:
+        """Whether the curve may be carried on to `compute`: to `beyond` times its data, and never past a peak."""
+        return compute <= self.window[1] * (1.0 if self.fall else beyond)
 
     @property
     def midpoint(self) -> float:
@@ -205,10 +225,10 @@ class Recommendation:
 
     Attributes:
       budget: compute, in the unit of the analysis.
-      run: name of the configuration that it rests on.
-      group_size: n.
+      run: name of the configuration that it rests on; `none` where the budget pays no step of any.
+      group_size: n; 0 when unknown, or none.
       problems_per_batch: B_problem; None when the data do not say.
-      num_steps: M; None when it cannot be told.
+      num_steps: M, rounded down; None when it cannot be told.
       learning_rate: for rollouts_per_step = n B_problem; None when that is unknown.
       law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
       reward: expected, from the configuration's curve.
@@ -218,6 +238,8 @@ class Recommendation:
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
       doubts: those of the reasons that say what to mistrust.
+      tied: names of the other configurations that cannot be told from this one at 95%, at the budget or, beyond the
+        data, where they end.
     """
 
     budget: float
@@ -234,3 +256,4 @@ class Recommendation:
     reasons: tuple[str, ...]
     place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
+    tied: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.holdout import for_form
 from isocompute_jax.fit.curves.points_to_fit import Records, points_to_fit
+from isocompute_jax.fit.curves.screening import Screening, screen
 from isocompute_jax.fit.curves.seeds import (
     SAME_COMPUTE,
     ConfigurationRuns,
@@ -23,17 +24,35 @@ from isocompute_jax.fit.curves.seeds import (
     uncovered,
 )
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, bootstrap, leaders_at
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
 from isocompute_jax.fit.frontier.ties import Budget, compare
-from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier, Recommendation
+from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
 """Bin width of the bucketed rule in the side-by-side comparison when the flag leaves it at 0 (which is strict)."""
 
 Rollouts = Callable[[int, float], float]
+_Series = tuple[tuple[Curve, ...], tuple[Screening, ...], tuple[np.ndarray, ...] | None]
+
+
+class Trusted(NamedTuple):
+    """K curves as they are fitted: which of their evaluations were `used` [K] of [E], and their `errors`."""
+
+    curves: tuple[Curve, ...]
+    used: tuple[np.ndarray, ...]
+    errors: tuple[np.ndarray, ...] | None
+
+    @property
+    def compute(self) -> list[np.ndarray]:
+        """[K] of [E]."""
+        return [curve.compute for curve in self.curves]
+
+    @property
+    def reward(self) -> list[np.ndarray]:
+        """[K] of [E]."""
+        return [curve.reward for curve in self.curves]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +62,7 @@ class MetricAnalysis:
     Attributes:
       metric: column name.
       curves: [K] mean curves.
+      screened: [K] what they leave to be fitted: collapses and outliers.
       used: [K] of [E] bool, the evaluations that were fitted.
       errors: [K] of [E] standard errors of the rewards; None for equal weights.
       fits: [K] fitted curves.
@@ -53,12 +73,23 @@ class MetricAnalysis:
 
     metric: str
     curves: tuple[Curve, ...]
+    screened: tuple[Screening, ...]
     used: tuple[np.ndarray, ...]
     errors: tuple[np.ndarray, ...] | None
     fits: tuple[CurveFit, ...]
     frontier: Frontier
     budgets: tuple[Budget, ...]
     rollouts: Rollouts | None
+
+    @functools.cached_property
+    def trusted(self) -> Trusted:
+        """What may be fitted of the curves: outliers and what comes after a collapse are gone."""
+        kept = [screening.kept for screening in self.screened]
+        return Trusted(
+            curves=tuple(curve.only(mask) for curve, mask in zip(self.curves, kept, strict=True)),
+            used=tuple(used[mask] for used, mask in zip(self.used, kept, strict=True)),
+            errors=None if self.errors is None else tuple(e[m] for e, m in zip(self.errors, kept, strict=True)),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,25 +116,38 @@ class Stages:
 
     def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
         self.options, self.groups = options, groups
+        self._known: dict[tuple[str, int | None], _Series] = {}
 
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
     ) -> MetricAnalysis:
         """Average seeds, pick the points that count, fit, take the envelope, compare (arXiv 2603.12151)."""
-        averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
-        curves = tuple(curve for curve in averaged if curve is not None)
+        curves, screened, errors = self._series(metric, seed)
         rule = functools.partial(self._points, records=records or self.options.records)
-        used = tuple(rule(curve.compute, curve.reward) for curve in curves)
-        errors = self._errors(curves, seed)
+        used = tuple(_within(s.kept, rule, curve) for curve, s in zip(curves, screened, strict=True))
+        unfitted = MetricAnalysis(
+            metric, curves, screened, used, errors, (), Frontier((), ()), tuple(compare(curves)), self._rollouts(curves)
+        )
+        data = unfitted.trusted
         options = dataclasses.replace(self.options.fit, intervals=intervals)
-        compute, reward = [c.compute for c in curves], [c.reward for c in curves]
-        fits = fit_curves(compute, reward, use=used, standard_error=errors, options=options)
-        waived = (records or self.options.records) != "off"
-        fits = tuple(_note_waiver(*each) if waived else each[0] for each in zip(fits, curves, used, strict=True))
-        configurations = [curve.configuration for curve in curves]
-        rollouts = self._rollouts(curves)
-        envelope = frontier(fits, configurations, rollouts=rollouts)
-        return MetricAnalysis(metric, curves, used, errors, fits, envelope, tuple(compare(curves)), rollouts)
+        fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
+        if (records or self.options.records) != "off":
+            fits = [_note_waiver(*each) for each in zip(fits, data.curves, data.used, strict=True)]
+        fits = tuple(s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True))
+        envelope = frontier(fits, [curve.configuration for curve in curves], rollouts=unfitted.rollouts)
+        return dataclasses.replace(unfitted, fits=fits, frontier=envelope)
+
+    def _series(self, metric: str, seed: int | None) -> _Series:
+        """Mean curves, what is wrong with them, and their errors: the same for every choice of points."""
+        if (metric, seed) not in self._known:
+            averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
+            curves = tuple(curve for curve in averaged if curve is not None)
+            errors, options = self._errors(curves, seed), self.options
+            screened = screen(
+                curves, errors=errors, options=options.fit, falls=options.falls, outliers=options.outliers
+            )
+            self._known[metric, seed] = curves, screened, errors
+        return self._known[metric, seed]
 
     def _points(self, compute: np.ndarray, reward: np.ndarray, *, records: Records) -> np.ndarray:
         """[E] bool: inside --window, and counting there by the rule. The base model's evaluation is never outside."""
@@ -147,10 +191,10 @@ class Stages:
     def bootstrap(self, main: MetricAnalysis) -> Bootstrap | None:
         """Replicates of the frontier."""
         return bootstrap(
-            main.curves,
+            main.trusted.curves,
             main.fits,
-            use=main.used,
-            errors=main.errors,
+            use=main.trusted.used,
+            errors=main.trusted.errors,
             keep=functools.partial(self._points, records=self.options.records),
             options=dataclasses.replace(self.options.fit, intervals=False),
             method=self.options.bootstrap,
@@ -204,31 +248,13 @@ class Stages:
         law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis, largest=largest)
         return FrontierSlice(kind, value, members, envelope, law)
 
-    def recommendation(
-        self, budget: float, main: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
-    ) -> Recommendation:
-        """How to spend one budget."""
-        if not main.frontier.segments:
-            raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
-        return allocate(
-            budget,
-            fits=main.fits,
-            configurations=[curve.configuration for curve in main.curves],
-            frontier=main.frontier,
-            allocation=allocation,
-            learning_rate=self.options.learning_rate or _learning_rate(self.groups),
-            reward_range=self.options.read.reward_range,
-            resampled=resampled,
-            rollouts=main.rollouts,
-        )
-
     def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
         found = {}
         for name in FORMS:
             options = dataclasses.replace(for_form(self.options.fit, name), intervals=False)
-            compute, reward = [c.compute for c in main.curves], [c.reward for c in main.curves]
-            fits = fit_curves(compute, reward, use=main.used, standard_error=main.errors, options=options)
+            data = main.trusted
+            fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
             found[name] = tuple(fits)
         return found
 
@@ -271,7 +297,13 @@ class Stages:
         by_name = {curve.configuration.name: curve for curve in main.curves}
         found = (uncovered(group, by_name[group.configuration.name]) for group in self.groups
                  if group.configuration.name in by_name)  # fmt: skip
-        return [text for text in found if text] + self._interpolated()
+        return [text for text in found if text] + self._interpolated() + self._left_out(main)
+
+    def _left_out(self, main: MetricAnalysis) -> list[str]:
+        """Collapses and outliers of the curves."""
+        rows = zip(main.curves, main.screened, strict=True)
+        found = [(curve.configuration.name, screening.reasons(curve)) for curve, screening in rows]
+        return [f"{name}: {'; '.join(reasons)}" for name, reasons in found if reasons]
 
     def _interpolated(self) -> list[str]:
         """Configurations whose seeds were evaluated at different computes."""
@@ -334,25 +366,16 @@ def _allocation(
     return fit_allocation(compute, group_size, window=window, axis=axis, replicates=replicates, largest=largest)
 
 
+def _within(kept: np.ndarray, rule: PointRule, curve: Curve) -> np.ndarray:
+    """[E] bool: what a rule picks of the kept evaluations."""
+    used = kept.copy()
+    used[kept] = rule(curve.compute[kept], curve.reward[kept])
+    return used
+
+
 def _note_waiver(fit: CurveFit, curve: Curve, used: np.ndarray) -> CurveFit:
     """Says so when the record rule had to be waived for a curve."""
     if fit.status == "failed" or not (used.all() and np.any(np.diff(curve.reward) <= 0)):
         return fit
     reason = "fewer than two record-breaking evaluations, so all of them were fitted"
     return dataclasses.replace(fit, status="warning", message="; ".join(filter(None, [fit.message, reason])))
-
-
-def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate:
-    """The rule in the runs' own config.json when they share one, else the paper's."""
-    names = ("base_lr", "base_batch", "lr_scaling_exponent")
-    rules = set()
-    for run in (run for group in groups for run in group.runs):
-        found = {key.rsplit(".", 1)[-1]: value for key, value in run.identity.items() if ".optimizer." in f".{key}"}
-        rules.add(tuple(found.get(name) for name in names))
-    if len(rules) != 1:
-        return LearningRate()
-    values = [value for value in rules.pop() if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(values) != len(names):
-        return LearningRate()
-    base, batch, exponent = map(float, values)
-    return LearningRate(base, batch, exponent, f"that of the runs ({base:g} at {batch:,.0f} rollouts per step)")

@@ -170,7 +170,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report_sections.sections(preset, part, root)
-    outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=after)
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question, records="strict"), before=before, after=after)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 

@@ -101,7 +101,7 @@ def test_other_units_of_compute(tmp_path, found):
         assert two.compute == pytest.approx(50 * one.compute, rel=1e-6)
         assert two.epochs == pytest.approx(one.epochs, rel=1e-2)  # interpolated between evaluations
     (advice,) = other.recommendations
-    assert advice.num_steps == round(1e5 / (advice.group_size * 16))
+    assert advice.num_steps == 1e5 // (advice.group_size * 16)
     assert summary_of(conclude(other))["compute_unit"] == "tokens"
     assert all(switch.epoch_interval95 is None for switch in conclude(other).frontier.switches)
 
@@ -236,3 +236,35 @@ def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path, found):
     other = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK))
     assert any("interpolates between evaluations" in text for text in other.warnings)
     assert not any("interpolates" in text for text in found.warnings)
+
+
+def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, float]], seeds: dict[int, int], **noise):
+    """Curves with a number of seeds each; `sd`: n -> standard deviation of an evaluation."""
+    rng = np.random.default_rng(4)
+    lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
+    for n, params in curves.items():
+        for seed in range(seeds[n]):
+            values = hill(LONG, *params) + noise["sd"][n] * rng.normal(size=len(LONG))
+            lines += [f"n{n}-s{seed},{n},16,{seed},{c},{r}" for c, r in zip(LONG, np.clip(values, 0, 1), strict=True)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+LONG = np.geomspace(2e3, 1e6, 30)
+
+
+def test_all_evaluations_are_fitted_by_default(tmp_path):
+    """One noisy seed of a worse n beside five of a better: its records lie above its curve, all of it does not."""
+    curves = {8: (0.05, 0.70, 3e4, 1.0), 32: (0.05, 0.67, 3e4, 1.0)}
+    path = seeded(tmp_path / "seeds.csv", curves, {8: 5, 32: 1}, sd={8: 0.01, 32: 0.04})
+    quick = {"bootstrap": "none", "holdout": 0.0}
+    found = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(1e6,), **quick))
+    assert found.options.records == "off"
+    assert [fit.num_points for fit in found.main.fits] == [30, 30]
+    (advice,) = found.recommendations
+    assert advice.group_size == 8
+    assert any("--records=strict) n = 32 would lead" in reason for reason in advice.reasons)
+    assert any("who leads where the data end depends" in text for text in found.warnings)
+    strict = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(1e6,), records="strict", **quick))
+    (advice,) = strict.recommendations  # n = 32 leads, but is known worse by far than n = 8, from which it differs less
+    assert advice.group_size == 8 and advice.tied == ("n = 32",) and "is the surest" in advice.reasons[0]

@@ -32,7 +32,7 @@ def solve(prepared: Prepared, options: FitOptions) -> tuple[CurveBatch, RisingFi
         return problem, fit
     base = np.asarray(prepared.problem.root_weight)
     for _ in range(_HUBER_ROUNDS):
-        size = np.abs(_residuals(prepared.problem, fit, FORMS[options.form])) * base
+        size = np.abs(residuals(prepared.problem, fit, FORMS[options.form])) * base
         robust = np.minimum(1.0, options.huber_delta / np.maximum(size, 1e-300))
         problem = prepared.problem._replace(root_weight=base * np.sqrt(robust))
         before = uncertainty.coordinates(fit)
@@ -42,7 +42,7 @@ def solve(prepared: Prepared, options: FitOptions) -> tuple[CurveBatch, RisingFi
     return problem, fit
 
 
-def _residuals(problem: CurveBatch, fit: RisingFit, form: Form) -> np.ndarray:
+def residuals(problem: CurveBatch, fit: RisingFit, form: Form) -> np.ndarray:
     """[K, P] reward minus curve, unweighted; whatever stands on the padding is to be weighted by 0."""
     compute = np.exp(np.asarray(problem.x))
     rows = zip(fit.low, fit.high, fit.theta, compute, strict=True)

@@ -44,6 +44,10 @@ class Curve:
         """[E] mean over seeds."""
         return self.per_seed.mean(axis=0)
 
+    def only(self, kept: np.ndarray) -> Curve:
+        """The curve at some of its evaluations, `kept` [E] bool."""
+        return dataclasses.replace(self, compute=self.compute[kept], per_seed=self.per_seed[:, kept])
+
 
 def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
     """Groups runs into configurations, ordered by n: those alike in n, B_problem and identity (`records.identity`)."""

@@ -55,6 +55,10 @@ class Bootstrap:
     leader: np.ndarray
     lead: np.ndarray
 
+    def tells(self, fit: CurveFit, index: int) -> bool:
+        """Whether the replicates of a configuration say anything: a curve through all its points has no residuals."""
+        return (self.method == "runs" or fit.measured) and bool(np.isfinite(self.at[:, index]).all())
+
 
 def bootstrap(
     curves: Sequence[Curve],

@@ -84,13 +84,15 @@ def _together(values: Sequence[float], *, latest: bool) -> list[float]:
 
 
 def contestants(fits: Sequence[CurveFit], compute: float, *, beyond: float) -> list[int]:
-    """The curves that say something at `compute`, each carried on to at most `beyond` times its data.
+    """The curves that say something at `compute`, each carried on to at most `beyond` times its data, not past a peak.
 
     Where a configuration has no data its curve still says whether it would lead: a leader by default is none.
     """
     known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
     return [
-        i for i in known if fits[i].window[0] <= compute * (1 + SAME_COMPUTE) and compute <= beyond * fits[i].window[1]
+        i
+        for i in known
+        if fits[i].window[0] <= compute * (1 + SAME_COMPUTE) and fits[i].reaches(compute, beyond=beyond)
     ]
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.curves import uncertainty
-from isocompute_jax.fit.curves.holdout import predict
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among, replicate_rewards
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
+from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 from isocompute_jax.options import option
 
@@ -21,6 +20,9 @@ REACH = 2.0
 
 BEYOND = 1 + 1e-9
 """A budget of more than so many times the data is beyond them; the margin is for rounding."""
+
+ROUNDING = 1e-12
+"""Budgets that are a whole number of steps up to rounding pay that many."""
 
 FAR = 4.0
 """A budget of more than so many times the data is called far beyond them."""
@@ -70,10 +72,11 @@ def allocate(
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
-    Inside the data the highest curve is taken; one whose data end earlier is carried on, to at most twice their end, so
-    that nobody leads by having been run a little longer. Beyond all data, n is that of the sigmoid law (when its status
-    is `ok`) rounded to the nearest n that was run, else that of the configuration that leads where the data end;
-    B_problem is that of the best curve with this n.
+    Only configurations of which the budget pays at least one step are considered, and M is rounded down. Inside the
+    data the highest curve is taken (see `standings` for ties); one whose data end earlier is carried on, to at most
+    twice their end, so that nobody leads by having been run a little longer, and never past the peak of a curve that
+    collapses. Beyond all data, n is that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was
+    run, else that of the configuration that leads where the data end; B_problem is that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -91,20 +94,29 @@ def allocate(
     """
     if not frontier.segments:
         raise ValueError("the frontier is empty: there is nothing to recommend")
-    index, reasons = _choose(budget, fits, configurations, allocation)
+    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
+    spent = {i: rollouts(i, budget) if rollouts else budget for i in known}
+    affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
+    if not affordable:
+        return _none_fits(budget, [configurations[i] for i in known])
+    field = Field(fits, configurations, allocation, resampled, reward_range)
+    index, reasons, found = field.choose(budget, affordable)
+    if len(affordable) < len(known):
+        reasons += _too_dear(field.choose(budget, known)[0], affordable, configurations)
     chosen, fit = configurations[index], fits[index]
-    beyond = budget / fit.window[1]
-    spent = rollouts(index, budget) if rollouts else budget
+    at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
     steps = rate = None
-    if chosen.group_size and chosen.problems_per_batch:
-        per_step = chosen.group_size * chosen.problems_per_batch
-        steps, rate = max(1, round(spent / per_step)), learning_rate(per_step)
+    if chosen.rollouts_per_step:
+        per_step = chosen.rollouts_per_step
+        stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
+        steps, rate = math.floor(stop / per_step * (1 + ROUNDING)), learning_rate(per_step)
         reasons.append(learning_rate.reason())
     else:
         reasons.append("Group size or problems per batch is not in the data, so steps and learning rate are left open.")
-    if resampled is not None and sum(fit.status != "failed" for fit in fits) > 1:
+    if resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
-    doubts = _doubts(budget, fit, beyond)
+    beyond = budget / fit.window[1]
+    doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
     return Recommendation(
         budget=budget,
@@ -114,48 +126,130 @@ def allocate(
         num_steps=steps,
         learning_rate=rate,
         law_group_size=law,
-        reward=float(np.clip(fit.reward(budget), *reward_range)),
-        interval95=tuple(np.clip(_interval(fit, resampled, index, budget), *reward_range).tolist()),
+        reward=float(np.clip(fit.reward(at), *reward_range)),
+        interval95=tuple(np.clip(interval(fit, index, at, resampled), *reward_range).tolist()),
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
+        tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
     )
 
 
-def _choose(
-    budget: float, fits: Sequence[CurveFit], configurations: Sequence[Configuration], allocation: AllocationFit
-) -> tuple[int, list[str]]:
-    """Number of the configuration to take, and why."""
-    windows = [fit.window for fit in fits if fit.status != "failed"]
-    first, last = min(start for start, _ in windows), max(end for _, end in windows)
-    index = _leader(min(max(budget, first), last), fits, configurations)
-    name = configurations[index].name
-    if budget < first * (1 - SAME_COMPUTE):
-        return index, [f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."]
-    if budget <= last * (1 + SAME_COMPUTE):
-        end = fits[index].window[1]
-        carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
-        return index, [f"{name} has the highest fitted curve{carried} at this budget."]
-    if allocation.status != "ok":
-        return index, [
-            f"{name} leads where the data end. The law of n*(C) is not established ({allocation.message}), so it is "
-            "not used to go further."
-        ]
-    swept = sorted({configurations[i].group_size for i, fit in enumerate(fits) if fit.status != "failed"})
-    wanted = float(allocation.optimal_group_size(budget))
-    size = min(swept, key=lambda n: abs(math.log2(n / wanted)))
-    alike = [i for i, c in enumerate(configurations) if c.group_size == size and fits[i].status != "failed"]
-    index = max(alike, key=lambda i: float(fits[i].reward(budget)))
-    rounded = "" if abs(wanted - size) < 0.01 * size else f", and {size} is the nearest that was run"
-    return index, [f"The law gives n* = {wanted:.3g} at this budget{rounded}."]
+@dataclasses.dataclass(frozen=True, eq=False)
+class Field:
+    """The curves that compete for a budget, and what is known of n*(C)."""
+
+    fits: Sequence[CurveFit]
+    configurations: Sequence[Configuration]
+    allocation: AllocationFit
+    resampled: Bootstrap | None
+    reward_range: tuple[float, float]
+
+    def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
+        """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
+        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
+        if not alive:
+            return self._stop_at_a_peak(allowed)
+        windows = [self.fits[i].window for i in alive]
+        first, last = min(start for start, _ in windows), max(end for _, end in windows)
+        found = self._standings(min(max(budget, first), last), alive)
+        index, name = found.chosen, self.configurations[found.chosen].name
+        if budget < first * (1 - SAME_COMPUTE):
+            reason = f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
+            return index, [reason, *self._tie(found)], found
+        if budget <= last * (1 + SAME_COMPUTE):
+            end = self.fits[index].window[1]
+            carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
+            lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
+            return index, [f"{name} {lead}{carried} at this budget.", *self._tie(found)], found
+        if self.allocation.status != "ok":
+            reason = (
+                f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
+                "it is not used to go further."
+            )
+            return index, [reason, *self._tie(found)], found
+        index, reason = self._by_the_law(budget, alive)
+        return index, [reason], found
+
+    def _by_the_law(self, budget: float, alive: Sequence[int]) -> tuple[int, str]:
+        """Of the n nearest to that of the law the best curve, and why."""
+        swept = sorted({self.configurations[i].group_size for i in alive})
+        wanted = float(self.allocation.optimal_group_size(budget))
+        size = min(swept, key=lambda n: abs(math.log2(n / wanted)))
+        alike = [i for i in alive if self.configurations[i].group_size == size]
+        index = max(alike, key=lambda i: float(self.fits[i].reward(budget)))
+        rounded = "" if abs(wanted - size) < 0.01 * size else f", and {size} is the nearest that was run"
+        return index, f"The law gives n* = {wanted:.3g} at this budget{rounded}."
+
+    def _stop_at_a_peak(self, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
+        """Where every curve has collapsed before the budget, the highest peak is where to stop."""
+        index = max(allowed, key=lambda i: float(self.fits[i].reward(self.fits[i].window[1])))
+        end, name = self.fits[index].window[1], self.configurations[index].name
+        reason = (
+            f"Every configuration falls before this budget. {name} has the highest peak: the steps are those up to it, "
+            f"at {end:.3g}, and the rest of the budget is better not spent."
+        )
+        return index, [reason], Standings(index, (index,), (index,))
+
+    def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
+        near = [i for i in contestants(self.fits, compute, beyond=REACH) if i in alive] or list(alive)
+        return standings(
+            compute, near, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
+            reward_range=self.reward_range,
+        )  # fmt: skip
+
+    def _highest(self, budget: float, found: Standings) -> int:
+        """Of equal curves that of the smaller n."""
+        return max(
+            found.members,
+            key=lambda i: (float(self.fits[i].reward(budget)), -self.configurations[i].group_size),
+        )
+
+    def _tie(self, found: Standings) -> list[str]:
+        text = tie_text(found, self.configurations)
+        return [f"{text}."] if text else []
 
 
-def _leader(compute: float, fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> int:
-    """The highest curve at `compute`, of equal ones that of the smaller n."""
-    near = contestants(fits, compute, beyond=REACH) or [i for i, fit in enumerate(fits) if fit.status != "failed"]
-    return max(near, key=lambda i: (float(fits[i].reward(compute)), -configurations[i].group_size))
+def _none_fits(budget: float, configurations: Sequence[Configuration]) -> Recommendation:
+    """The answer where no configuration's step is paid by the budget."""
+    cheapest = min(configurations, key=lambda c: c.rollouts_per_step)
+    reason = (
+        f"No configuration fits this budget: the cheapest step, of {cheapest.name} with "
+        f"{cheapest.problems_per_batch:,} problems per batch, costs {cheapest.rollouts_per_step:,} rollouts."
+    )
+    nan = math.nan
+    return Recommendation(
+        budget=budget, run="none", group_size=0, problems_per_batch=None, num_steps=0, learning_rate=None,
+        law_group_size=nan, reward=nan, interval95=(nan, nan), beyond=nan, status="warning", reasons=(reason,),
+        place="before",
+    )  # fmt: skip
+
+
+def _too_dear(wanted: int, affordable: Sequence[int], configurations: Sequence[Configuration]) -> list[str]:
+    """Says so where the choice would be another if the budget paid one of its steps."""
+    if wanted in affordable:
+        return []
+    chosen = configurations[wanted]
+    return [
+        f"{chosen.name} would be chosen, but one of its steps costs {chosen.rollouts_per_step:,} rollouts, more than "
+        "the budget."
+    ]
+
+
+def _falls(budget: float, index: int, fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> list[str]:
+    """Names the configurations that collapse before the budget, and where one was better at its peak."""
+    reasons = []
+    for i, (fit, configuration) in enumerate(zip(fits, configurations, strict=True)):
+        if fit.fall is None or fit.fall.compute >= budget:
+            continue
+        higher = i != index and fit.fall.reward > float(fits[index].reward(budget))
+        reasons.append(
+            f"{configuration.name} {fit.fall.text()}: it is not advised beyond that"
+            f"{', although stopped there it is higher than what is expected here' if higher else ''}."
+        )
+    return reasons
 
 
 def _agreement(
@@ -168,7 +262,7 @@ def _agreement(
     """In how many replicates this configuration leads at the budget, or where the data end."""
     at = min(max(budget, resampled.compute[0]), resampled.compute[-1])
     members = contestants(fits, at, beyond=REACH)
-    if index not in members:
+    if index not in members or not all(resampled.tells(fits[i], i) for i in members):
         return []
     leaders = leaders_among(resampled, fits, at, members)
     share = float(np.mean(leaders == index))
@@ -184,7 +278,12 @@ def _agreement(
 def _doubts(budget: float, fit: CurveFit, beyond: float) -> list[str]:
     """What to mistrust."""
     doubts = []
-    if beyond > BEYOND:
+    if fit.num_points and not fit.measured:
+        doubts.append(
+            f"{fit.num_points} points for {len(fit.params)} parameters: the curve runs through its points, so no "
+            "interval can be given."
+        )
+    if beyond > BEYOND and not fit.fall:
         how = "far beyond" if beyond > FAR else "beyond"
         doubts.append(f"The budget is {beyond:.3g} times the largest compute of this configuration: {how} the data.")
         if not fit.identified.get("asymptote"):
@@ -192,16 +291,3 @@ def _doubts(budget: float, fit: CurveFit, beyond: float) -> list[str]:
     elif budget < fit.window[0]:
         doubts.append(f"The budget lies below the first evaluation, at {fit.window[0]:.3g}.")
     return doubts
-
-
-def _interval(fit: CurveFit, resampled: Bootstrap | None, index: int, budget: float) -> tuple[float, float]:
-    """95% interval of the curve at the budget: from the replicates, else by the delta method; NaN without either."""
-    if resampled is not None and np.isfinite(resampled.at[:, index]).all():
-        low, high = np.percentile(replicate_rewards(fit, resampled.at[:, index], np.array([budget])), PERCENTILES)
-        return float(low), float(high)
-    if fit.search is None or not np.isfinite(fit.search.covariance).all():
-        return math.nan, math.nan
-    (mean,), (error,) = predict(fit, np.array([budget]))
-    freedom = fit.num_points - int(np.count_nonzero(np.diagonal(fit.search.covariance)))
-    reach = float(uncertainty.critical(freedom)) * float(error)
-    return float(mean) - reach, float(mean) + reach

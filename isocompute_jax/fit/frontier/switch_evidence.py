@@ -62,7 +62,9 @@ def _evidence(
     resampled: Bootstrap | None,
 ) -> SwitchResult:
     """How well the interval, the evaluations and the seeds bear one switch out."""
-    interval = None if resampled is None else switch_interval(resampled, switch)
+    sides = switch.from_index, switch.to_index
+    told = resampled is not None and all(resampled.tells(main.fits[i], i) for i in sides)
+    interval = switch_interval(resampled, switch) if resampled is not None and told else None
     before, after = _leads(main, switch)
     noise = any(math.isfinite(budget.seed_sd) for budget in main.budgets)
     beyond = all(side.difference > LEAD_ERRORS * side.stderr for side in (before, after))

@@ -54,6 +54,7 @@ def _metric(result: SweepResult, chart: Chart, budgets: list[float]) -> dict[str
                 "used": curve.used.astype(int),
                 "lineX": _short(curve.line_compute),
                 "lineY": _short(curve.line_reward),
+                "peak": curve.peak,
             }
             for curve in chart.curves
         ],

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
@@ -70,9 +71,9 @@ def test_without_a_law_the_last_leader_stays():
 
 
 def test_below_the_data_the_first_leader_is_named_and_doubted():
-    found = ask(100.0)
+    found = ask(300.0)
     assert found.group_size == 8 and found.status == "warning"
-    assert found.num_steps == 1  # less than one step's rollouts
+    assert found.num_steps == 1
     assert any("below the first evaluation" in reason for reason in found.reasons)
 
 
@@ -85,7 +86,7 @@ def test_what_the_data_do_not_say_is_left_open():
 
 def test_other_units_of_compute_are_turned_into_rollouts_for_steps():
     found = ask(1.5e5, rollouts=lambda index, compute: compute / 100)
-    assert found.num_steps == 1 and ask(1.5e5, rollouts=lambda index, compute: 2 * compute).num_steps == 293
+    assert found.num_steps == 1 and ask(1.5e5, rollouts=lambda index, compute: 2 * compute).num_steps == 292
 
 
 def test_an_empty_frontier_is_an_error():
@@ -97,8 +98,70 @@ def test_an_empty_frontier_is_an_error():
 
 def test_the_expected_reward_stays_in_its_range():
     falling = [CurveFit("power", {"scale": 9.0, "asymptote": 0.7, "exponent": 0.4}, WINDOW)]
+    unknown = [dataclasses.replace(CONFIGURATIONS[0], problems_per_batch=0)]
     found = allocate(
-        10.0, fits=falling, configurations=CONFIGURATIONS[:1], frontier=frontier(falling, CONFIGURATIONS[:1]),
+        10.0, fits=falling, configurations=unknown, frontier=frontier(falling, unknown),
         allocation=NO_LAW, learning_rate=LearningRate(),
     )  # fmt: skip
     assert float(falling[0].reward(10.0)) < -1 and found.reward == 0.0
+
+
+def test_a_budget_is_never_overspent():
+    for budget in (2e3, 1.5e5, 9.9e5, 1e6):
+        found = ask(budget)
+        assert found.num_steps is not None and found.problems_per_batch
+        spent = found.num_steps * found.group_size * found.problems_per_batch
+        assert budget - found.group_size * found.problems_per_batch < spent <= budget
+    assert ask(1024.0 * 150).num_steps == 150  # a whole number of steps is not rounded down to one less
+
+
+def test_a_step_that_costs_more_than_the_budget_is_not_advised():
+    dear = [*CONFIGURATIONS[:1], dataclasses.replace(CONFIGURATIONS[1], problems_per_batch=32_768), CONFIGURATIONS[2]]
+    found = ask(1.5e5, configurations=dear)
+    assert found.run == "n = 8" and found.num_steps == 1.5e5 // 256
+    assert any("n = 32 would be chosen, but one of its steps costs 1,048,576" in reason for reason in found.reasons)
+
+
+def test_where_no_step_is_paid_the_cheapest_is_named():
+    dear = [dataclasses.replace(c, problems_per_batch=32_768 * 4) for c in CONFIGURATIONS]
+    found = ask(1e5, configurations=dear)
+    assert (found.run, found.group_size, found.num_steps, found.status) == ("none", 0, 0, "warning")
+    assert "n = 8 with 131,072 problems per batch, costs 1,048,576 rollouts" in found.reasons[0]
+
+
+def test_equal_curves_are_a_tie():
+    found = allocate(
+        1e5, fits=[FITS[0]] * 3, configurations=CONFIGURATIONS, frontier=frontier([FITS[0]] * 3, CONFIGURATIONS),
+        allocation=NO_LAW, learning_rate=LearningRate(),
+    )  # fmt: skip
+    assert found.run == "n = 8" and found.tied == ("n = 32", "n = 128")
+    assert "n between 8 and 128: no difference seen." in found.reasons
+    assert ask(1.5e5).tied == ()
+
+
+def fallen(fit: CurveFit, compute: float) -> CurveFit:
+    return dataclasses.replace(
+        fit, window=(WINDOW[0], compute), fall=Fall(compute, float(fit.reward(compute)), WINDOW[1], 0.1)
+    )
+
+
+@pytest.mark.parametrize("budget", [1.5e5, 9e5, 4e6])
+def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
+    fits = [FITS[0], fallen(FITS[1], 1.3e5), FITS[2]]
+    found = allocate(
+        budget, fits=fits, configurations=CONFIGURATIONS, frontier=frontier(fits, CONFIGURATIONS),
+        allocation=NO_LAW, learning_rate=LearningRate(),
+    )  # fmt: skip
+    assert found.run != "n = 32" and found.status == "warning"
+    assert any("n = 32 falls after its peak, from 0.579 at 1.3e+05 to 0.1 at 1e+06" in r for r in found.reasons)
+
+
+def test_where_all_collapse_the_steps_stop_at_the_highest_peak():
+    fits = [fallen(fit, 1.3e5) for fit in FITS]
+    found = allocate(
+        1e6, fits=fits, configurations=CONFIGURATIONS, frontier=frontier(fits, CONFIGURATIONS),
+        allocation=NO_LAW, learning_rate=LearningRate(),
+    )  # fmt: skip
+    assert found.run == "n = 32" and found.num_steps == 1.3e5 // 1024 and found.status == "warning"
+    assert found.reward == pytest.approx(float(FITS[1].reward(1.3e5)))
+    assert "better not spent" in found.reasons[0]

@@ -110,13 +110,13 @@ def test_the_answer_comes_first_and_what_was_not_varied_is_no_advice(page):
 
 def test_a_recommendation_says_only_what_is_known():
     unknown = {"group_size": 0, "problems_per_batch": None, "num_steps": None, "learning_rate": None, "run": "gspo"}
-    found = dataclasses.replace(rich().asked[0], tied=(), tied_group_sizes=())
-    found = put(found, "recommendation", **unknown, interval95=(math.nan, math.nan), place="inside")
+    found = dataclasses.replace(rich().asked[0], tied_group_sizes=())
+    found = put(found, "recommendation", **unknown, tied=(), interval95=(math.nan, math.nan), place="inside")
     text = answer_text(rich(), found)
     assert (text.pick, text.plan, text.fixed) == ("gspo", "", "")
     assert "no interval could be given" in text.expectation and "inside the data" in text.expectation
     poor = answer_text(rich(), put(found, "recommendation", run="none", reward=math.nan, reasons=("Too little.",)))
-    assert (poor.pick, poor.expectation, poor.label) == ("no run fits", "Too little.", "")
+    assert (poor.pick, poor.expectation, poor.label) == ("no configuration fits", "Too little.", "")
     assert (
         "before the first evaluation" in answer_text(rich(), put(found, "recommendation", place="before")).expectation
     )

@@ -58,7 +58,7 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
     row = found.recommendation
     if not math.isfinite(row.reward):
         question = f"To spend {spent(result, row.budget)}"
-        return AnswerText(question, "no run fits", expectation=" ".join(row.reasons))
+        return AnswerText(question, "no configuration fits", expectation=" ".join(row.reasons))
     interval = between(row.interval95, lambda value: f"{value:z.3f}")
     ends = f"95% interval {interval}" if interval else "no interval could be given"
     return AnswerText(
@@ -94,7 +94,7 @@ def _plan(result: SweepResult, found: BudgetAnswer) -> str:
         return ""
     steps = f"{row.num_steps:,} step{'s' if row.num_steps != 1 else ''}"
     text = f"{steps} of {row.problems_per_batch:,} problems \N{MULTIPLICATION SIGN} {row.group_size} rollouts"
-    return f"with {row.run}: {text}" if found.tied else text
+    return f"with {row.run}: {text}" if row.tied else text
 
 
 def _where(row: Recommendation) -> str:
@@ -108,8 +108,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
     row = found.recommendation
     where = {"beyond": " where the data end", "before": " where the data begin"}.get(row.place, "")
     parts = []
-    if found.tied:
-        parts.append(f"No difference was seen between {listed([row.run, *found.tied][:6])}{where}.")
+    if row.tied:
+        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{where}.")
     if not result.several:
         parts.append("No other configuration was run.")
     elif found.share is not None and result.bootstrap:
@@ -134,8 +134,6 @@ def _fixed(result: SweepResult, row: Recommendation) -> str:
 def objection_text(result: SweepResult, found: Objection) -> str:
     """One objection as a sentence."""
     match found.kind:
-        case "rule":
-            return f"With --records={found.by} {found.run} leads instead."
         case "form":
             where = f"by it {found.run} leads instead" if found.run else "the answer stays the same"
             how = f"fits clearly better (AICc lower by {amount(found.size)})"
@@ -158,7 +156,7 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     """A range of budgets as a row: from and to, n, reward, confidence."""
     low, high = row.rewards
     if not math.isfinite(low):
-        return f"{amount(row.start)} to {amount(row.end)}", "no run fits", None, None
+        return f"{amount(row.start)} to {amount(row.end)}", "no configuration fits", None, None
     reward = f"{low:z.3f} to {high:z.3f}" if f"{low:z.3f}" != f"{high:z.3f}" else f"{low:z.3f}"
     share = "" if row.share is None else f" ({row.share:.0%} of replicates)"
     sure = f"{LABELS[row.confidence].lower()}{share}"

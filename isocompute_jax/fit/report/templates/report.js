@@ -170,6 +170,12 @@ function draw(found) {
         fill: c.used[i] ? c.colour : "#fff" }, svg);
     });
   }
+  for (const c of curves)
+    if (c.peak) {
+      const [x, y] = [s.x(c.peak[0]), s.y(c.peak[1])];
+      mark("path", { d: `M${x - 5} ${y - 16}h10l-5 9z`, fill: c.colour, class: "peak" }, svg);
+      mark("text", { x: x + 8, y: y - 9 }, svg).textContent = "falls after this";
+    }
   for (const [index, from, to] of segments) {
     const c = curves[index];
     mark("path", { d: path(c, s, from, to), fill: "none", stroke: c.colour, "stroke-width": 4.5,

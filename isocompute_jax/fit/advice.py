@@ -1,0 +1,113 @@
+"""How to spend a budget, held against the other choice of evaluations: who leads must not hang on which were fitted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from isocompute_jax.fit.curves.points_to_fit import Records
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.results import AllocationFit, Recommendation
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
+from isocompute_jax.records.errors import InputError
+
+RULES: dict[Records, str] = {
+    "off": "all evaluations",
+    "strict": "record-breaking evaluations alone",
+    "bucketed": "evaluations that reach a new bin",
+}
+"""What each choice of evaluations fits, in words."""
+
+OTHER_RULE: dict[Records, Records] = {"off": "strict", "strict": "off", "bucketed": "off"}
+"""The choice that an answer is held against."""
+
+
+def recommend(
+    budgets: Sequence[float],
+    stages: Stages,
+    main: MetricAnalysis,
+    allocation: AllocationFit,
+    resampled: Bootstrap | None,
+    by_records: Mapping[str, MetricAnalysis],
+) -> dict[float, Recommendation]:
+    """How to spend each budget; where the other choice of evaluations would answer otherwise, the reasons say so.
+
+    Args:
+      budgets: compute of each.
+      stages: of the analysis.
+      main: the analysis of the metric.
+      allocation: n*(C).
+      resampled: replicates of the frontier; None without.
+      by_records: rule -> the analysis under that choice of evaluations.
+    """
+    if budgets and not main.frontier.segments:
+        raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
+    rule = OTHER_RULE[stages.options.records]
+    other = by_records[rule]
+    law = stages.allocation(other, None) if other.frontier.segments else None
+    found = {}
+    for budget in budgets:
+        advice = _allocate(budget, stages, main, allocation, resampled)
+        rival = advice if law is None else _allocate(budget, stages, other, law, None)
+        found[budget] = advice if rival.run == advice.run else _doubted(advice, rival, rule)
+    return found
+
+
+def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Recommendation:
+    """The advice with the doubt that another choice of evaluations gives another one."""
+    reason = (
+        f"With {RULES[rule]} (--records={rule}) {rival.run} would lead: the answer depends on which evaluations are "
+        "fitted."
+    )
+    return dataclasses.replace(
+        advice, status="warning", reasons=(*advice.reasons, reason), doubts=(*advice.doubts, reason)
+    )
+
+
+def _allocate(
+    budget: float, stages: Stages, found: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
+) -> Recommendation:
+    options = stages.options
+    return allocate(
+        budget,
+        fits=found.fits,
+        configurations=[curve.configuration for curve in found.curves],
+        frontier=found.frontier,
+        allocation=allocation,
+        learning_rate=options.learning_rate or _learning_rate(stages.groups),
+        reward_range=options.read.reward_range,
+        resampled=resampled,
+        rollouts=found.rollouts,
+    )
+
+
+def disagreement(records: Records, by_records: Mapping[str, MetricAnalysis]) -> list[str]:
+    """A warning where the choice of evaluations decides who leads where the data end."""
+    last = {}
+    for rule in (records, OTHER_RULE[records]):
+        found = by_records[rule]
+        if not found.frontier.segments:
+            return []
+        last[rule] = found.curves[found.frontier.segments[-1].index].configuration.name
+    if len(set(last.values())) == 1:
+        return []
+    each = "; ".join(f"{name} with {RULES[rule]} (--records={rule})" for rule, name in last.items())
+    return [f"who leads where the data end depends on which evaluations are fitted: {each}"]
+
+
+def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate:
+    """The rule in the runs' own config.json when they share one, else the paper's."""
+    names = ("base_lr", "base_batch", "lr_scaling_exponent")
+    rules = set()
+    for run in (run for group in groups for run in group.runs):
+        found = {key.rsplit(".", 1)[-1]: value for key, value in run.identity.items() if ".optimizer." in f".{key}"}
+        rules.add(tuple(found.get(name) for name in names))
+    if len(rules) != 1:
+        return LearningRate()
+    values = [value for value in rules.pop() if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(values) != len(names):
+        return LearningRate()
+    base, batch, exponent = map(float, values)
+    return LearningRate(base, batch, exponent, f"that of the runs ({base:g} at {batch:,.0f} rollouts per step)")

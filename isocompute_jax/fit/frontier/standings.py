@@ -1,0 +1,112 @@
+"""Who leads at one compute, and who cannot be told from the leader: by the replicates and by the delta method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.special
+
+from isocompute_jax.fit.curves import uncertainty
+from isocompute_jax.fit.curves.holdout import predict
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, replicate_rewards
+from isocompute_jax.fit.results import Configuration, CurveFit
+
+ALIKE = 1e-6
+"""Curves that differ by less than this share of the reward range are equal, noise or not."""
+
+SURER = 2.0
+"""Of curves that cannot be told apart the highest is taken, unless another one is known so many times better."""
+
+
+class Standings(NamedTuple):
+    """The configurations that compete at one compute.
+
+    Attributes:
+      chosen: number of the one to take: the highest, or one that ties with it and is known much better.
+      tied: numbers of all that cannot be told from the highest at 95%, itself included, in the order of `members`.
+      members: numbers of all.
+    """
+
+    chosen: int
+    tied: tuple[int, ...]
+    members: tuple[int, ...]
+
+
+def standings(
+    compute: float,
+    members: Sequence[int],
+    *,
+    fits: Sequence[CurveFit],
+    configurations: Sequence[Configuration],
+    resampled: Bootstrap | None,
+    reward_range: tuple[float, float],
+) -> Standings:
+    """Compares the curves `members` at `compute`; of equal ones that of the smaller n is the highest.
+
+    A curve ties with the highest when their difference is within its 95% interval, all rivals together (Bonferroni):
+    the highest of many equal curves stands out from each of them by luck.
+
+    One noisy seed may lie above five quiet ones by luck alone, so of those that tie with the highest one is preferred
+    whose standard error is smaller by `SURER` or more; of several such the highest.
+    """
+    reward = {i: float(fits[i].reward(compute)) for i in members}
+    highest = max(members, key=lambda i: (reward[i], -configurations[i].group_size))
+    least = ALIKE * (reward_range[1] - reward_range[0])
+    error = {i: standard_error(fits[i], i, compute, resampled) for i in members}
+    tied = []
+    for i in members:
+        reach = critical_value(fits[highest], fits[i], rivals=len(members) - 1) * math.hypot(error[highest], error[i])
+        if i == highest or reward[highest] - reward[i] <= np.fmax(reach, least):  # an unknown reach ties equals alone
+            tied.append(i)
+    surer = [i for i in tied if SURER * error[i] <= error[highest]] if error[highest] > least else []
+    return Standings(max(surer, key=lambda i: reward[i], default=highest), tuple(tied), tuple(members))
+
+
+def critical_value(*fits: CurveFit, rivals: int = 1) -> float:
+    """Student's t of a two-sided 95% interval, or of so many at once (Bonferroni), for the curve known worst."""
+    least = min(freedom(fit) for fit in fits)
+    return float(scipy.special.stdtrit(max(least, 1), 1 - (1 - uncertainty.CONFIDENCE) / 2 / max(rivals, 1)))
+
+
+def freedom(fit: CurveFit) -> int:
+    """Points above the number of free parameters."""
+    return fit.num_points - int(np.count_nonzero(np.diagonal(fit.search.covariance))) if fit.search else 0
+
+
+def standard_error(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | None) -> float:
+    """Of the curve at one compute, the larger of the replicates' and the delta method's; NaN where nothing tells."""
+    found = [math.nan]
+    if resampled is not None and resampled.tells(fit, index):
+        found.append(float(np.std(replicate_rewards(fit, resampled.at[:, index], np.array([compute])), ddof=1)))
+    if fit.search is not None and np.isfinite(fit.search.covariance).all():
+        found.append(float(predict(fit, np.array([compute]))[1][0]))
+    return float(np.fmax.reduce(found))
+
+
+def interval(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | None) -> tuple[float, float]:
+    """95% interval of the curve: from the replicates, else by the delta method; NaN where nothing tells."""
+    if resampled is not None and resampled.tells(fit, index):
+        low, high = np.percentile(replicate_rewards(fit, resampled.at[:, index], np.array([compute])), PERCENTILES)
+        return float(low), float(high)
+    error = standard_error(fit, index, compute, resampled)
+    if math.isnan(error):
+        return math.nan, math.nan
+    mean, reach = float(fit.reward(compute)), critical_value(fit) * error
+    return mean - reach, mean + reach
+
+
+def tie_text(found: Standings, configurations: Sequence[Configuration]) -> str | None:
+    """`n between 8 and 64: no difference seen`, or the configurations by name; None where one leads alone."""
+    if len(found.tied) < 2:
+        return None
+    sizes = sorted({configurations[i].group_size for i in found.tied})
+    between = {
+        configurations[i].group_size for i in found.members if sizes[0] <= configurations[i].group_size <= sizes[-1]
+    }
+    if sizes[0] > 0 and len(sizes) == len(found.tied) > 2 and between == set(sizes):
+        return f"n between {sizes[0]} and {sizes[-1]}: no difference seen"
+    names = [configurations[i].name for i in found.tied]
+    return f"{', '.join(names[:-1])} and {names[-1]}: no difference seen"

@@ -1,0 +1,142 @@
+"""Curves as they should not be, from the file to the answer: collapses, spikes, too few points, ties, dear steps."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from isocompute_jax.fit.analysis import Analysis, analyse_runs
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.conclusions import conclude
+from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.report.findings.answers import answer_text
+from isocompute_jax.fit.report.terminal import headline_table
+
+COMPUTE = np.geomspace(2e3, 1e6, 30)
+CURVES = {8: (0.05, 0.60, 3e4, 1.0), 32: (0.05, 0.70, 6e4, 1.0), 64: (0.05, 0.80, 3e4, 1.0)}
+
+
+def analysed(
+    path: pathlib.Path,
+    curves: Mapping[int, Callable[[np.ndarray], np.ndarray]],
+    *,
+    compute: np.ndarray = COMPUTE,
+    noise: float = 0.005,
+    seeds: int = 1,
+    batch: int = 16,
+    **options,
+) -> Analysis:
+    """n -> the rewards without noise."""
+    rng = np.random.default_rng(0)
+    lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
+    for n, curve in curves.items():
+        for seed in range(seeds):
+            rewards = np.clip(curve(compute) + noise * rng.normal(size=len(compute)), 0, 1)
+            lines += [f"n{n}-s{seed},{n},{batch},{seed},{c},{r}" for c, r in zip(compute, rewards, strict=True)]
+    path.write_text("\n".join(lines))
+    given = {"holdout": 0.0, "bootstrap": "none", "read": ReadOptions(metric="reward")}
+    return analyse_runs([str(path)], AnalysisOptions(**(given | options)))
+
+
+def healthy(n: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda compute: hill(compute, *CURVES[n])
+
+
+def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):
+    """n = 64 peaks at 1.3e5 and is measured at .105 at 1e6: nobody is advised to take it there."""
+
+    def collapse(compute: np.ndarray) -> np.ndarray:
+        late = np.maximum(np.log(compute / 1.3e5) / np.log(1e6 / 1.3e5), 0)
+        return np.maximum(hill(compute, *CURVES[64]) - 0.8 * late, 0.105)
+
+    found = analysed(tmp_path / "fall.csv", {8: healthy(8), 32: healthy(32), 64: collapse}, budgets=(1e5, 1e6, 4e6))
+    *others, fit = found.main.fits
+    assert fit.fall is not None and not any(other.fall for other in others)
+    assert 0.8e5 < fit.fall.compute == fit.window[1] < 1.6e5
+    assert abs(fit.fall.reward - float(hill(fit.fall.compute, *CURVES[64]))) < 0.02
+    assert fit.fall.last_compute == 1e6 and abs(fit.fall.last_reward - 0.105) < 0.02
+    assert fit.status == "warning" and "falls after its peak" in fit.message
+    assert any("n = 64: falls after its peak" in text for text in found.warnings)
+    near, end, far = found.recommendations
+    assert near.group_size == 64 and near.status == "ok"
+    for advice in (end, far):
+        assert advice.group_size == 32
+        assert any("n = 64 falls after its peak" in reason for reason in advice.reasons)
+    result = conclude(found)
+    assert {row.run for row in result.frontier.budgets if row.compute > 2e5} == {"n = 32"}
+    assert not result.curves[-1].points.used[result.curves[-1].points.compute > fit.fall.compute].any()
+    kept = analysed(tmp_path / "kept.csv", {64: collapse}, falls="keep")
+    assert kept.main.fits[0].num_points == 30 and kept.main.fits[0].fall is None
+
+
+def test_two_spikes_do_not_decide_the_answer(tmp_path):
+    def spiked(compute: np.ndarray) -> np.ndarray:
+        rewards = hill(compute, *CURVES[32])
+        rewards[[9, 20]] = 0.93
+        return rewards
+
+    for rule in ("off", "strict"):
+        found = analysed(
+            tmp_path / "spikes.csv", {8: healthy(8), 32: spiked, 64: healthy(64)}, budgets=(1e6,), records=rule
+        )
+        fit = found.main.fits[1]
+        np.testing.assert_allclose(fit.outliers, COMPUTE[[9, 20]])
+        assert fit.status == "warning" and "left out" in fit.message and not found.main.fits[0].outliers
+        assert abs(float(fit.reward(1e6)) - float(hill(1e6, *CURVES[32]))) < 0.01
+        assert found.recommendations[0].group_size == 64
+        if rule == "off":
+            assert fit.num_points == 28
+    assert any("n = 32: left out" in text for text in found.warnings)
+    points = conclude(found).curves[1].points
+    assert points.outlier is not None and points.outlier.sum() == 2
+
+
+def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
+    """4 points, 4 parameters: no interval of zero width, of the reward or of a switch."""
+    compute = np.geomspace(2e3, 1e6, 4)
+    curves = {8: healthy(8), 32: lambda c: hill(c, 0.02, 0.75, 9e4, 1.0)}
+    found = analysed(
+        tmp_path / "few.csv", curves, compute=compute, budgets=(1e5, 1e6), bootstrap="blocks", replicates=20
+    )
+    assert found.main.frontier.switches and found.resampled is not None
+    result = conclude(found)
+    for advice, answer in zip(found.recommendations, result.asked, strict=True):
+        text = answer_text(result, answer)
+        assert np.isnan(advice.interval95).all() and "no interval could be given" in text.expectation
+        assert any("4 points for 4 parameters" in reason for reason in advice.reasons)
+        assert not any("bootstrap replicates" in reason for reason in advice.reasons)
+    assert all(switch.interval95 is None and switch.share is None for switch in result.frontier.switches)
+    assert all(row.interval95 is None and row.leader_share is None for row in result.frontier.budgets)
+    assert all(curve.bootstrap95 is None for curve in result.curves)
+    assert "no interval" in headline_table(result)
+
+
+def test_equal_curves_tie(tmp_path):
+    same = {n: healthy(32) for n in (4, 8, 16, 32, 64)}
+    for noise, seeds in ((0.0, 1), (0.02, 3)):
+        found = analysed(
+            tmp_path / "same.csv", same, seeds=seeds, noise=noise, budgets=(1e6,), bootstrap="blocks", replicates=50
+        )
+        (advice,) = found.recommendations
+        assert len(advice.tied) == 4 and advice.run not in advice.tied
+        assert "n between 4 and 64: no difference seen." in advice.reasons
+
+
+def test_clear_leads_are_no_ties(tmp_path):
+    curves = {n: healthy(n) for n in CURVES}
+    found = analysed(tmp_path / "clear.csv", curves, budgets=(1e6,), bootstrap="blocks", replicates=50)
+    assert found.recommendations[0].group_size == 64 and found.recommendations[0].tied == ()
+
+
+def test_no_step_that_the_budget_does_not_pay(tmp_path):
+    curves = {n: healthy(n) for n in CURVES}
+    found = analysed(tmp_path / "dear.csv", curves, batch=131_072, budgets=(1e5, 5e6))
+    none, some = found.recommendations
+    assert none.num_steps == 0 and "costs 1,048,576 rollouts" in none.reasons[0]
+    assert some.group_size == 32 and some.num_steps == 1
+    result = conclude(found)
+    assert answer_text(result, result.asked[0]).pick == "no configuration fits"
+    assert "no configuration fits" in headline_table(result)
