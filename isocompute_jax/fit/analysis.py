@@ -14,7 +14,7 @@ from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steep
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import budget_grid
-from isocompute_jax.fit.read import RunCurve, read_curves
+from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
 from isocompute_jax.records.errors import InputError
@@ -65,8 +65,8 @@ class Analysis:
     warnings: tuple[str, ...]
 
 
-def analyse_runs(roots: Sequence[str], options: AnalysisOptions, *, progress: bool = False) -> Analysis:
-    """Runs every stage on the runs below `roots` and returns the findings; writes nothing.
+def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *, progress: bool = False) -> Analysis:
+    """Runs every stage on the runs below `roots`, or of a table, and returns the findings; writes nothing.
 
     Raises:
       InputError: there is nothing that could be fitted.

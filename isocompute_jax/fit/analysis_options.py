@@ -40,7 +40,7 @@ class AnalysisOptions:
         "(strict, as in IsoCompute), or those in a higher bin than every earlier one (bucketed). The report shows the "
         "switch points of each choice, and the answer says where all and strict disagree on it.",
     )
-    bin_width: float = option(0.0, "Bin of --records=bucketed, in units of reward.")
+    bin_width: float = option(0.0, "Bin of --records=bucketed, as a share of the width of --reward_range.")
     falls: Falls = option(
         "end",
         "Curves whose late evaluations lie clearly below an earlier stretch (one-sided test, 1%) end at their peak, or "
@@ -84,7 +84,7 @@ class AnalysisOptions:
         if self.smoothing < 1 or self.smoothing % 2 == 0:
             raise InputError(f"--smoothing={self.smoothing} must be odd and at least 1")
         if not 0 <= self.bin_width < 1:
-            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), in units of reward")
+            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), a share of the reward range")
         if self.records == "bucketed" and self.bin_width == 0:
             raise InputError("--records=bucketed needs --bin_width above 0, e.g. --bin_width=0.02")
         if self.stderr_column and self.evaluation_samples:

@@ -92,9 +92,8 @@ def _base_model(analysis: Analysis) -> dict[str, float]:
     """metric -> mean over every run's evaluation at compute 0."""
     means = {}
     for name, found in ({analysis.main.metric: analysis.main} | dict(analysis.targets)).items():
-        values = np.concatenate(
-            [c.per_seed[:, 0] for c in found.curves if len(c.compute) and c.compute[0] == 0] or [[]]
-        )
+        values = np.concatenate([c.per_seed[:, c.compute == 0].ravel() for c in found.curves])
+        values = values[np.isfinite(values)]
         if len(values):
             means[name] = float(values.mean())
     return means

@@ -9,6 +9,7 @@ from typing import Any
 from absl import flags
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.command_options import CommandOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.laws.law_options import LawOptions
@@ -47,6 +48,7 @@ LAW_LOSS = flags.DEFINE_enum(
     "What L is in a law: 1 - metric (model_size), or the metric itself (chinchilla).",
     flag_values=VALUES,
 )
+define_flags(CommandOptions, VALUES)
 define_flags(ReadOptions, VALUES)
 define_flags(FitOptions, VALUES, leave_out=("reward_range",))
 define_flags(AnalysisOptions, VALUES)
@@ -62,6 +64,11 @@ def register() -> None:
     for name in VALUES:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], VALUES[name])
     VALUES.mark_as_parsed()  # the program parses its own flags, and the values are shared
+
+
+def command_options() -> CommandOptions:
+    """How the command runs and what it writes."""
+    return from_flags(CommandOptions, VALUES)
 
 
 def read_options() -> ReadOptions:

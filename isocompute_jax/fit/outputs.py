@@ -46,12 +46,13 @@ def analyse(
     *,
     before: Sequence[Section] = (),
     after: Sequence[Section] = (),
+    png: bool = False,
     progress: bool = False,
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
     Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt (what the command prints),
-    figures/*.svg and *.png, and report.html, each written under a temporary name and renamed.
+    figures/*.svg, and report.html, each written under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
@@ -59,6 +60,7 @@ def analyse(
       options: inputs, curves, frontier; None for the defaults.
       before: further sections of the report, before the analysis.
       after: further sections, after it.
+      png: write every picture as figures/*.png too.
       progress: show how far reading is.
 
     Raises:
@@ -69,7 +71,7 @@ def analyse(
     summary, text = summary_of(result), headline_table(result)
 
     def draw(folder: pathlib.Path) -> Figures:
-        return draw_figures(result, folder)
+        return draw_figures(result, folder, png=png)
 
     def render(figures: Figures) -> str:
         return render_report(result, figures, before=before, after=after)
@@ -84,6 +86,7 @@ def analyse_law(
     read: ReadOptions,
     options: LawOptions,
     *,
+    png: bool = False,
     progress: bool = False,
 ) -> Written:
     """Fits the model-size law or the pre-training law and writes summary.json, tables, figures/ and report.html.
@@ -95,7 +98,7 @@ def analyse_law(
     summary, text = law_summary(analysis), law_table(analysis)
 
     def draw(folder: pathlib.Path) -> Figures:
-        return draw_law_figures(analysis, folder)
+        return draw_law_figures(analysis, folder, png=png)
 
     def render(figures: Figures) -> str:
         return render_law_report(analysis, law_sections(analysis, figures))

@@ -16,7 +16,6 @@ from isocompute_jax.fit.curves.holdout import for_form
 from isocompute_jax.fit.curves.points_to_fit import Records, points_to_fit
 from isocompute_jax.fit.curves.screening import Screening, screen
 from isocompute_jax.fit.curves.seeds import (
-    SAME_COMPUTE,
     ConfigurationRuns,
     Curve,
     average_seeds,
@@ -31,7 +30,7 @@ from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
-"""Bin width of the bucketed rule in the side-by-side comparison when the flag leaves it at 0 (which is strict)."""
+"""Bin width, a share of the range, of the bucketed rule in the comparison when the flag leaves it at 0 (strict)."""
 
 Rollouts = Callable[[int, float], float]
 _Series = tuple[tuple[Curve, ...], tuple[Screening, ...], tuple[np.ndarray, ...] | None]
@@ -156,6 +155,7 @@ class Stages:
             width = COMPARISON_BIN_WIDTH
         low, high = self.options.fit.window or (0.0, np.inf)
         used = (compute == 0) | ((compute >= low) & (compute <= high))
+        width *= self.options.fit.width
         used[used] = points_to_fit(compute[used], reward[used], records=records, bin_width=width)
         return used
 
@@ -169,18 +169,18 @@ class Stages:
         low, high = self.options.read.reward_range
         # Two successes and two failures more (Agresti and Coull 1998), so that no error is 0.
         shares = [((c.reward - low) / (high - low) * samples + 2) / (samples + 4) for c in curves]
-        return tuple(np.sqrt(p * (1 - p) / samples / len(c.seeds)) for p, c in zip(shares, curves, strict=True))
+        return tuple(np.sqrt(p * (1 - p) / samples / c.count) for p, c in zip(shares, curves, strict=True))
 
     def _column_errors(self, curve: Curve, column: str, seed: int | None) -> np.ndarray:
         group = next(g for g in self.groups if g.configuration is curve.configuration)
         found = average_seeds(group, column, seed=seed)
         same = found is not None and found.seeds == curve.seeds and np.array_equal(found.compute, curve.compute)
-        if found is None or not same or not np.all(found.per_seed > 0):
+        if found is None or not same or not np.array_equal(found.per_seed > 0, np.isfinite(curve.per_seed)):
             raise InputError(
                 f"--stderr_column={column}: {curve.configuration.name} lacks a value above 0 at some evaluations of "
                 f"{self.options.metric}; give one for each, or leave the flag out"
             )
-        return np.sqrt(np.mean(found.per_seed**2, axis=0) / len(found.seeds))
+        return np.sqrt(np.nansum(found.per_seed**2, axis=0)) / found.count
 
     def _rollouts(self, curves: Sequence[Curve]) -> Rollouts | None:
         if self.options.read.compute == "rollouts":
@@ -297,29 +297,13 @@ class Stages:
         by_name = {curve.configuration.name: curve for curve in main.curves}
         found = (uncovered(group, by_name[group.configuration.name]) for group in self.groups
                  if group.configuration.name in by_name)  # fmt: skip
-        return [text for text in found if text] + self._interpolated() + self._left_out(main)
+        return [text for text in found if text] + _pooled(main.curves) + self._left_out(main)
 
     def _left_out(self, main: MetricAnalysis) -> list[str]:
         """Collapses and outliers of the curves."""
         rows = zip(main.curves, main.screened, strict=True)
         found = [(curve.configuration.name, screening.reasons(curve)) for curve, screening in rows]
         return [f"{name}: {'; '.join(reasons)}" for name, reasons in found if reasons]
-
-    def _interpolated(self) -> list[str]:
-        """Configurations whose seeds were evaluated at different computes."""
-        names = []
-        for group in self.groups:
-            first, *others = (run.compute[run.compute > 0] for run in group.runs)
-            shared = [c[(c >= first.min()) & (c <= first.max())] for c in others if len(c) and len(first)]
-            if any(len(c) and np.abs(first[:, None] / c - 1).min(axis=0).max() > SAME_COMPUTE for c in shared):
-                names.append(group.configuration.name)
-        if not names:
-            return []
-        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        return [
-            f"{listed}: seeds were evaluated at different computes, so their mean interpolates between evaluations: "
-            "its points are more alike than they look"
-        ]
 
 
 def uncontested(analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()) -> list[tuple[Budget, int]]:
@@ -379,3 +363,15 @@ def _note_waiver(fit: CurveFit, curve: Curve, used: np.ndarray) -> CurveFit:
         return fit
     reason = "fewer than two record-breaking evaluations, so all of them were fitted"
     return dataclasses.replace(fit, status="warning", message="; ".join(filter(None, [fit.message, reason])))
+
+
+def _pooled(curves: Sequence[Curve]) -> list[str]:
+    """Configurations whose seeds were evaluated at different computes."""
+    names = [curve.configuration.name for curve in curves if curve.pooled]
+    if not names:
+        return []
+    listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return [
+        f"{listed}: seeds were evaluated at different computes, so every evaluation is fitted as a point of one curve, "
+        "in place of a mean"
+    ]

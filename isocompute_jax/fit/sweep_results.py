@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Chart
@@ -43,6 +45,11 @@ from isocompute_jax.fit.frontier_results import (
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import Configuration, Recommendation
+from isocompute_jax.options import unknown_word
+from isocompute_jax.records.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LARGE_RESIDUAL = 3.0
 """Residuals of more than so many standard deviations of the noise are pointed out."""
@@ -131,6 +138,46 @@ class SweepResult:
     answers: tuple[BudgetAnswer, ...]
     ranges: tuple[BudgetRange, ...]
     charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        from isocompute_jax.fit.report.terminal import headline_table  # the report is made from these records
+
+        return headline_table(self)
+
+    def __repr__(self) -> str:
+        return f"SweepResult({self.metric}: {len(self.curves)} configurations, {len(self.runs)} runs)"
+
+    def to_table(self, name: str = "frontier") -> pa.Table:
+        """A table of the results; `.to_pandas()` makes a data frame of it.
+
+        Args:
+          name: `frontier`, the best configuration at each budget that compares them, with the interval of its n;
+            `fits`, every parameter of every curve; `switches`, where the frontier passes from one configuration to
+            another; `allocation`, the recommendations. Columns are those of NAME.csv.
+
+        Raises:
+          InputError: there is no table of that name.
+        """
+        from isocompute_jax.fit.report.csv_tables import table_rows
+
+        found = table_rows(self)
+        if name not in found:
+            raise InputError(unknown_word("table", name, found))
+        rows, columns = found[name]
+        return pa.table({column: [row.get(column) for row in rows] for column in columns})
+
+    def plot(self) -> Figure:
+        """A figure of every evaluation, the fitted curves and the frontier; `savefig` writes it, notebooks show it."""
+        from isocompute_jax.fit.report.figures import curve_figures, style  # matplotlib takes a second to import
+
+        with style.in_style():
+            return curve_figures.learning_curves(self)
+
+    @property
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """How to spend each budget that was asked for."""
+        return self.allocation.recommendations
 
     @property
     def metric(self) -> str:

@@ -58,6 +58,32 @@ def write_trl(path: pathlib.Path) -> None:
             writer.writerow([step, *cells])
 
 
+def write_verl_files(folder: pathlib.Path) -> None:
+    """verl's own file logger: one file per run, what is logged at a step wrapped in `data`."""
+    folder.mkdir()
+    for (n, s), name in NAMES.items():
+        lines = []
+        for step in range(0, 81, 5):
+            data = {"training/global_step": step, "critic/score/mean": 0.3, "timing_s/step": None if step else "first"}
+            if step in STEPS:
+                data["val-core/math_dapo/acc/mean@4"] = reward(n, s, step)
+            lines.append({"step": step, "data": data})
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_prime_rl_folders(root: pathlib.Path) -> None:
+    """prime-rl's file monitor: metrics.jsonl in each run's output directory."""
+    for (n, s), name in NAMES.items():
+        folder = root / name / "run_default"
+        folder.mkdir(parents=True)
+        lines = []
+        for step in range(0, 81, 10):
+            lines.append({"step": step, "time": 1.7e9 + step, "reward/all/mean": 0.4})
+            if step in STEPS:
+                lines.append({"step": step, "time": 1.7e9 + step, "eval/aime2024/avg@4": reward(n, s, step)})
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def write_prime_rl(folder: pathlib.Path) -> None:
     """One file per run; `progress/...` stand on training lines, `eval/...` on their own."""
     folder.mkdir()

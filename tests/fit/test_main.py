@@ -123,7 +123,7 @@ def test_a_missing_flag_is_named(run):
 
 def test_nothing_usable_exits_with_2(run, tmp_path):
     path = tmp_path / "curves.csv"
-    path.write_text("run,group_size,problems_per_batch,compute,avg@4\na,4,8,1000,1.5\na,4,8,oops,0.2\n")
+    path.write_text("run,group_size,problems_per_batch,compute,avg@4\na,4,8,1000,much\na,4,8,oops,0.2\n")
     code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}")
     assert code == 2 and "no usable run" in errors and not (tmp_path / "out").exists()
 

@@ -65,7 +65,7 @@ def test_every_file_exists(written):
     out, _, _ = written
     tables = {"fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "ties.csv"}
     assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
-    expected = {f"{name}{suffix}" for name in FIGURES for suffix in (".svg", ".png")}
+    expected = {f"{name}.svg" for name in FIGURES}
     assert {path.name for path in (out / "figures").iterdir()} == expected
 
 

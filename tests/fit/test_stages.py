@@ -227,15 +227,33 @@ def test_evaluations_outside_the_window_are_not_used(tmp_path):
         assert fit.num_points == used.sum()
 
 
-def test_seeds_evaluated_at_different_computes_are_pointed_out(tmp_path, found):
-    lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
-    for seed, points in ((0, 12), (1, 9)):
+def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluations(tmp_path, found):
+    """Every evaluation lies on the true curve: so does the fit, although no mean between evaluations does."""
+    lines = ["run,group_size,problems_per_batch,seed,compute,reward,se"]
+    for n, seed, points in ((4, 0, 7), (4, 1, 5), (8, 0, 8), (8, 1, 8)):
         compute = np.geomspace(2e3, 1e6, points)
-        lines += [f"s{seed},4,16,{seed},{c},{r}" for c, r in zip(compute, hill(compute, *truth(4, 16)), strict=True)]
+        rewards = [0.05, *hill(compute, *truth(n, 16))]
+        rows = zip([0, *compute], rewards, strict=True)
+        lines += [f"n{n}-s{seed},{n},16,{seed},{c},{r},{0.01 * (1 + seed)}" for c, r in rows]
     (tmp_path / "seeds.csv").write_text("\n".join(lines))
-    other = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK))
-    assert any("interpolates between evaluations" in text for text in other.warnings)
-    assert not any("interpolates" in text for text in found.warnings)
+    sources = [str(tmp_path / "seeds.csv")]
+    other = analyse_runs(sources, AnalysisOptions(read=READ, **QUICK))
+    np.testing.assert_allclose(tuple(other.main.fits[0].params.values()), truth(4, 16), rtol=1e-5)
+    assert [curve.pooled for curve in other.main.curves] == [True, False]
+    (told,) = (text for text in other.warnings if "different computes" in text)
+    assert told.startswith("n = 4: ") and not any("different computes" in text for text in found.warnings)
+    assert conclude(other).base_model == {"reward": pytest.approx(0.05)}
+    options = AnalysisOptions(read=READ, evaluation_samples=96, **QUICK)
+    errors = analyse_runs(sources, options).main.errors
+    assert errors is not None
+    for curve, error, seeds in zip(other.main.curves, errors, (1, 2), strict=True):
+        share = (curve.reward * 96 + 2) / 100
+        np.testing.assert_allclose(error, np.sqrt(share * (1 - share) / 96 / seeds))
+    errors = analyse_runs(sources, AnalysisOptions(read=READ, stderr_column="se", **QUICK)).main.errors
+    assert errors is not None
+    pooled = other.main.curves[0]
+    np.testing.assert_allclose(errors[0], np.where(np.isfinite(pooled.per_seed[0]), 0.01, 0.02))
+    np.testing.assert_allclose(errors[1], np.sqrt(0.01**2 + 0.02**2) / 2)
 
 
 def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, float]], seeds: dict[int, int], **noise):

@@ -62,7 +62,7 @@ def profile_asymptotes(
     prepared = prepare([compute[i] for i in wanted], [reward[i] for i in wanted], weights, options=options)
     problem, solved = solve(prepared, options)
     share = FORMS[options.form].share
-    noise = uncertainty.noise(problem, solved, share=share)
+    noise = uncertainty.noise(problem, solved, share=share, width=options.width)
     lower, upper = (bounds[:, _ASYMPTOTE] for bounds in uncertainty.box(problem))
     low, high = np.array([fits[i].interval95["asymptote"] for i in wanted]).T
     at = solved.high

@@ -32,7 +32,8 @@ class FitOptions:
     loss: Loss = option("squares", "Least squares, or Huber's loss against outliers.")
     huber_delta: float = option(
         0.01,
-        "Residual from which Huber's loss is linear, in units of reward (of weighted residuals, with weights).",
+        "Residual from which Huber's loss is linear, as a share of the width of --reward_range (of weighted residuals, "
+        "with weights).",
     )
     fix: Mapping[str, float] = option(
         help="Parameters held at a value, by symbol or name: --fix=A=0.61,B=1.",
@@ -51,7 +52,10 @@ class FitOptions:
     window: tuple[float, float] | None = option(
         None, "Least and largest compute that is fitted: --window=1500,50000.", parse=pair
     )
-    tolerance: float = option(0.02, "A counts as identified when its 95% interval is no wider than +- this.")
+    tolerance: float = option(
+        0.02,
+        "A counts as identified when its 95% interval is no wider than +- this share of the width of --reward_range.",
+    )
     intervals: bool = option(
         True, "Compute intervals and what rests on them; without, a fit is about ten times cheaper.", flag=None
     )
@@ -59,9 +63,9 @@ class FitOptions:
     def __post_init__(self) -> None:
         check(self, "--")
         if not (math.isfinite(self.huber_delta) and self.huber_delta > 0):
-            raise InputError(f"--huber_delta={self.huber_delta} must be above 0, in units of reward")
+            raise InputError(f"--huber_delta={self.huber_delta} must be above 0, a share of the reward range")
         if not self.tolerance > 0:
-            raise InputError(f"--tolerance={self.tolerance} must be above 0, in units of reward")
+            raise InputError(f"--tolerance={self.tolerance} must be above 0, a share of the reward range")
         if self.window is not None and not 0 <= self.window[0] < self.window[1]:
             raise InputError(f"--window={self.window[0]:g},{self.window[1]:g} must be two computes, the smaller first")
         if not self.reward_range[0] < self.reward_range[1]:
@@ -69,6 +73,12 @@ class FitOptions:
         if self.r0 != "free" and not FORMS[self.form].at_zero:
             raise InputError(f"--r0={self.r0}: the power law has no floor; leave --r0=free")
         self.limits()
+
+    @property
+    def width(self) -> float:
+        """Of the range of rewards: the unit of every tolerance on rewards; 1 where the range has no end."""
+        low, high = self.reward_range
+        return high - low if math.isfinite(high - low) else 1.0
 
     def limits(self) -> dict[str, tuple[float, float]]:
         """Parameter name -> (least, most) of everything that is fixed or bounded; a fixed one has equal ends."""

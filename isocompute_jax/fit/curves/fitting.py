@@ -16,7 +16,7 @@ from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
 from isocompute_jax.fit.results import CurveFit
 
 _HUBER_ROUNDS = 60
-_HUBER_TOLERANCE = 1e-9
+_HUBER_TOLERANCE = 1e-9  # of the levels a share of the range's width
 
 
 def solve(prepared: Prepared, options: FitOptions) -> tuple[CurveBatch, RisingFit]:
@@ -31,13 +31,14 @@ def solve(prepared: Prepared, options: FitOptions) -> tuple[CurveBatch, RisingFi
     if options.loss == "squares":
         return problem, fit
     base = np.asarray(prepared.problem.root_weight)
+    delta, unit = options.huber_delta * options.width, np.array([options.width] * 2 + [1.0] * fit.theta.shape[1])
     for _ in range(_HUBER_ROUNDS):
         size = np.abs(residuals(prepared.problem, fit, FORMS[options.form])) * base
-        robust = np.minimum(1.0, options.huber_delta / np.maximum(size, 1e-300))
+        robust = np.minimum(1.0, delta / np.maximum(size, 1e-300))
         problem = prepared.problem._replace(root_weight=base * np.sqrt(robust))
         before = uncertainty.coordinates(fit)
         fit = fit_rising(problem, share=share, starts=fit.theta[:, None])
-        if np.max(np.abs(uncertainty.coordinates(fit) - before)) < _HUBER_TOLERANCE:
+        if np.max(np.abs(uncertainty.coordinates(fit) - before) / unit) < _HUBER_TOLERANCE:
             break
     return problem, fit
 
@@ -89,7 +90,7 @@ def fit_curves(
     prepared = prepare(*chosen, options=options)
     problem, found = solve(prepared, options)
     share = FORMS[options.form].share
-    noise = uncertainty.noise(problem, found, share=share) if options.intervals else None
+    noise = uncertainty.noise(problem, found, share=share, width=options.width) if options.intervals else None
     interval = uncertainty.intervals(noise, found, share=share) if noise else None
     records = describe(prepared, problem, found, options, noise=noise, interval=interval)
     for i, record in zip(usable, records, strict=True):

@@ -17,9 +17,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from isocompute_jax.fit.curves.solver import Share
 
 MARGIN = np.log(100.0)
 """A midpoint is searched from the first compute / 100 to the last x 100."""
@@ -54,7 +54,7 @@ class Form:
     equation: str
     curve: Callable[..., np.ndarray]
     shape: tuple[tuple[str, int], ...]
-    share: Callable[[jax.Array, jax.Array], jax.Array]
+    share: Share
     box: Callable[[float], Bounds]
     grid: Callable[[float], Bounds]
     at_zero: bool
@@ -108,28 +108,6 @@ def power(compute: np.ndarray | float, scale: float, asymptote: float, exponent:
         return asymptote - scale * np.asarray(compute, np.float64) ** -exponent
 
 
-def hill_share(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """1 / (1 + (C_mid / C)^B) with theta = (ln C_mid, ln B); 0 where x = ln 0 = -inf."""
-    trained = jnp.isfinite(x)
-    distance = jnp.where(trained, x, 0.0) - theta[0]
-    return jnp.where(trained, jax.nn.sigmoid(jnp.exp(theta[1]) * distance), 0.0)
-
-
-def logistic_share(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """1 / (1 + exp(-k (C - C_mid))) with theta = (ln C_mid, ln k)."""
-    return jax.nn.sigmoid(jnp.exp(theta[1]) * (jnp.exp(x) - jnp.exp(theta[0])))
-
-
-def expsat_share(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """1 - exp(-k C) with theta = (ln k,)."""
-    return -jnp.expm1(-jnp.exp(theta[0] + x))
-
-
-def power_share(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """1 - (C / C_ref)^-B with theta = (ln B,): 0 at C_ref, so that `low` is the reward there."""
-    return -jnp.expm1(-jnp.exp(theta[0]) * x)
-
-
 def _box(*ranges: tuple[float, float]) -> Bounds:
     lower, upper = zip(*ranges, strict=True)
     return np.array(lower), np.array(upper)
@@ -140,7 +118,7 @@ HILL = Form(
     equation="R = R0 + (A - R0) / (1 + (C_mid / C)^B)",
     curve=hill,
     shape=(("midpoint", 1), ("steepness", 0)),
-    share=hill_share,
+    share=Share(),  # z = B (x - ln C_mid)
     box=lambda span: _box((-MARGIN, span + MARGIN), _STEEPNESS),
     grid=lambda span: _box((-1.0, span + 2.5), (np.log(0.25), np.log(6.0))),
     at_zero=True,
@@ -150,7 +128,7 @@ LOGISTIC = Form(
     equation="R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))",
     curve=logistic,
     shape=(("midpoint", 1), ("rate", -1)),
-    share=logistic_share,
+    share=Share(of_compute=True),  # z = k (C - C_mid)
     box=lambda span: _box((-MARGIN, span + MARGIN), (-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-1.0, span + 1.0), (-span - 1.0, 2.0)),
     at_zero=True,
@@ -160,7 +138,7 @@ EXPSAT = Form(
     equation="R = A - (A - R0) exp(-k C)",
     curve=expsat,
     shape=(("rate", -1),),
-    share=expsat_share,
+    share=Share(of_compute=True, saturates=True, has_place=False),  # z = k C
     box=lambda span: _box((-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-span - 2.0, 1.0)),
     at_zero=True,
@@ -170,7 +148,7 @@ POWER = Form(
     equation="R = A - D C^-B",
     curve=power,
     shape=(("exponent", 0),),
-    share=power_share,
+    share=Share(saturates=True, has_place=False),  # z = B x, 0 at C_ref, so that `low` is the reward there
     box=lambda span: _box(_EXPONENT),
     grid=lambda span: _box((np.log(0.03), np.log(5.0))),
     at_zero=False,

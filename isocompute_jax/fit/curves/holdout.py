@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax.fit.curves import uncertainty
@@ -53,13 +51,9 @@ def predict(fit: CurveFit, compute: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     if fit.search is None:
         raise ValueError("a failed fit, or a curve that was given, has no covariance to predict with")
     search, share = fit.search, FORMS[fit.form].share
-    with jax.enable_x64(True):
-        x = jnp.log(jnp.asarray(compute, jnp.float64) / search.reference)
-
-        def curve(at: jax.Array) -> jax.Array:
-            return at[0] + (at[1] - at[0]) * share(at[2:], x)
-
-        slope = np.asarray(jax.jacfwd(curve)(jnp.asarray(search.at, jnp.float64)))
+    low, high, *theta = search.at
+    climbed, slopes = share.with_slopes(np.array(theta), np.log(np.asarray(compute, np.float64) / search.reference))
+    slope = np.column_stack([1.0 - climbed, climbed, (high - low) * slopes])
     variance = np.einsum("ei,ij,ej->e", slope, search.covariance, slope)
     return fit.reward(np.asarray(compute)), np.sqrt(np.maximum(variance, 0.0))
 

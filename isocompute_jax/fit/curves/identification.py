@@ -16,7 +16,7 @@ from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit
 from isocompute_jax.fit.results import CurveFit, Search, Status
 
 FLAT = 1e-12
-"""A curve that rises by less than this is flat."""
+"""A curve that rises by less than this share of the width of the range of rewards is flat."""
 
 REACH = 2.0
 """Data that end before so many midpoints do not show the asymptote."""
@@ -69,6 +69,11 @@ class Description(NamedTuple):
     upper: np.ndarray
 
     @property
+    def _flat(self) -> float:
+        """Rise of a flat curve."""
+        return FLAT * self.options.width
+
+    @property
     def form(self) -> Form:
         """The form of every curve."""
         return FORMS[self.options.form]
@@ -85,7 +90,7 @@ class Description(NamedTuple):
         points, sse = int(np.count_nonzero(weight)), float(found.sse[k])
         total = float(np.sum(weight * (y - np.sum(weight * y) / np.sum(weight)) ** 2))
         freedom = points - int(np.count_nonzero(free))
-        aicc, bic = _criteria(points, sse, points - freedom + 1)
+        aicc, bic = _criteria(points, sse / self.options.width**2, points - freedom + 1)
         stderr, ends, covariance = self._uncertainty(params, noise, interval)
         reasons, identified = self._identified(params, ends, freedom) if interval else ([], {})
         reasons = self._doubts(params, hit, points, bool(found.converged[k])) + reasons
@@ -136,7 +141,7 @@ class Description(NamedTuple):
         """D = (high - low) C_ref^B mixes coordinates: standard error and interval of ln D by the delta method."""
         k = self.row
         gain = float(self.found.high[k] - self.found.low[k])
-        if gain <= FLAT or freedom < 1:
+        if gain <= self._flat or freedom < 1:
             return float("nan"), float("nan"), float("nan")
         slope = np.array([-1 / gain, 1 / gain, params["exponent"] * math.log(self.prepared.reference[k])])
         error = math.sqrt(max(float(slope @ covariance @ slope), 0.0))
@@ -158,10 +163,10 @@ class Description(NamedTuple):
             least, most = self.lower[i], self.upper[i]
             if i >= 2:
                 least, most = (math.exp(end) * unit ** self.form.shape[i - 2][1] for end in (least, most))
-            inside = name == "scale" or (low > least * (1 + 1e-9) and high < most * (1 - 1e-9))
+            inside = name == "scale" or (low > least + 1e-9 * abs(least) and high < most - 1e-9 * abs(most))
             zero_floor = name == "floor" and low == least  # a floor of 0 is what a base model without skill has
             identified[name] = name in held or bool(freedom >= 1 and low <= high and (inside or zero_floor))
-        if params["asymptote"] - params.get("floor", 0.0) <= FLAT and self.form.at_zero:
+        if params["asymptote"] - params.get("floor", 0.0) <= self._flat and self.form.at_zero:
             identified |= {name: name in held for name, _ in self.form.shape}
         if "asymptote" in held:
             return [], identified
@@ -177,12 +182,13 @@ class Description(NamedTuple):
         if freedom < 1:
             return ["there are no more points than parameters"]
         midpoint, end = self.form.midpoint(params), self._last_compute()
+        tolerance = self.options.tolerance * self.options.width
         if end < REACH * midpoint:
             reasons.append(f"the data end at {end:.3g}, before twice C_mid")
         if low <= bounds[0] or high >= bounds[1]:
             reasons.append(f"its 95% interval, {low:.3g} to {high:.3g}, reaches a bound")
-        elif high - low > 2 * self.options.tolerance:
-            reasons.append(f"its 95% interval, {low:.3g} to {high:.3g}, is wider than ±{self.options.tolerance:g}")
+        elif high - low > 2 * tolerance:
+            reasons.append(f"its 95% interval, {low:.3g} to {high:.3g}, is wider than ±{tolerance:g}")
         return reasons
 
     def _last_compute(self) -> float:
@@ -196,7 +202,7 @@ class Description(NamedTuple):
         count = len(params)
         if points <= count:
             reasons.append(f"{points} points for {count} parameters: an interpolation, not a measurement")
-        if self.found.high[self.row] - self.found.low[self.row] <= FLAT:
+        if self.found.high[self.row] - self.found.low[self.row] <= self._flat:
             names = " and ".join(name for name, _ in self.form.shape)
             reasons.append(f"the curve is flat: {names} mean{'s' if ' and ' not in names else ''} nothing")
         else:
@@ -207,7 +213,10 @@ class Description(NamedTuple):
 
 
 def _criteria(points: int, sse: float, parameters: int) -> tuple[float, float]:
-    """AICc (Hurvich and Tsai 1989) and BIC of Gaussian residuals; `parameters` includes the noise. NaN when too few."""
+    """AICc (Hurvich and Tsai 1989) and BIC of Gaussian residuals; `parameters` includes the noise. NaN when too few.
+
+    `sse` is in squared widths of the range of rewards, so that the criteria do not depend on the unit of the rewards.
+    """
     if points <= parameters + 1:
         return float("nan"), float("nan")
     fit = points * math.log(max(sse / points, uncertainty.NO_NOISE**2))

@@ -43,7 +43,7 @@ def prepare(
       options: form, bounds and window.
     """
     form, count = FORMS[options.form], len(compute)
-    width = _padded_points(max(len(c) for c in compute))
+    width = padded_points(max(len(c) for c in compute))
     x, y, root_weight = np.zeros((3, count, width))
     windows = [_window(c, options) for c in compute]
     levels = np.tile(np.repeat(np.array([options.reward_range]), 2, axis=0).ravel(), (count, 1))
@@ -67,9 +67,9 @@ def prepare(
     return Prepared(problem, reference, windows, boxes[2], boxes[3])
 
 
-def _padded_points(size: int) -> int:
-    """A power of two from 16 on: few widths, so few compiled programs."""
-    return 1 << max(4, (size - 1).bit_length())
+def padded_points(size: int) -> int:
+    """A power of two from 32 on: few widths, so few compiled programs."""
+    return 1 << max(5, (size - 1).bit_length())
 
 
 def _hold(

@@ -8,8 +8,8 @@ import numpy as np
 
 Records = Literal["strict", "bucketed", "off"]
 
-EDGE_TOLERANCE = 1e-9
-"""A reward this close below a bin's edge belongs above it: 0.3 / 0.1 floors to 2 in binary."""
+EDGE_TOLERANCE = 1e-8
+"""A reward this share of a bin below a bin's edge belongs above it: 0.3 / 0.1 floors to 2 in binary."""
 
 
 def record_breaking(reward: np.ndarray, *, records: Records, bin_width: float) -> np.ndarray:
@@ -28,7 +28,7 @@ def record_breaking(reward: np.ndarray, *, records: Records, bin_width: float) -
         return np.ones(reward.shape, dtype=bool)
     level = reward
     if records == "bucketed" and bin_width > 0:
-        level = np.floor((reward + EDGE_TOLERANCE) / bin_width)
+        level = np.floor(reward / bin_width + EDGE_TOLERANCE)
     highest_before = np.concatenate([[-np.inf], np.maximum.accumulate(level)[:-1]])
     return level > highest_before
 

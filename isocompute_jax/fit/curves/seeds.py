@@ -1,4 +1,9 @@
-"""Seeds: the runs of one configuration are averaged at common compute before anything is fitted, and give the noise."""
+"""Seeds: the runs of one configuration become one curve before anything is fitted, and give the noise.
+
+Seeds that were evaluated at the same computes are averaged there. Seeds on different grids are pooled: every evaluation
+of every seed is a point of the curve, because a mean that interpolates between evaluations makes its points more alike
+than they are.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +29,14 @@ class ConfigurationRuns:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """A configuration's mean learning curve in one metric.
+    """A configuration's learning curve in one metric.
 
     Attributes:
       configuration: which one.
-      seeds: the S seeds that were averaged.
-      compute: [E] rollouts, increasing; 0 is the base model.
-      per_seed: [S, E] reward.
-      reward: [E] mean over seeds.
+      seeds: its S seeds.
+      compute: [E] rollouts, never falling; 0 is the base model.
+      per_seed: [S, E] reward; of seeds that were pooled each point belongs to one seed and is NaN in the others.
+      reward: [E] mean over the seeds that have the point.
     """
 
     configuration: Configuration
@@ -41,8 +46,23 @@ class Curve:
 
     @property
     def reward(self) -> np.ndarray:
-        """[E] mean over seeds."""
-        return self.per_seed.mean(axis=0)
+        """[E] mean over the seeds that have the point."""
+        return np.nanmean(self.per_seed, axis=0) if self.pooled else self.per_seed.mean(axis=0)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether each point is an evaluation of one seed."""
+        return bool(np.isnan(self.per_seed).any())
+
+    @property
+    def count(self) -> np.ndarray:
+        """[E] seeds that have the point."""
+        return np.isfinite(self.per_seed).sum(axis=0)
+
+    def of_seed(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Compute and reward of the evaluations of one seed, by its number among `seeds`."""
+        own = np.isfinite(self.per_seed[number])
+        return self.compute[own], self.per_seed[number, own]
 
     def only(self, kept: np.ndarray) -> Curve:
         """The curve at some of its evaluations, `kept` [E] bool."""
@@ -107,11 +127,12 @@ def _names(members: Sequence[RunCurve]) -> list[str]:
 
 
 def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = None) -> Curve | None:
-    """The mean curve of a configuration, over a range that all of the averaged seeds cover.
+    """The curve of a configuration: the mean of seeds on one grid, or all evaluations of seeds on several.
 
     Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends. A
     seed that broke off early is left out when the others have more evaluations without it (see `_longest_mean`). The
-    grid is that of the seed with the most evaluations; the others are read off by linear interpolation in log C.
+    grid is that of the seed with the most evaluations; others whose computes differ by rounding are read off by linear
+    interpolation in log C.
 
     Args:
       group: the configuration's runs.
@@ -129,6 +150,8 @@ def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = N
             series.append((run.facts.seed, run.compute[known], values[known]))
     if not series:
         return None
+    if not _on_one_grid([compute[compute > 0] for _, compute, _ in series]):
+        return _pooled(group.configuration, series)
     series = [series[i] for i in _longest_mean([compute[compute > 0] for _, compute, _ in series])]
     grid = _shared_grid([compute[compute > 0] for _, compute, _ in series])
     values = np.array([read_off(compute, reward, grid) for _, compute, reward in series])
@@ -136,6 +159,31 @@ def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = N
         base = np.array([[reward[0]] for _, _, reward in series])
         grid, values = np.concatenate([[0.0], grid]), np.concatenate([base, values], axis=1)
     return Curve(group.configuration, tuple(seed for seed, _, _ in series), grid, values)
+
+
+def _on_one_grid(computes: Sequence[np.ndarray]) -> bool:
+    """Whether the series have the same computes, up to `SAME_COMPUTE`, over the range that all of them cover."""
+    if not all(len(compute) for compute in computes):
+        return True
+    low, high = max(c[0] for c in computes), min(c[-1] for c in computes)
+    if low > high * (1 + SAME_COMPUTE):
+        return False
+    for slack in (SAME_COMPUTE, 0.0):  # the ends of the range, too, may differ by rounding
+        inside = [c[(c >= low * (1 - slack)) & (c <= high * (1 + slack))] for c in computes]
+        first = inside[0]
+        if all(len(c) == len(first) and np.all(np.abs(c / first - 1) <= SAME_COMPUTE) for c in inside):
+            return True
+    return False
+
+
+def _pooled(configuration: Configuration, series: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Curve:
+    """Every evaluation of every seed as a point of its own; `series`: (seed, compute [E_s], reward [E_s])."""
+    owner = np.repeat(np.arange(len(series)), [len(compute) for _, compute, _ in series])
+    compute, reward = (np.concatenate([one[i] for one in series]) for i in (1, 2))
+    order = np.argsort(compute, kind="stable")
+    per_seed = np.full((len(series), len(compute)), np.nan)
+    per_seed[owner[order], np.arange(len(compute))] = reward[order]
+    return Curve(configuration, tuple(seed for seed, _, _ in series), compute[order], per_seed)
 
 
 def rollouts_at(group: ConfigurationRuns, compute: float) -> float:
@@ -172,6 +220,8 @@ def _longest_mean(computes: Sequence[np.ndarray]) -> list[int]:
 
 def uncovered(group: ConfigurationRuns, curve: Curve) -> str | None:
     """What the mean of a configuration leaves unused because its seeds do not reach equally far; None if nothing."""
+    if curve.pooled:
+        return None
     left_out = [str(run.facts.seed) for run in group.runs if run.facts.seed not in curve.seeds]
     reach = max(run.compute[-1] for run in group.runs)
     parts = []

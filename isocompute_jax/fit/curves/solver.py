@@ -1,15 +1,16 @@
-"""A batched Levenberg-Marquardt for rising curves, in float64, in one compiled program for any number of curves.
+"""A batched Levenberg-Marquardt for rising curves, in float64, in two compiled programs for any number of curves.
 
 A rising curve is y = low + (high - low) share(theta, x) with a share that climbs. Given the shape theta, the best
 `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
 alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts. A fixed number
-of searches run side by side in one compiled program; one that has converged makes room for the next.
+of searches run side by side in one compiled program; one that has converged makes room for the next. What tells the
+forms apart is data to these programs (see `Share`), so all forms use the same two.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,17 +29,73 @@ STARTS = 3
 """Lowest local minima of the grid that a search starts from."""
 
 LANES = 256
-"""Searches that run side by side."""
+"""Searches that one call of a compiled program takes."""
 
-_SLICE = 5  # steps between two looks at which searches have ended
+_BLOCK = 32  # lanes that step together: their arrays stay in the processor's cache, and a few searches cost little
+_MOST_CELLS = 200
+_SLICE = 5  # steps between two looks at which searches have ended, while others wait for their lanes
 _TINY = 1e-300
-
-Share = Callable[[jax.Array, jax.Array], jax.Array]
-"""(theta [Q], x [P]) -> share [P], at most 1."""
-
 
 Array = Any
 """NumPy outside of the compiled functions, JAX inside."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A share that climbs: 1 / (1 + exp(-z)), or 1 - exp(-z) where it `saturates`, with z = rate (u - place).
+
+    `theta` holds (place, ln rate), the logarithm of the place where u is compute; without a `place`, (ln rate,) alone.
+
+    Attributes:
+      of_compute: u = exp(x), compute in units of C_ref, rather than x.
+      saturates: which of the two.
+      has_place: whether theta has a place; z = rate u otherwise.
+    """
+
+    of_compute: bool = False
+    saturates: bool = False
+    has_place: bool = True
+
+    def __call__(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """[..., P] share at x [P], in NumPy."""
+        return self.with_slopes(theta, x)[0]
+
+    def with_slopes(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """[..., P] share and [..., P, Q] its derivative in theta [..., Q], at x [..., P], in NumPy."""
+        theta, x = np.asarray(theta, np.float64)[..., None, :], np.asarray(x, np.float64)
+        u = np.exp(x) if self.of_compute else x
+        reached = np.isfinite(u)  # x = ln 0 = -inf stands for the base model
+        rate, place = np.exp(theta[..., -1]), 0.0
+        if self.has_place:
+            place = np.exp(theta[..., 0]) if self.of_compute else theta[..., 0]
+        z = rate * (np.where(reached, u, 0.0) - place)
+        with np.errstate(under="ignore"):
+            tail = np.exp(-z if self.saturates else -np.abs(z))
+            share = 1.0 - tail if self.saturates else np.where(z < 0, tail, 1.0) / (1.0 + tail)
+            slope = tail if self.saturates else tail / (1.0 + tail) ** 2
+            slopes = [z * slope]
+            if self.has_place:
+                slopes.insert(0, -rate * (place if self.of_compute else 1.0) * slope)
+        reached = reached & np.ones_like(z, bool)
+        return np.where(reached, share, 0.0), np.where(reached[..., None], np.stack(slopes, axis=-1), 0.0)
+
+
+class _Kind(NamedTuple):
+    """Per curve: whether theta[0] is the logarithm of the place, the share saturates, and low <= high is imposed."""
+
+    log_place: Array  # [L] bool
+    saturates: Array  # [L] bool
+    ordered: Array  # [L] bool
+
+
+def _share(theta: jax.Array, u: jax.Array, kind: _Kind) -> jax.Array:
+    """[P] share of any form, from theta = (place, ln rate); see `Share`."""
+    reached = jnp.isfinite(u)
+    place = jnp.where(kind.log_place, jnp.exp(jnp.where(kind.log_place, theta[0], 0.0)), theta[0])
+    z = jnp.exp(theta[1]) * (jnp.where(reached, u, 0.0) - place)
+    tail = jnp.exp(jnp.where((z < 0) & ~kind.saturates, z, -z))  # one exponential for both, which does not overflow
+    share = jnp.where(kind.saturates, 1.0 - tail, jnp.where(z < 0, tail, 1.0) / (1.0 + tail))
+    return jnp.where(reached, share, 0.0)
 
 
 class CurveBatch(NamedTuple):
@@ -82,7 +139,9 @@ class _Search(NamedTuple):
     normal: Array  # [L, Q, Q] J^T J
     candidate: Array  # [L, Q]
     damping: Array  # [L]
-    done: Array  # [L] bool
+    steps: Array  # [L] int, tries so far
+    converged: Array  # [L] bool
+    done: Array  # [L] bool: converged, or out of steps
 
 
 def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
@@ -96,7 +155,9 @@ def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Arr
     return jnp.where(root_weight > 0, (scaled - rho * before).at[0].set(first), 0.0)
 
 
-def project(problem: CurveBatch, share: jax.Array, *, ordered: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+def project(
+    problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
 
     They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
@@ -114,16 +175,16 @@ def project(problem: CurveBatch, share: jax.Array, *, ordered: bool) -> tuple[ja
 
     def best_high(given: jax.Array) -> jax.Array:
         free = (climbed @ y - given * (climbed @ rest)) / _positive(climbed @ climbed)
-        return jnp.clip(free, jnp.maximum(h0, given) if ordered else h0, h1)
+        return jnp.clip(free, jnp.where(ordered, jnp.maximum(h0, given), h0), h1)
 
     def best_low(given: jax.Array) -> jax.Array:
         free = (rest @ y - given * (climbed @ rest)) / _positive(rest @ rest)
-        return jnp.clip(free, l0, jnp.minimum(l1, given) if ordered else l1)
+        return jnp.clip(free, l0, jnp.where(ordered, jnp.minimum(l1, given), l1))
 
     level = jnp.clip(ones @ y / total, jnp.maximum(l0, h0), jnp.minimum(l1, h1))
     lows = jnp.stack([low, l0, l1, best_low(h0), best_low(h1), level])
     highs = jnp.stack([low + rise, best_high(l0), best_high(l1), h0, h1, level])
-    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | (not ordered))
+    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | jnp.logical_not(ordered))
     errors = (
         lows**2 * (rest @ rest) + highs**2 * (climbed @ climbed) + 2 * lows * highs * (rest @ climbed)
         - 2 * lows * (rest @ y) - 2 * highs * (climbed @ y)
@@ -139,11 +200,11 @@ def _positive(value: jax.Array) -> jax.Array:
     return jnp.where(value > _TINY, value, 1.0)
 
 
-def _evaluate(problem: CurveBatch, theta: jax.Array, *, share: Share, ordered: bool) -> tuple[jax.Array, jax.Array]:
-    """Residuals [P] and their Jacobian [P, Q] in theta, levels eliminated."""
+def _evaluate(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Residuals [P] and their Jacobian [P, 2] in theta, levels eliminated."""
 
     def residuals(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = project(problem, share(theta, problem.x), ordered=ordered)[2]
+        values = project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)[2]
         return values, values
 
     jacobian, values = jax.jacfwd(residuals, has_aux=True)(theta)
@@ -151,20 +212,18 @@ def _evaluate(problem: CurveBatch, theta: jax.Array, *, share: Share, ordered: b
 
 
 def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
-    """matrix^-1 vector for one or two unknowns; LAPACK's batched call costs more than the whole step."""
-    if vector.shape == (1,):
-        return vector / matrix[0, 0]
+    """matrix^-1 vector for two unknowns; LAPACK's batched call costs more than the whole step."""
     (a, b), (c, d) = matrix
     return jnp.stack([d * vector[0] - b * vector[1], a * vector[1] - c * vector[0]]) / (a * d - b * c)
 
 
-def _step(search: _Search, problem: CurveBatch, *, share: Share, ordered: bool) -> _Search:
+def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
     """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
 
     A parameter that the gradient presses against its bound is held for the proposal. A search is done when a step is
     small, or gains little, or when no damping yields a descent (the minimum up to rounding).
     """
-    residuals, jacobian = _evaluate(problem, search.candidate, share=share, ordered=ordered)
+    residuals, jacobian = _evaluate(problem, kind, search.candidate)
     sse = residuals @ residuals
     better, fresh = sse < search.sse, jnp.isinf(search.sse)
     small = jnp.max(jnp.abs(search.candidate - search.theta)) <= STEP_TOLERANCE
@@ -180,16 +239,31 @@ def _step(search: _Search, problem: CurveBatch, *, share: Share, ordered: bool) 
     active = jnp.where(held[:, None] | held[None, :], 0.0, normal)
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
-    done = ~fresh & (small | settled | (damping > 1e12))
-    moved = _Search(theta, jnp.where(better, sse, search.sse), gradient, normal, candidate, damping, done)
+    converged, steps = ~fresh & (small | settled | (damping > 1e12)), search.steps + 1
+    sse, done = jnp.where(better, sse, search.sse), converged | (steps >= MAX_STEPS)
+    moved = _Search(theta, sse, gradient, normal, candidate, damping, steps, converged, done)
     return jax.tree.map(lambda new, old: jnp.where(search.done, old, new), moved, search)
 
 
-@functools.partial(jax.jit, static_argnames=("share", "ordered"))
-def _advance(search: _Search, problem: CurveBatch, *, share: Share, ordered: bool) -> _Search:
-    """`_SLICE` steps of every search that is not done."""
-    step = jax.vmap(functools.partial(_step, share=share, ordered=ordered))
-    return jax.lax.fori_loop(0, _SLICE, lambda _, s: step(s, problem), search)
+@jax.jit
+def _advance(search: _Search, problem: CurveBatch, kind: _Kind, steps: int, blocks: int) -> _Search:
+    """`steps` steps of each search that is not done, in the first `blocks` blocks of lanes; a block may end earlier."""
+
+    def block(i: jax.Array, search: _Search) -> _Search:
+        part, data = _blocks_of(search, i), _blocks_of((problem, kind), i)
+
+        def step(state: tuple[jax.Array, _Search]) -> tuple[jax.Array, _Search]:
+            return state[0] + 1, jax.vmap(_step)(state[1], *data)
+
+        part = jax.lax.while_loop(lambda s: (s[0] < steps) & ~jnp.all(s[1].done), step, (jnp.asarray(0), part))[1]
+        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, i * _BLOCK, 0), search, part)
+
+    return jax.lax.fori_loop(0, blocks, block, search)
+
+
+def _blocks_of(tree: Any, i: jax.Array) -> Any:
+    """Block i of lanes."""
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * _BLOCK, _BLOCK, 0), tree)
 
 
 def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
@@ -203,41 +277,68 @@ def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
         normal=np.zeros((count, width, width)),
         candidate=theta,
         damping=np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
+        steps=np.zeros(count, int),
+        converged=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
         done=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
     )
 
 
-@functools.partial(jax.jit, static_argnames=("share", "ordered"))
-def _end(problem: CurveBatch, theta: jax.Array, *, share: Share, ordered: bool) -> tuple[jax.Array, ...]:
-    """low [L], high [L] and the sum of squares [L] at theta."""
-
-    def one(problem: CurveBatch, theta: jax.Array) -> tuple[jax.Array, ...]:
-        low, high, residuals = project(problem, share(theta, problem.x), ordered=ordered)
-        return low, high, residuals @ residuals
-
-    return jax.vmap(one)(problem, theta)
-
-
-@functools.partial(jax.jit, static_argnames=("share", "ordered", "cells"))
-def _grid_starts(
-    problem: CurveBatch, first: jax.Array, last: jax.Array, *, share: Share, ordered: bool, cells: tuple[int, ...]
+@jax.jit
+def _levels(
+    problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
 ) -> jax.Array:
-    """[K, STARTS, Q]: the lowest local minima of the sum of squares on a grid from `first` to `last` [K, Q]."""
-    axes = jnp.meshgrid(*(jnp.linspace(0.0, 1.0, n) for n in cells), indexing="ij")
-    units = jnp.stack([axis.ravel() for axis in axes], axis=-1)
+    """[U, 3, L] low, high and the sum of squares at first + unit (last - first), for `units` [U, 2].
 
-    def error(unit: jax.Array) -> jax.Array:
-        return _end(problem, first + unit * (last - first), share=share, ordered=ordered)[2]
+    `first` and `last` are [L, 2]. Only the first `count` units and the first `blocks` blocks of lanes are done: grids
+    and single points, few curves and many share one program.
+    """
 
-    errors = jax.lax.map(error, units).T.reshape(-1, *cells)  # [K, *cells]
-    window = (1, *(3 for _ in cells))
-    lowest_around = jax.lax.reduce_window(errors, jnp.inf, jax.lax.min, window, (1,) * errors.ndim, "SAME")
+    def one(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> jax.Array:
+        low, high, residuals = project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)
+        return jnp.stack([low, high, residuals @ residuals])
+
+    def block(j: jax.Array, found: jax.Array) -> jax.Array:
+        part, sort, start, end = _blocks_of((problem, kind, first, last), j)
+
+        def unit(i: jax.Array, found: jax.Array) -> jax.Array:
+            values = jax.vmap(one, out_axes=1)(part, sort, start + units[i] * (end - start))
+            return jax.lax.dynamic_update_slice(found, values[None], (i, 0, j * _BLOCK))
+
+        return jax.lax.fori_loop(0, count, unit, found)
+
+    return jax.lax.fori_loop(0, blocks, block, jnp.full((len(units), 3, len(first)), jnp.inf))
+
+
+def _levels_at(problem: CurveBatch, kind: _Kind, first: Array, last: Array, units: np.ndarray) -> np.ndarray:
+    """[K, U, 3] low, high and the sum of squares of all curves, `LANES` of them at a time: see `_levels`."""
+    count = len(problem.x)
+    padded, found = np.zeros((_MOST_CELLS, 2)), np.empty((count, len(units), 3))
+    padded[: len(units)] = units
+    for start in range(0, count, LANES):
+        rows = np.minimum(np.arange(start, start + LANES), count - 1)  # the last batch repeats its last curve
+        blocks = -(-min(count - start, LANES) // _BLOCK)
+        part = _take((problem, kind, first, last), rows)
+        values = np.asarray(_levels(*part, padded, len(units), blocks))[: len(units)]
+        found[start : start + LANES] = values.transpose(2, 0, 1)[: count - start]
+    return found
+
+
+def _lowest_minima(errors: np.ndarray) -> np.ndarray:
+    """[K, STARTS] cells of the lowest local minima of `errors` [K, *cells], the lowest cell where there are fewer."""
+    padded = np.pad(errors, ((0, 0), *((1, 1) for _ in errors.shape[1:])), constant_values=np.inf)
+    around = padded
+    for axis in range(1, errors.ndim):  # a minimum over each axis in turn is that over the window
+        before, here, after = (np.moveaxis(around, axis, 0)[i:][: errors.shape[axis]] for i in range(3))
+        around = np.moveaxis(np.minimum(np.minimum(before, here), after), 0, axis)
     flat = errors.reshape(len(errors), -1)
-    minima = jnp.where((errors <= lowest_around).reshape(flat.shape), flat, jnp.inf)
-    _, order = jax.lax.top_k(-minima, STARTS)
-    best = jnp.argmin(flat, axis=1)[:, None]
-    order = jnp.where(jnp.isfinite(jnp.take_along_axis(minima, order, axis=1)), order, best)
-    return first[:, None] + units[order] * (last - first)[:, None]
+    minima = np.where((errors <= around).reshape(flat.shape), flat, np.inf)
+    rows, lowest = np.arange(len(flat)), flat.argmin(axis=1)
+    found = np.empty((len(flat), STARTS), int)
+    for i in range(STARTS):
+        cell = minima.argmin(axis=1)
+        found[:, i] = np.where(np.isfinite(minima[rows, cell]), cell, lowest)
+        minima[rows, cell] = np.inf
+    return found
 
 
 def _take(tree, rows):
@@ -245,33 +346,34 @@ def _take(tree, rows):
     return jax.tree.map(lambda a: np.asarray(a)[rows], tree)
 
 
-def _run(problem: CurveBatch, theta: np.ndarray, *, share: Share, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """All searches to their end: theta [N, Q] and whether each converged [N].
+def _run(problem: CurveBatch, kind: _Kind, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All searches to their end: theta [N, 2] and whether each converged [N].
 
-    `LANES` of them run at a time, in one compiled program; one that is done makes room for the next.
+    N is a multiple of the number of curves K; search i belongs to curve i mod K. `LANES` of them run at a time, in one
+    compiled program; one that is done makes room for the next.
     """
-    count = len(theta)
+    count, curves = len(theta), len(problem.x)
     found, converged = np.array(theta), np.zeros(count, bool)
     rows = np.minimum(np.arange(LANES), count - 1)  # a lane without a search of its own stands still
-    current = _take(problem, rows)
-    search = _begin(theta[rows], current)
+    current = _take((problem, kind), rows % curves)
+    search = _begin(theta[rows], current[0])
     search.done[count:] = True
-    looks, waiting = np.zeros(LANES, int), min(LANES, count)
-    busy = np.arange(LANES) < count
+    waiting, busy = min(LANES, count), np.arange(LANES) < count
     while busy.any():
-        search = _Search(*map(np.array, _advance(search, current, share=share, ordered=ordered)))
-        looks += 1
-        ended = np.flatnonzero(busy & (search.done | (looks * _SLICE >= MAX_STEPS)))
-        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.done[ended]
+        blocks = int(np.flatnonzero(busy)[-1]) // _BLOCK + 1
+        search = _Search(*map(np.array, _advance(search, *current, _SLICE if waiting < count else MAX_STEPS, blocks)))
+        ended = np.flatnonzero(busy & search.done)
+        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.converged[ended]
         busy[ended] = False
         free = ended[: count - waiting]
         if len(free):
             rows[free] = np.arange(waiting, waiting + len(free))
             waiting += len(free)
-            fresh = _take(problem, rows[free])
-            for old, new in zip((*current, *search), (*fresh, *_begin(theta[rows[free]], fresh)), strict=True):
+            fresh = _take((problem, kind), rows[free] % curves)
+            entering = (*fresh, _begin(theta[rows[free]], fresh[0]))
+            for old, new in zip(jax.tree.leaves((*current, search)), jax.tree.leaves(entering), strict=True):
                 old[free] = new
-            busy[free], looks[free] = True, 0
+            busy[free] = True
         search.done[~busy] = True
     return found, converged
 
@@ -297,39 +399,51 @@ def fit_rising(
 
     Args:
       problem: the curves and their bounds.
-      share: the shape, a module-level function (it is a static argument of the compiled program).
+      share: the shape.
       first: [K, Q] where the grid of starts begins; inside the box or not.
       last: [K, Q] where it ends.
       starts: [K, S, Q] starts, in place of a grid.
       ordered: whether low <= high is imposed.
     """
+    if starts is None:
+        starts = grid_starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
+    count, tries, width = np.shape(starts)
+    flat = np.asarray(starts, np.float64).swapaxes(0, 1).reshape(tries * count, width)
     with jax.enable_x64(True):
-        problem = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
-        if starts is None:
-            starts = grid_starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
-        count, tries, width = np.shape(starts)
-        theta, converged, low, high, sse = (np.empty((tries, count, width)), *np.empty((4, tries, count)))
-        for k in range(tries):
-            theta[k], converged[k] = _run(problem, starts[:, k], share=share, ordered=ordered)
-            low[k], high[k], sse[k] = in_lanes(functools.partial(_end, share=share, ordered=ordered), problem, theta[k])
+        general, kind = _general(problem, share, ordered)
+        theta, converged = _run(general, kind, _with_place(flat, share))
+        theta, converged = theta.reshape(tries, count, 2), converged.reshape(tries, count)
+        found = np.stack([_levels_at(general, kind, t, t, np.zeros((1, 2)))[:, 0] for t in theta])
+    low, high, sse = np.moveaxis(found, -1, 0)
     best = (np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=0), np.arange(count))
-    return RisingFit(low[best], high[best], theta[best], sse[best], converged[best] > 0)
+    return RisingFit(low[best], high[best], theta[best][:, 2 - width :], sse[best], converged[best])
 
 
 def grid_starts(problem: CurveBatch, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
     """[K, STARTS, Q] from a grid between `first` and `last` [K, Q], cut to the box."""
-    cells = GRID_CELLS[first.shape[1]]
-    search = functools.partial(_grid_starts, share=share, ordered=ordered, cells=cells)
+    width = first.shape[1]
+    cells = GRID_CELLS[width]
+    axes = np.meshgrid(*(np.linspace(0.0, 1.0, n) for n in cells), indexing="ij")
+    units = np.stack([axis.ravel() for axis in axes], axis=-1)
+    ends = [_with_place(np.clip(end, problem.lower, problem.upper), share) for end in (first, last)]
     with jax.enable_x64(True):
-        return in_lanes(search, problem, *(np.clip(a, problem.lower, problem.upper) for a in (first, last)))[0]
+        general, kind = _general(problem, share, ordered)
+        found = _levels_at(general, kind, ends[0], ends[1], _with_place(units, share))
+    chosen = _lowest_minima(found[..., 2].reshape(-1, *cells))
+    first, last = (end[:, None, 2 - width :] for end in ends)
+    return first + units[chosen] * (last - first)
 
 
-def in_lanes(function: Callable[..., Any], problem: CurveBatch, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Applies a compiled function to `LANES` curves at a time: one compiled program, bounded memory."""
-    count, done = len(problem.x), []
-    for start in range(0, count, LANES):
-        rows = np.minimum(np.arange(start, start + LANES), count - 1)  # the last batch repeats its last curve
-        results = function(_take(problem, rows), *(array[rows] for array in arrays))
-        results = results if isinstance(results, tuple) else (results,)
-        done.append([np.asarray(array)[: count - start] for array in results])
-    return [np.concatenate(parts) for parts in zip(*done, strict=True)]
+def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, _Kind]:
+    """The problem as the compiled programs see it: u in place of x, and a theta of two with the place held at 0."""
+    arrays = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
+    x = np.exp(arrays.x) if share.of_compute else arrays.x
+    flags = (share.of_compute and share.has_place, share.saturates, ordered)
+    kind = _Kind(*(np.full(len(x), flag) for flag in flags))
+    lower, upper = _with_place(arrays.lower, share), _with_place(arrays.upper, share)
+    return arrays._replace(x=x, lower=lower, upper=upper), kind
+
+
+def _with_place(theta: np.ndarray, share: Share) -> np.ndarray:
+    """[N, 2] theta [N, Q] with a place of 0 where the share has none."""
+    return theta if share.has_place else np.pad(theta, ((0, 0), (1, 0)))

@@ -14,16 +14,13 @@ correlated than it is, never for less, and its intervals would be too wide: they
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising, in_lanes, repeat, whiten
+from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising, repeat
 
 CORRELATIONS = np.arange(-6, 10) / 10
 """Grid of rho; holds 0."""
@@ -33,7 +30,8 @@ LEAST_FREEDOM = 4
 """Fewer degrees of freedom cannot tell correlation from curvature: noise is then taken as independent."""
 CONFIDENCE = 0.95
 NO_NOISE = 1e-9
-"""Residuals are never taken as smaller than this, so that noise-free data have intervals too."""
+"""Residuals are never taken as smaller than this share of the width of the range of rewards, so that noise-free data
+have intervals too."""
 
 _ROOT_STEPS = 60
 _ROOT_TOLERANCE = 1e-3  # in units of Student's t
@@ -92,35 +90,30 @@ def box(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack([levels[:, [0, 2]], problem.lower]), np.column_stack([levels[:, [1, 3]], problem.upper])
 
 
-@functools.partial(jax.jit, static_argnames=("share",))
-def _jacobian(problem: CurveBatch, at: jax.Array, *, share: Share) -> jax.Array:
-    """[K, P, Q + 2] derivative of the whitened curve in (low, high, *theta)."""
-
-    def one(problem: CurveBatch, at: jax.Array) -> jax.Array:
-        def curve(at: jax.Array) -> jax.Array:
-            climbed = jnp.where(problem.root_weight > 0, share(at[2:], problem.x), 0.0)
-            return whiten(at[0] + (at[1] - at[0]) * climbed, problem.root_weight, problem.rho)
-
-        return jax.jacfwd(curve)(at)
-
-    return jax.vmap(one)(problem, at)
-
-
 def jacobian(problem: CurveBatch, fit: RisingFit, *, share: Share) -> np.ndarray:
     """[K, P, Q + 2] derivative of the whitened curve; 0 for parameters that are fixed or stand at their bound."""
     at, (lower, upper) = coordinates(fit), box(problem)
-    with jax.enable_x64(True):
-        values = in_lanes(functools.partial(_jacobian, share=share), problem, at)[0]
-    return values * ((at > lower) & (at < upper))[:, None, :]
+    climbed, slopes = share.with_slopes(fit.theta, problem.x)
+    columns = np.concatenate(
+        [(1.0 - climbed)[..., None], climbed[..., None], (fit.high - fit.low)[:, None, None] * slopes], axis=-1
+    )
+    scaled = np.asarray(problem.root_weight)[..., None] * columns
+    rho = np.asarray(problem.rho)[:, None]
+    white = scaled.copy()  # as `solver.whiten`, for a batch
+    white[:, 1:] -= rho[..., None] * scaled[:, :-1]
+    white[:, 0] *= np.sqrt(1.0 - rho**2)
+    white *= (np.asarray(problem.root_weight) > 0)[..., None]
+    return white * ((at > lower) & (at < upper))[:, None, :]
 
 
-def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
+def noise(problem: CurveBatch, fit: RisingFit, *, share: Share, width: float = 1.0) -> Noise:
     """Fits every rho of the grid, starting from the fit at rho = 0, and weighs them.
 
     Args:
       problem: the curves; `rho` is set here.
       fit: their fit at rho = 0.
       share: the form's share.
+      width: of the range of rewards.
     """
     count = len(fit.low)
     lower, upper = box(problem)
@@ -131,7 +124,7 @@ def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
     fits = fit_rising(many, share=share, starts=np.tile(fit.theta, (len(grid), 1))[:, None])
     slopes = jacobian(many, fits, share=share)
     normal = np.einsum("kpi,kpj->kij", slopes, slopes)
-    scale = np.maximum(fits.sse / np.maximum(np.tile(freedom, len(grid)), 1), NO_NOISE**2)
+    scale = np.maximum(fits.sse / np.maximum(np.tile(freedom, len(grid)), 1), (NO_NOISE * width) ** 2)
     likelihood = _restricted_likelihood(normal, scale, np.tile(freedom, len(grid)), many.rho).reshape(-1, count)
     likelihood = np.where((freedom >= LEAST_FREEDOM) | (grid[:, None] == 0), likelihood, -np.inf)
     weight = np.exp(likelihood - likelihood.max(axis=0))
@@ -139,7 +132,7 @@ def noise(problem: CurveBatch, fit: RisingFit, *, share: Share) -> Noise:
     weight /= weight.sum(axis=0)
 
     likely = np.abs(grid[:, None] - grid @ weight).argmin(axis=0) * count + np.arange(count)
-    covariance = np.linalg.pinv(normal[likely], hermitian=True) * scale[likely, None, None]
+    covariance = _inverse(normal[likely]) * scale[likely, None, None]
     free = np.diagonal(normal[likely], axis1=1, axis2=2) > 0
     covariance *= free[:, :, None] & free[:, None, :]  # what the inversion rounded away from 0
     independent = normal.reshape(len(grid), count, *normal.shape[1:])[int(np.flatnonzero(grid == 0.0)[0])]
@@ -156,11 +149,23 @@ def _restricted_likelihood(normal: np.ndarray, scale: np.ndarray, freedom: np.nd
     return 0.5 * (np.log(1.0 - rho**2) - freedom * np.log(scale) - determinant)
 
 
-def _condition(normal: np.ndarray) -> np.ndarray:
-    """[K] of the Jacobian with its columns scaled to length 1; columns of zeros are left out."""
+def _scaled(normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[K, Q, Q] J^T J with the columns of J scaled to length 1, and [K, Q] these lengths, infinite for zeros."""
     size = np.sqrt(np.diagonal(normal, axis1=1, axis2=2))
     size = np.where(size > 0, size, np.inf)
-    values = np.linalg.eigvalsh(normal / size[:, :, None] / size[:, None, :])
+    return normal / size[:, :, None] / size[:, None, :], size
+
+
+def _inverse(normal: np.ndarray) -> np.ndarray:
+    """[K, Q, Q] pseudo-inverse. Scaled first: what counts as singular must not depend on the unit of the rewards."""
+    scaled, size = _scaled(normal)
+    return np.linalg.pinv(scaled, hermitian=True) / size[:, :, None] / size[:, None, :]
+
+
+def _condition(normal: np.ndarray) -> np.ndarray:
+    """[K] of the Jacobian with its columns scaled to length 1; columns of zeros are left out."""
+    scaled, size = _scaled(normal)
+    values = np.linalg.eigvalsh(scaled)
     free = np.isfinite(size).sum(axis=1)
     least = np.take_along_axis(values, np.minimum(values.shape[1] - free, values.shape[1] - 1)[:, None], axis=1)[:, 0]
     return np.sqrt(values[:, -1] / np.maximum(least, 1e-300))

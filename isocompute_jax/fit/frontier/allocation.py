@@ -6,11 +6,10 @@ import dataclasses
 import math
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
+from isocompute_jax.fit.curves.padding import padded_points
+from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising
 from isocompute_jax.fit.results import AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)
@@ -40,11 +39,6 @@ def running_average(values: np.ndarray, *, window: int) -> np.ndarray:
     reach = [min(window // 2, i, count - 1 - i) for i in range(count)]
     means = [values[..., i - r : i + r + 1].mean(axis=-1) for i, r in enumerate(reach)]
     return np.stack(means, axis=-1) if means else values
-
-
-def logistic_share(theta: jax.Array, x: jax.Array) -> jax.Array:
-    """1 / (1 + exp(-k (x - x0))) with theta = (x0, ln k)."""
-    return jax.nn.sigmoid(jnp.exp(theta[1]) * (x - theta[0]))
 
 
 def fit_allocation(
@@ -102,7 +96,7 @@ def _fit_laws(
     x = np.log10(compute) if axis == "compute" else compute
     unit = 1.0 if axis == "compute" else float(np.ptp(x)) or 1.0
     x = np.tile(x / unit, (len(group_size), 1))
-    pad = ((0, 0), (0, -x.shape[1] % 32))  # to a width that compiled programs share
+    pad = ((0, 0), (0, padded_points(x.shape[1]) - x.shape[1]))
     rows = np.ones((len(x), 1))
     lower = rows * [x.min() - MIDPOINT_MARGIN, math.log(SLOPE_RANGE[0])]
     upper = rows * [x.max() + MIDPOINT_MARGIN, math.log(SLOPE_RANGE[1])]
@@ -116,7 +110,7 @@ def _fit_laws(
         upper=upper,
     )
     first, last = rows * [x.min(), 0.0], rows * [x.max(), math.log(30.0)]
-    return unit, fit_rising(problem, share=logistic_share, first=first, last=last, ordered=False), (lower, upper)
+    return unit, fit_rising(problem, share=Share(), first=first, last=last, ordered=False), (lower, upper)
 
 
 def _laws(unit: float, found: RisingFit) -> np.ndarray:

@@ -93,11 +93,15 @@ def bootstrap(
     if method == "auto":
         method = "runs" if min(len(curves[k].seeds) for k in fitted) >= ENOUGH_SEEDS else "blocks"
     rng = np.random.default_rng(seed)
-    rewards = [_replicates(curves[k], fits[k], method, replicates, rng) for k in fitted]
-    flat = [(k, row) for k, rows in zip(fitted, rewards, strict=True) for row in rows]
+    drawn = [_replicates(curves[k], fits[k], method, replicates, rng) for k in fitted]
+    flat = [(k, row, share) for k, both in zip(fitted, drawn, strict=True) for row, share in zip(*both, strict=True)]
     base = [np.ones(len(c.compute)) if errors is None else errors[k] ** -2.0 for k, c in enumerate(curves)]
-    weights = [base[k] * (keep(curves[k].compute, row) if method == "runs" else use[k]) for k, row in flat]
-    prepared = prepare([curves[k].compute for k, _ in flat], [row for _, row in flat], weights, options=options)
+    weights = [
+        base[k] * share * (_counting(keep, curves[k].compute, row, share > 0) if method == "runs" else use[k])
+        for k, row, share in flat
+    ]
+    compute = [curves[k].compute for k, _, _ in flat]
+    prepared = prepare(compute, [row for _, row, _ in flat], weights, options=options)
     _, found = solve(prepared, options)
     at = np.full((replicates, len(fits), found.theta.shape[1] + 2), np.nan)
     at[:, fitted] = uncertainty.coordinates(found).reshape(len(fitted), replicates, -1).swapaxes(0, 1)
@@ -108,11 +112,23 @@ def bootstrap(
     return Bootstrap(method, at, grid, leader, lead)
 
 
-def _replicates(curve: Curve, fit: CurveFit, method: str, count: int, rng: np.random.Generator) -> np.ndarray:
-    """[R, E] rewards of a configuration in each replicate."""
+def _counting(keep: PointRule, compute: np.ndarray, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """[E] bool: the points of the seeds that were drawn, as far as they count."""
+    found = drawn.copy()
+    found[drawn] = keep(compute[drawn], reward[drawn])
+    return found
+
+
+def _replicates(
+    curve: Curve, fit: CurveFit, method: str, count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """[R, E] rewards of a configuration in each replicate, and how often each point was drawn, relative to its data."""
     if method == "runs":
         drawn = rng.integers(len(curve.seeds), size=(count, len(curve.seeds)))
-        return curve.per_seed[drawn].mean(axis=1)
+        picked = curve.per_seed[drawn]
+        share = np.isfinite(picked).sum(axis=1) / curve.count
+        rewards = np.nansum(picked, axis=1) / np.maximum(share * curve.count, 1)
+        return np.where(share > 0, rewards, curve.reward), share
     points = len(curve.compute)
     fitted = fit.reward(curve.compute)
     fitted = np.where(np.isfinite(fitted), fitted, curve.reward)
@@ -122,7 +138,8 @@ def _replicates(curve: Curve, fit: CurveFit, method: str, count: int, rng: np.ra
     length = block_length(points)
     starts = rng.integers(points, size=(count, -(-points // length)))
     index = (starts[:, :, None] + np.arange(length)) % points  # blocks go round, so that every point is drawn alike
-    return fitted + residuals[index.reshape(count, -1)[:, :points]]
+    rewards = fitted + residuals[index.reshape(count, -1)[:, :points]]
+    return rewards, np.ones_like(rewards)
 
 
 def block_length(points: int) -> int:

@@ -17,7 +17,8 @@ SCAN_POINTS = 512
 """Points per pair of curves that are scanned for a change of sign before the root is polished."""
 
 CROSSING_TOLERANCE = 1e-9
-"""Two curves cross at a switch when their rewards there differ by less than this; otherwise a range ends there."""
+"""Two curves cross at a switch when their rewards there differ by less than this share of their levels; otherwise a
+range ends there."""
 
 
 def epochs(compute: float, *, group_size: int, problem_set_size: int) -> float:
@@ -155,10 +156,12 @@ def _switch(
 ) -> Switch:
     left = configurations[before.index]
     compute = after.start
+    both = [fits[before.index], fits[after.index]]
+    level = max(abs(float(fit.reward(end))) for fit in both for end in fit.window)
     reward = float(fits[after.index].reward(compute))
     step = abs(float(fits[before.index].reward(compute)) - reward)
     spent = rollouts(before.index, compute) if rollouts else compute
-    crossing = before.end == after.start and step < CROSSING_TOLERANCE
+    crossing = before.end == after.start and step < CROSSING_TOLERANCE * level
     return Switch(
         compute=compute,
         from_index=before.index,

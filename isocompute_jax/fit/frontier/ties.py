@@ -40,7 +40,7 @@ def compare(curves: Sequence[Curve]) -> list[Budget]:
 def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
     levels = [_level(curve, np.array([compute])) for curve in curves]
     mean = np.array([np.nan if level is None else level.mean() for level in levels])
-    seeds = np.array([len(curve.seeds) for curve in curves])
+    seeds = np.array([1 if level is None else len(level) for level in levels])
     seed_sd = _pooled_sd(levels)
     best = int(np.nanargmax(mean))
     error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
@@ -72,13 +72,17 @@ def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarra
 
 
 def _level(curve: Curve, compute: np.ndarray) -> np.ndarray | None:
-    """[S] mean reward of each seed over budgets `compute`; None when the curve does not reach over all of them."""
-    trained = curve.compute[curve.compute > 0]
-    if not len(compute) or not len(trained):
+    """[S] mean reward over budgets `compute` of each seed that reaches over all of them; None when none does."""
+    if not len(compute):
         return None
-    if compute.min() < trained[0] * (1 - SAME_COMPUTE) or compute.max() > trained[-1] * (1 + SAME_COMPUTE):
-        return None
-    return np.array([read_off(curve.compute, row, compute).mean() for row in curve.per_seed])
+    found = []
+    for own, reward in map(curve.of_seed, range(len(curve.seeds))):
+        trained = own[own > 0]
+        if not len(trained) or compute.min() < trained[0] * (1 - SAME_COMPUTE):
+            continue
+        if compute.max() <= trained[-1] * (1 + SAME_COMPUTE):
+            found.append(read_off(own, reward, compute).mean())
+    return np.array(found) if found else None
 
 
 def _pooled_sd(levels: Sequence[np.ndarray | None]) -> float:

@@ -35,13 +35,14 @@ from isocompute_jax.fit.report.wording import scale
 MOST_LABELLED = 10
 
 
-def draw_law_figures(analysis: LawAnalysis, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Draws every picture of the law that the data allow as NAME.svg and NAME.png; returns name -> SVG path."""
+def draw_law_figures(analysis: LawAnalysis, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
+    """Draws every picture of the law that the data allow: see `draw_all`."""
     model_size = {"lines": model_lines, "slopes": slopes, "holdout": holdout}
     kind = analysis.options.analysis
     drawings = model_size if kind == "model_size" else {"prediction": prediction, "optimal": optimal}
     named = {f"{kind}_{name}": draw for name, draw in drawings.items()}
-    return {name.removeprefix(f"{kind}_"): path for name, path in draw_all(named, analysis, out_dir).items()}
+    drawn = draw_all(named, analysis, out_dir, png=png)
+    return {name.removeprefix(f"{kind}_"): path for name, path in drawn.items()}
 
 
 def model_lines(analysis: LawAnalysis) -> Figure:

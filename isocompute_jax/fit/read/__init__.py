@@ -5,8 +5,18 @@ tokens, gpu_hours, seed, eval_set, problem_set_size, model_params`; `layout` has
 are log lines of something else. A bad row is reported with its file and line and left out; the rest is read.
 """
 
+from isocompute_jax.fit.read.memory_tables import MemoryTable, memory_table
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
 
-__all__ = ["MAX_POINTS", "SOLVE_SHARES", "ReadOptions", "RunCurve", "parse_columns", "read_curves"]
+__all__ = [
+    "MAX_POINTS",
+    "SOLVE_SHARES",
+    "MemoryTable",
+    "ReadOptions",
+    "RunCurve",
+    "memory_table",
+    "parse_columns",
+    "read_curves",
+]

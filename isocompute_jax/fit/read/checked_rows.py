@@ -9,16 +9,24 @@ import numpy as np
 
 from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.blocks import Block, TableError
+from isocompute_jax.fit.read.decimal_commas import comma_remedy
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
 from isocompute_jax.fit.read.run_curve import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
 from isocompute_jax.fit.read.table_layout import OURS
+from isocompute_jax.records.errors import InputError
 
 ROUNDING = 1e-9
-"""A reward so far outside of the range is taken as its end."""
+"""A reward outside of the range by this share of its width is taken as its end."""
+
+MOST_OUTSIDE = 0.05
+"""A table of which a larger share of the rewards lies outside of the range was written in another one."""
 
 MAX_RUNS = 10_000
 """More runs in one table mean that its `run` column is something else."""
+
+USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0), (-100.0, 100.0))
+"""Ranges that are proposed where the rewards fit in."""
 
 MEASURES = ("compute", "step", "tokens", "gpu_hours")
 IDENTITY = tuple(name for name in FACTS if name != "num_steps")
@@ -30,6 +38,44 @@ LEAST_ROUNDED = 1000
 """... and that are large: 1.5 parameters are billions, which is for their writer to say."""
 
 HISTOGRAM = "solve_rate_histogram"
+
+
+class _Rewards:
+    """Which rewards of a table lie in the range, and how many do not."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._metric, (self._low, self._high) = options.metric, options.reward_range
+        width = self._high - self._low
+        self._rounding = ROUNDING * (width if math.isfinite(width) else 1.0)
+        self._count = self._outside = 0
+        self._least, self._most = math.inf, -math.inf
+
+    def inside(self, values: np.ndarray) -> np.ndarray:
+        """[n] bool: rewards in the range; counts those that are numbers."""
+        found = (values >= self._low - self._rounding) & (values <= self._high + self._rounding)
+        numbers = values[np.isfinite(values)]
+        self._count += len(numbers)
+        self._outside += len(numbers) - int(np.count_nonzero(found))
+        if len(numbers):
+            self._least, self._most = min(self._least, numbers.min()), max(self._most, numbers.max())
+        return found
+
+    def check(self, source: Source) -> None:
+        """Refuses a table that was written in another range.
+
+        Raises:
+          InputError: more than `MOST_OUTSIDE` of the rewards lie outside.
+        """
+        if self._outside <= MOST_OUTSIDE * self._count:
+            return
+        guess = next((ends for ends in USUAL_RANGES if ends[0] <= self._least and self._most <= ends[1]), None)
+        ends = f"{guess[0]:g},{guess[1]:g}" if guess else "LEAST,MOST"
+        share = f"{self._outside / self._count:.1%}, above {MOST_OUTSIDE:.0%}"
+        raise InputError(
+            f"--reward_range={self._low:g},{self._high:g}: {source.path}: {self._outside} of {self._count} values of "
+            f"{self._metric} lie outside ({share}); they go from {self._least:g} to {self._most:g}. Give the "
+            f"least and the largest possible reward, e.g. --reward_range={ends}"
+        )
 
 
 class Collector:
@@ -53,6 +99,7 @@ class Collector:
         facts: Mapping[str, int] | None,
     ) -> None:
         self.rows_with_metric = 0
+        self._rewards = _Rewards(options)
         self._source, self._options, self._notices = source, options, notices
         self._name, self._given = name, facts
         self._runs: dict[str, int] = {}
@@ -112,13 +159,13 @@ class Collector:
         name, (low, high) = self._options.metric, self._options.reward_range
         given = block.columns[name]
         values = cells.numbers(given)
-        bad = ~((values >= low - ROUNDING) & (values <= high + ROUNDING))
+        bad = ~self._rewards.inside(values)
         wanted = f"in [{low:g}, {high:g}{']' if math.isfinite(high) else ')'}"
         self._report(
             block,
             f"row left out for its {name}",
             bad,
-            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number {wanted}",
+            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number {wanted}{comma_remedy(given, i)}",
         )
         return bad
 
@@ -132,7 +179,7 @@ class Collector:
             block,
             f"row left out for its {name}",
             bad,
-            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number of at least 0",
+            lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number of at least 0{comma_remedy(given, i)}",
         )
         return bad
 
@@ -212,7 +259,12 @@ class Collector:
         )
 
     def runs(self) -> Iterator[Readings]:
-        """The runs in order of their first rows, with compute on every row; empties the collector."""
+        """The runs in order of their first rows, with compute on every row; empties the collector.
+
+        Raises:
+          InputError: more than `MOST_OUTSIDE` of the rewards lie outside of the range.
+        """
+        self._rewards.check(self._source)
         if not self._chunks:
             return
         sizes = [len(chunk[""]) for chunk in self._chunks]

@@ -29,14 +29,15 @@ from isocompute_jax.fit.read.blocks import (
     check_text,
     unpacked,
 )
-from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.decimal_commas import decimal_commas, first_comma, with_points
+from isocompute_jax.fit.read.notices import Notices, shown
 
 BLOCK_BYTES = 1 << 22
 _RECORD = re.compile(rb'(?:[^"\r\n]|"[^"]*(?:"|\Z))*')
 
 
 def open_csv(path: pathlib.Path) -> TableFile:
-    """Reads the header of a CSV or TSV file, whichever of comma, semicolon and tab it has.
+    """Reads the header of a CSV or TSV file, whichever of comma, semicolon and tab it has most of.
 
     Raises:
       TableError: it is empty, or not a table in text.
@@ -53,7 +54,7 @@ def open_csv(path: pathlib.Path) -> TableFile:
     if "\0" in text:
         raise TableError("its first line has NUL bytes: it is not a table in text")
     unquoted = re.sub(r'"[^"]*"', "", text)
-    delimiter = next((mark for mark in ",;\t" if mark in unquoted), ",")
+    delimiter = max(",;\t", key=unquoted.count)
     try:
         headers = tuple(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)))
     except csv.Error as error:
@@ -82,7 +83,9 @@ class _CsvFile:
             line = row.number + self.skip_lines
             ragged.append(line)
             count = f"it has {row.actual_columns} cells, and the header {row.expected_columns}"
-            text = f"{self.path}:{line}: row left out: {count}"
+            split = row.actual_columns > row.expected_columns and self.delimiter == ","
+            hint = "; a decimal comma makes two cells of a number: quote it, or separate cells by ;" if split else ""
+            text = f"{self.path}:{line}: row left out: {count}{hint}"
             notices.finding(self.path, "row left out for its number of cells", text)
             return "skip"
 
@@ -91,15 +94,30 @@ class _CsvFile:
             if body.empty:
                 return
             line = self.skip_lines + 1
+            commas: list[str] | None = None
             for batch in self._batches(body, wanted, skip):
                 lines = _line_numbers(line, batch.num_rows, np.array(ragged, dtype=np.int64))
                 ragged[:] = [number for number in ragged if batch.num_rows and number > lines[-1]]
                 line = int(lines[-1]) + 1 if batch.num_rows else line
                 advance(file.tell())
-                yield Block(lines, {self.headers[i]: batch.column(k) for k, i in enumerate(wanted)})
+                columns = {self.headers[i]: batch.column(k) for k, i in enumerate(wanted)}
+                if commas is None and batch.num_rows:
+                    commas = self._decimal_commas(columns, lines, notices)
+                yield Block(lines, columns | {name: with_points(columns[name]) for name in commas or ()})
             if body.quotes % 2:
                 text = f"{self.path}: a quotation mark is not closed, so rows may be missing; fix the file"
                 notices.finding(self.path, "quotation mark", text)
+
+    def _decimal_commas(self, columns: dict[str, pa.Array], lines: np.ndarray, notices: Notices) -> list[str]:
+        """The columns with decimal commas by the first block, which are named."""
+        found = decimal_commas(columns, lines)
+        if found:
+            i, cell = first_comma(columns[found[0]])
+            text = (
+                f"{self.path}:{lines[i]}: {found[0]} is {shown(cell)}: commas in {', '.join(found)} are decimal points"
+            )
+            notices.note(self.path, "decimal commas", text)
+        return found
 
     def _batches(self, body: _Body, wanted: Sequence[int], skip: Callable[[Any], str]) -> Iterator[pa.RecordBatch]:
         names = [str(i) for i in range(len(self.headers))]  # headers may be blank or repeated

@@ -1,5 +1,7 @@
 """JSONL in: Arrow's JSON reader, a block of lines at a time, and Python's own for a block that it refuses.
 
+The fields of an object in a row are columns, `data.loss` of {"data": {"loss": 1}}: some loggers wrap what they log.
+
 What Arrow refuses is a line that is no JSON object, and a column that changes its type, which JSON may. Such a block is
 read line by line, so that what is wrong is reported with its line and the rest is kept.
 """
@@ -70,7 +72,7 @@ class _JsonlFile:
         for line, row in enumerate(text.split(b"\n"), first):
             if row.strip():
                 try:
-                    rows[line] = _parsed(row)
+                    rows[line] = _flat(_parsed(row))
                 except ValueError as error:
                     message = f"{self.path}:{line}: row left out: {error}"
                     notices.finding(self.path, "row left out that is not a JSON object", message)
@@ -104,6 +106,15 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return row
 
 
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the fields of its objects in their place; of a name given twice, the first."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = {f"{name}.{field}": each for field, each in value.items()} if isinstance(value, dict) else {name: value}
+        found |= {key: each for key, each in inner.items() if key not in found}
+    return found
+
+
 def _arrow_block(text: bytes, first: int) -> Block | None:
     """The rows of some lines, the first of them numbered `first`; None where only Python can tell what they are."""
     rows = _object_lines(text)
@@ -119,7 +130,10 @@ def _arrow_block(text: bytes, first: int) -> Block | None:
         return None
     if table.num_rows != len(rows):
         return None
-    return Block(first + rows, {name: table.column(name).combine_chunks() for name in table.column_names})
+    if any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    places = {name: i for i, name in reversed(list(enumerate(table.column_names)))}  # of a name given twice, the first
+    return Block(first + rows, {name: table.column(places[name]).combine_chunks() for name in table.column_names})
 
 
 def _object_lines(text: bytes) -> np.ndarray | None:

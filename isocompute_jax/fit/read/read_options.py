@@ -63,8 +63,8 @@ class ReadOptions:
     )
     reward_range: tuple[float, float] = option(
         (0.0, 1.0),
-        "Least and largest possible reward, e.g. -1,1; a reward outside is reported and left out. The upper end may be "
-        "infinite for a loss.",
+        "Least and largest possible reward, e.g. -1,1; a reward outside is reported and left out, and a file with more "
+        "than 5% of them is refused. The upper end may be infinite for a loss.",
         parse=pair,
     )
     run_pattern: str = option(

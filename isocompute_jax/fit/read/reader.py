@@ -16,11 +16,12 @@ import rich.progress
 
 from isocompute_jax.fit.read.blocks import READ_ERRORS, Advance, Block, TableError, TableFile
 from isocompute_jax.fit.read.checked_rows import Collector
+from isocompute_jax.fit.read.memory_tables import MemoryTable
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
 from isocompute_jax.fit.read.run_directory import read_directory
-from isocompute_jax.fit.read.sources import Sources, find_sources
+from isocompute_jax.fit.read.sources import Sources, find_sources, run_names
 from isocompute_jax.fit.read.table_files import open_table
 from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
@@ -43,7 +44,7 @@ LARGE_BYTES = 50_000_000
 
 
 def read_curves(
-    sources: Sequence[str], options: ReadOptions, *, progress: bool = False
+    sources: Sequence[str] | MemoryTable, options: ReadOptions, *, progress: bool = False
 ) -> tuple[list[RunCurve], list[str]]:
     """Reads every run that `sources` name and that has evaluations of the metric.
 
@@ -53,7 +54,8 @@ def read_curves(
     number among the runs of its configuration, in order of their names.
 
     Args:
-      sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs.
+      sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs; or a
+        table in memory.
       options: what the columns mean.
       progress: show the bytes read on stderr.
 
@@ -64,20 +66,24 @@ def read_curves(
       InputError: a source does not exist, nothing usable was found, or a finding under `options.strict`.
     """
     notices = Notices()
-    found = find_sources(sources, notices)
     reader = _Reader(options, notices)
-    with _progress_bar(found, show=progress) as advance:
-        for path in found.directories:
-            reader.directory(path, advance)
-        for path in found.tables:
-            reader.table(path, advance)
+    if isinstance(sources, MemoryTable):
+        where = str(sources.table.path)
+        reader.in_memory(sources)
+    else:
+        where = ", ".join(map(str, sources))
+        found = find_sources(sources, notices)
+        with _progress_bar(found, show=progress) as advance:
+            for path in found.directories:
+                reader.directory(path, advance)
+            for path, name in run_names(found.tables).items():
+                reader.table(path, advance, name)
     reader.report_unused_columns()
     curves = _number_seeds(reader.curves, reader.seeded, notices)
     details = "".join(f"\n  {text}" for text in notices.texts()[:MAX_REPEATED])
     if options.strict and notices.findings:
-        raise InputError(f"--strict: {notices.findings} findings in {', '.join(map(str, sources))}{details}")
+        raise InputError(f"--strict: {notices.findings} findings in {where}{details}")
     if not curves:
-        where = ", ".join(map(str, sources))
         raise InputError(f"--runs: no usable run with {options.metric} on {options.eval_set} in {where}{details}")
     return curves, notices.texts()
 
@@ -115,11 +121,19 @@ class _Reader:
                 text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
                 self._notices.note("--runs", "run that is not finished", text)
 
-    def table(self, path: pathlib.Path, advance: Advance) -> None:
+    def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
+        """Adds the curves of a table in a file; `name` is the run's where the table names none."""
+        self._table(self._readings(path, advance, name=name, facts=None))
+
+    def in_memory(self, given: MemoryTable) -> None:
+        """Adds the curves of a table in memory."""
+        name = given.table.path.name
+        self._table(self._readings_of(given.table, given.sha256, _no_progress, name=name, facts=None, extras=True))
+
+    def _table(self, found: Iterator[tuple[Source, Readings]]) -> None:
         """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
         self._tables += 1
-        name = path.name.removesuffix(".gz").rpartition(".")[0]
-        for source, readings in self._readings(path, advance, name=name, facts=None):
+        for source, readings in found:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
             own: dict[str, object] = {} if known else {"run": readings.run}
             curve = self._curve(readings, source, own, finished=True)
@@ -139,12 +153,25 @@ class _Reader:
         except (TableError, *READ_ERRORS) as error:
             self._notices.finding(path, "file", f"{path}: cannot be read: {_reason(error)}")
             return
-        source = Source(path, sha256, table.where)
+        yield from self._readings_of(table, sha256, advance, name=name, facts=facts, extras=extras)
+
+    def _readings_of(
+        self,
+        table: TableFile,
+        sha256: str,
+        advance: Advance,
+        *,
+        name: str,
+        facts: Mapping[str, int] | None,
+        extras: bool,
+    ) -> Iterator[tuple[Source, Readings]]:
+        """The runs of a table; none, and a finding, when it cannot be used."""
+        source = Source(table.path, sha256, table.where)
         collector = Collector(source, self._options, self._notices, name=name, facts=facts)
         try:
             self._fill(collector, table, advance, extras=extras)
         except TableError as error:
-            self._notices.finding(path, "file", f"{path}: left out: {error}")
+            self._notices.finding(table.path, "file", f"{table.path}: left out: {error}")
             return
         yield from ((source, readings) for readings in collector.runs())
 
@@ -202,7 +229,7 @@ class _Reader:
         if self._options.metric in ours and measured:
             return True
         named = [i for i, name in enumerate(headers) if name and headers.index(name) == i]
-        sample = next(_until_damage(table, named, Notices(), lambda _: None), None)
+        sample = next(_until_damage(table, named, Notices(), _no_progress), None)
         numbers = numeric(sample) if sample is not None else []
         if self._options.metric not in ours:
             text = missing_metric(numbers, self._options)
@@ -230,6 +257,10 @@ class _Reader:
                 near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
                 hint = f"; near it are {', '.join(near)}" if near else ""
                 self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
+
+
+def _no_progress(position: int) -> None:
+    """Tells nobody how many bytes have been read."""
 
 
 def _until_damage(table: TableFile, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:

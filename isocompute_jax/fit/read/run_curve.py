@@ -1,4 +1,8 @@
-"""A run's readings become its learning curve: sorted, without duplicates, and at most `MAX_POINTS` long."""
+"""A run's readings become its learning curve: without abandoned branches, sorted, and at most `MAX_POINTS` long.
+
+Of what a file gives twice the later row counts, because a run that is resumed writes its steps again. See `abandoned`
+for what tells a resumed run from rows that are merely out of order.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,12 @@ SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved"
 
 MAX_POINTS = 2000
 """A run with more evaluations is averaged into at most so many bins of neighbouring evaluations."""
+
+MAX_BRANCHES = 100
+"""A run whose compute falls more often was not resumed so many times: its rows are out of order."""
+
+LEAST_REPEATED = 0.5
+"""Share of the earlier steps in its range that a resumed branch gives again (see `abandoned`)."""
 
 UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours", "steps": "step"}
 """Unit of compute -> its column."""
@@ -68,6 +78,11 @@ class Readings:
     axis: np.ndarray
     columns: dict[str, np.ndarray]
 
+    def keep(self, rows: np.ndarray) -> Readings:
+        """The rows with these numbers, in this order."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return dataclasses.replace(self, lines=self.lines[rows], axis=self.axis[rows], columns=columns)
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -88,27 +103,12 @@ def make_curve(
     finished: bool,
     single_points: bool = False,
 ) -> RunCurve:
-    """Sorts, drops repeated computes (the first one stays), averages what is too long; says what it did."""
+    """Leaves out abandoned branches, sorts, keeps the last row of each compute, averages what is too long.
+
+    Says what it did.
+    """
+    readings = _last_rows(_sorted(_current(readings, source, notices), source, notices), source, notices, metric)
     axis, lines, columns = readings.axis, readings.lines, readings.columns
-    order = _order(readings, source, notices)
-    if order is not None:
-        axis, lines, columns = axis[order], lines[order], {name: values[order] for name, values in columns.items()}
-    first = np.ones(len(axis), dtype=bool)
-    first[1:] = axis[1:] != axis[:-1]
-    if not first.all():
-        kept = np.flatnonzero(first)[np.cumsum(first) - 1]
-        given, reward = lines[kept], columns[metric]
-        differs = reward != reward[kept]
-        notices.rows(
-            str(source.path),
-            "row left out whose compute was already given",
-            ~first,
-            lambda i: (
-                f"{source.where(int(lines[i]))}: row left out: compute {axis[i]:g} of run {readings.run} was already "
-                f"given at {source.where(int(given[i]))}{' with another value' if differs[i] else ''}"
-            ),
-        )
-        axis, lines, columns = axis[first], lines[first], {name: values[first] for name, values in columns.items()}
     if len(axis) == 1 and not single_points:
         text = (
             f"{source.where(int(lines[0]))}: run {readings.run} has one evaluation only: no curve can be fitted to it"
@@ -135,11 +135,61 @@ def make_curve(
     )
 
 
-def _order(readings: Readings, source: Source, notices: Notices) -> np.ndarray | None:
-    """[E] rows in order of compute, None if they are; reports the first that comes too early, and how many do."""
+def abandoned(axis: np.ndarray, step: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """The branches that a run left behind when it was resumed from an earlier checkpoint.
+
+    The rows of a run, in the order of its file, are cut where their compute falls. What follows such a place is a
+    resumed branch when it gives again at least half of the earlier steps between its own first and last one, and has
+    two rows or more; every earlier row at or beyond its first step is then abandoned. Rows that are merely out of
+    order give no step twice, and none of them is lost; nor is any but its own earlier self by a single row that is
+    given once more. A run of more than `MAX_BRANCHES` such places is out of order throughout.
+
+    Args:
+      axis: [E] compute, in the order of the file.
+      step: [E] by which rows are compared; where a row has none, `axis` is used instead.
+
+    Returns:
+      For each resumption the number of its first row, and the numbers of the rows that it replaces, in order.
+    """
+    starts = np.flatnonzero(np.diff(axis) < 0) + 1
+    if not 0 < len(starts) <= MAX_BRANCHES:
+        return []
+    place = step if np.isfinite(step).all() else axis
+    found, kept = [], np.ones(len(axis), dtype=bool)
+    for start, end in zip(starts, [*starts[1:], len(axis)], strict=True):
+        branch, before = place[start:end], place[:start]
+        beyond = kept[:start] & (before >= branch.min())
+        overlap = beyond & (before <= branch.max())
+        if len(branch) < 2 or not overlap.any() or np.isin(before[overlap], branch).mean() < LEAST_REPEATED:
+            continue
+        found.append((int(start), np.flatnonzero(beyond)))
+        kept[:start] &= ~beyond
+    return found
+
+
+def _current(readings: Readings, source: Source, notices: Notices) -> Readings:
+    """The rows that a resumed run did not abandon; names each resumption."""
+    nothing = np.full(len(readings.axis), np.nan)
+    gone = abandoned(readings.axis, readings.columns.get("step", nothing))
+    for start, rows in gone:
+        lines = readings.lines[rows]
+        span = " to ".join(source.where(int(line)) for line in dict.fromkeys((lines.min(), lines.max())))
+        text = (
+            f"{source.where(int(readings.lines[start]))}: run {readings.run} was resumed: compute falls from "
+            f"{readings.axis[start - 1]:g} to {readings.axis[start]:g}, and what follows replaces {len(rows)} earlier "
+            f"row{'s' if len(rows) > 1 else ''} from there on, of {span}"
+        )
+        notices.finding(source.path, "run that was resumed", text)
+    if not gone:
+        return readings
+    return readings.keep(np.setdiff1d(np.arange(len(readings.axis)), np.concatenate([rows for _, rows in gone])))
+
+
+def _sorted(readings: Readings, source: Source, notices: Notices) -> Readings:
+    """The rows in order of compute; reports the first that comes too early, and how many do."""
     fall = np.flatnonzero(np.diff(readings.axis) < 0)
     if not len(fall):
-        return None
+        return readings
     i = fall[0] + 1
     late = np.count_nonzero(readings.axis < np.maximum.accumulate(readings.axis))
     text = (
@@ -147,7 +197,27 @@ def _order(readings: Readings, source: Source, notices: Notices) -> np.ndarray |
         f"{readings.axis[i - 1]:g}; {late} of its rows are out of order, and were sorted"
     )
     notices.finding(source.path, "run whose compute does not increase", text)
-    return np.argsort(readings.axis, kind="stable")
+    return readings.keep(np.argsort(readings.axis, kind="stable"))
+
+
+def _last_rows(readings: Readings, source: Source, notices: Notices, metric: str) -> Readings:
+    """The last row of each compute, of rows in order of compute; reports the others."""
+    axis, lines, reward = readings.axis, readings.lines, readings.columns[metric]
+    last = np.append(axis[1:] != axis[:-1], True)
+    if last.all():
+        return readings
+    kept = np.flatnonzero(last)[np.cumsum(last) - last]
+    differs = reward != reward[kept]
+    notices.rows(
+        str(source.path),
+        "row left out whose compute is given again",
+        ~last,
+        lambda i: (
+            f"{source.where(int(lines[i]))}: row left out: compute {axis[i]:g} of run {readings.run} is given again "
+            f"at {source.where(int(lines[kept[i]]))}{' with another value' if differs[i] else ''}"
+        ),
+    )
+    return readings.keep(np.flatnonzero(last))
 
 
 def _bins(axis: np.ndarray) -> np.ndarray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.fit.read.table_files import SUFFIXES, is_table
@@ -35,6 +36,25 @@ def find_sources(given: Sequence[str], notices: Notices) -> Sources:
         found.setdefault(pathlib.Path(os.path.realpath(path)), path)
     directories = tuple(path for path in found.values() if path.is_dir())
     return Sources(directories, tuple(path for path in found.values() if not path.is_dir()))
+
+
+def run_names(tables: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
+    """What a run is called whose table does not say: its file, or of files of one name the folders that differ."""
+    folders: dict[str, dict[pathlib.Path, tuple[str, ...]]] = {}
+    for path in tables:
+        stem = path.name.removesuffix(".gz").rpartition(".")[0]
+        folders.setdefault(stem, {})[path] = path.absolute().parent.parts
+    names = {}
+    for stem, alike in folders.items():
+        start = _shared(alike.values())
+        end = _shared([parts[start:][::-1] for parts in alike.values()])
+        names |= {path: "/".join(parts[start : len(parts) - end]) or stem for path, parts in alike.items()}
+    return {path: names[path] for path in tables}
+
+
+def _shared(paths: Iterable[tuple[str, ...]]) -> int:
+    """How many of their first parts all paths have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 
 def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:

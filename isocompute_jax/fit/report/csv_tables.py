@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -29,27 +29,32 @@ ALLOCATION_COLUMNS = (
     "interval95_low", "interval95_high", "beyond", "status", "reasons",
 )  # fmt: skip
 TIE_COLUMNS = (
-    "compute",
-    "best_run",
-    "best_group_size",
-    "reward",
-    "tied_runs",
-    "seed_sd",
-    "compared",
-    "best_in_each_seed",
-)
+    "compute", "best_run", "best_group_size", "reward", "tied_runs", "seed_sd", "compared", "best_in_each_seed",
+)  # fmt: skip
+
+
+class Rows(NamedTuple):
+    """A table as rows, some of whose keys may not be among its columns."""
+
+    rows: Sequence[dict[str, Any]]
+    columns: Sequence[str]
 
 
 def tables(result: SweepResult) -> dict[str, str]:
-    """File name -> CSV text. fits.csv has one row per parameter, allocation.csv one per recommended budget."""
+    """File name -> CSV text."""
+    return {f"{name}.csv": csv_text(*table) for name, table in table_rows(result).items()}
+
+
+def table_rows(result: SweepResult) -> dict[str, Rows]:
+    """Name -> table: `fits` has one row per parameter, `allocation` one per recommended budget."""
     frontier, advice = result.frontier, result.allocation.recommendations
     by_seed = {row.compute: "; ".join(row.best_run.values()) for row in result.per_seed.budgets}
     return {
-        "fits.csv": csv_text(_fits(result), FIT_COLUMNS),
-        "frontier.csv": csv_text([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
-        "switches.csv": csv_text([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
-        "allocation.csv": csv_text([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
-        "ties.csv": csv_text(
+        "fits": Rows(_fits(result), FIT_COLUMNS),
+        "frontier": Rows([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
+        "switches": Rows([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
+        "allocation": Rows([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
+        "ties": Rows(
             [
                 _row(row) | {"tied_runs": "; ".join(row.rivals), "best_in_each_seed": by_seed.get(row.compute)}
                 for row in result.ties.budgets

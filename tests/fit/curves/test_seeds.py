@@ -30,13 +30,46 @@ def test_seeds_are_averaged_at_common_compute():
     np.testing.assert_allclose(curve.reward, [0.1, 0.3, 0.4, 0.6])
 
 
-def test_the_mean_ends_where_the_first_seed_ends_and_other_computes_are_interpolated():
+def test_the_mean_ends_where_the_first_seed_ends_and_rounding_of_compute_is_interpolated():
     (curve,) = curves(
         run(seed=0, compute=(100, 200, 400, 800), reward=(0.1, 0.2, 0.3, 0.4)),
-        run(seed=1, compute=(100, 400), reward=(0.3, 0.5)),
+        run(seed=1, compute=(99, 201, 404), reward=(0.3, 0.4, 0.5)),
     )
+    assert not curve.pooled
     np.testing.assert_allclose(curve.compute, [100, 200, 400])
-    np.testing.assert_allclose(curve.per_seed, [[0.1, 0.2, 0.3], [0.3, 0.4, 0.5]])
+    np.testing.assert_allclose(curve.per_seed, [[0.1, 0.2, 0.3], [0.3, 0.4, 0.5]], atol=0.002)
+
+
+@pytest.mark.parametrize("second", [(100, 400), (150, 300, 600), (1000, 2000), (100, 200, 300, 400, 800)])
+def test_evaluations_of_seeds_on_different_grids_are_pooled(second):
+    first, reward = (100, 200, 400, 800), tuple(0.05 * i for i in range(len(second)))
+    groups, _ = group_runs([
+        run(seed=0, compute=(0, *first), reward=(0.02, 0.1, 0.2, 0.3, 0.4)),
+        run(seed=3, compute=second, reward=reward),
+    ])  # fmt: skip
+    curve = average_seeds(groups[0], "avg@4")
+    assert curve is not None and curve.pooled and curve.seeds == (0, 3)
+    assert curve.compute.tolist() == sorted((0, *first, *second)) and curve.count.tolist() == [1] * len(curve.compute)
+    for number, expected in enumerate((((0, *first), (0.02, 0.1, 0.2, 0.3, 0.4)), (second, reward))):
+        np.testing.assert_array_equal(np.stack(curve.of_seed(number)), expected)
+    assert sorted(curve.reward) == sorted((0.02, 0.1, 0.2, 0.3, 0.4, *reward))
+    assert uncovered(groups[0], curve) is None
+    alone = average_seeds(groups[0], "avg@4", seed=3)
+    assert alone is not None and alone.compute.tolist() == list(second) and not alone.pooled
+
+
+def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
+    """At 300 seed 0 of n = 2 reads 0.3 between its evaluations, seed 1 was not trained so far and does not count."""
+    pair = curves(
+        run(n=2, seed=0, compute=(100, 900), reward=(0.2, 0.4)),
+        run(n=2, seed=1, compute=(50, 200), reward=(0.1, 0.2)),
+        run(n=4, seed=0, compute=(100, 300), reward=(0.1, 0.5)),
+        run(n=4, seed=1, compute=(100, 300), reward=(0.1, 0.7)),
+    )
+    at = next(budget for budget in compare(pair) if budget.compute == 300)
+    np.testing.assert_allclose(at.mean, [0.3, 0.6])
+    assert at.seed_sd == pytest.approx(np.sqrt(0.02)) and at.best == 1
+    assert lead(pair, 1, 0, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
 
 
 def test_a_seed_that_broke_off_is_left_out_when_the_others_say_more_without_it():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,23 @@ def test_runs_are_means_of_drawn_seeds():
         distance = np.abs(found.at[:, k, None] - expected).max(axis=2).min(axis=1)
         assert distance.max() < 1e-6
         assert len(np.unique(np.round(found.at[:, k, 1], 6))) == 3
+
+
+def test_runs_of_seeds_on_different_grids_draw_all_points_of_a_seed():
+    """A replicate is fitted to the evaluations of one seed, of the other, or of both."""
+    curves, _, _ = sweep(0.02, 2)
+    mask = np.arange(len(COMPUTE)) % 2 == np.arange(2)[:, None]  # every second evaluation is the other seed's
+    curves = [dataclasses.replace(curve, per_seed=np.where(mask, curve.per_seed, np.nan)) for curve in curves]
+    fits = fit_curves([c.compute for c in curves], [c.reward for c in curves], options=QUICK)
+    found = resample(curves, fits, method="runs", seed=0)
+    for k, curve in enumerate(curves):
+        parts = [curve.of_seed(0), curve.of_seed(1), (COMPUTE, curve.reward)]
+        three = fit_curves(*([part[i] for part in parts] for i in (0, 1)), options=QUICK)
+        expected = np.array([fit.reward(COMPUTE) for fit in three])
+        replicates = replicate_rewards(fits[k], found.at[:, k], COMPUTE)
+        distance = np.abs(replicates[:, None] - expected).max(axis=2)
+        assert distance.min(axis=1).max() < 1e-6
+        assert set(distance.argmin(axis=1)) == {0, 1, 2}
 
 
 def test_blocks_keep_neighbours_together():

@@ -203,7 +203,7 @@ def test_the_pretraining_law_from_runs(chinchilla):
 @pytest.mark.parametrize("which", ["model_size", "chinchilla"])
 def test_figures_sections_and_tables(which, tmp_path, request):
     analysis = request.getfixturevalue(which)
-    figures = draw_law_figures(analysis, tmp_path)
+    figures = draw_law_figures(analysis, tmp_path, png=True)
     assert (
         set(figures) == {"model_size": {"lines", "slopes", "holdout"}, "chinchilla": {"prediction", "optimal"}}[which]
     )

@@ -113,8 +113,8 @@ def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
         elif kind == 1:
             lines.append("")
         elif kind == 2:
-            lines.append(f"a,8,4,0,{i},9")
-            expected[number] = "avg@4 is '9'"
+            lines.append(f"a,8,4,0,{i},x")
+            expected[number] = "avg@4 is 'x'"
         else:
             lines.append(f"a,8,4,0,{i},0.5")
     path = write(tmp_path / "t.csv", *lines)
@@ -408,6 +408,26 @@ def test_logs_of_prime_rl(tmp_path):
     columns = parse_columns(["eval/aime2024/avg@4:avg@4"])
     runs, warnings = read(tmp_path / "logs" / "*.jsonl", columns=columns, run_pattern=PATTERN, strict=True)
     check_framework(runs, warnings)
+
+
+def test_files_of_verl_wrap_what_they_log(tmp_path):
+    """Whether Arrow reads a block, or Python does because a field changes its type."""
+    frameworks.write_verl_files(tmp_path / "logs")
+    columns = parse_columns(["data.val-core/math_dapo/acc/mean@4:avg@4"])
+    runs, warnings = read(tmp_path / "logs", columns=columns, run_pattern=PATTERN, strict=True)
+    check_framework(runs, warnings)
+    for path in (tmp_path / "logs").iterdir():
+        path.write_text(path.read_text().replace('"first"', "1").replace("null", '{"at": [2]}'))
+    again, warnings = read(tmp_path / "logs", columns=columns, run_pattern=PATTERN, strict=True)
+    check_framework(again, warnings)
+
+
+def test_files_of_one_name_are_called_by_their_folders(tmp_path):
+    frameworks.write_prime_rl_folders(tmp_path / "outputs")
+    columns = parse_columns(["eval/aime2024/avg@4:avg@4"])
+    for source in ("outputs", "outputs/*/*/metrics.jsonl"):
+        runs, warnings = read(tmp_path / source, columns=columns, run_pattern=PATTERN, strict=True)
+        check_framework(runs, warnings)
 
 
 def test_a_reading_equals_a_plain_loop(tmp_path):

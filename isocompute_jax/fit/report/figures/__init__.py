@@ -27,6 +27,6 @@ DRAWINGS = {
 """name -> drawing from results; None where the data do not have it."""
 
 
-def draw_figures(result: SweepResult, out_dir: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path."""
-    return draw_all(DRAWINGS, result, out_dir)
+def draw_figures(result: SweepResult, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
+    """Draws every picture that the data allow: see `draw_all`."""
+    return draw_all(DRAWINGS, result, out_dir, png=png)

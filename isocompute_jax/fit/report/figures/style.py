@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pathlib
@@ -17,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.run_files import write_atomic
@@ -45,42 +46,61 @@ STYLE = {
 DASHED, DOTTED = (0, (3, 2)), (0, (2, 3))
 WIDTH = 5.8
 """Inches of a figure: 11-point text stays legible at phone width."""
+MOST_WITH_MINOR_TICKS = 4
+"""Panels of a figure from which on their logarithmic axes have no minor ticks."""
 
 _SVG = "{http://www.w3.org/2000/svg}"
 ElementTree.register_namespace("", _SVG[1:-1])
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 T = TypeVar("T")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _HOVER = "hover:"
 _BETWEEN = " \N{BROKEN BAR} "
 
 
 def draw_all(
-    drawings: Mapping[str, Callable[[T], Figure | None]], result: T, out_dir: pathlib.Path
+    drawings: Mapping[str, Callable[[T], Figure | None]], result: T, out_dir: pathlib.Path, *, png: bool = False
 ) -> dict[str, pathlib.Path]:
-    """Draws every picture that the data allow, as NAME.svg and NAME.png in `out_dir`; returns name -> SVG path.
+    """Draws every picture that the data allow, as NAME.svg in `out_dir`, and NAME.png where `png`: name -> SVG path.
 
-    Pictures of an earlier analysis that these data do not have are removed.
+    Pictures of an earlier analysis that this one does not have are removed.
     """
     paths = {}
-    with matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE)):
+    with in_style():
         for name, draw in drawings.items():
             figure = draw(result)
+            for suffix in (".svg", ".png"):
+                (out_dir / f"{name}{suffix}").unlink(missing_ok=True)
             if figure is not None:
-                paths[name] = save_figure(figure, out_dir / f"{name}.svg")
-            else:
-                for suffix in (".svg", ".png"):
-                    (out_dir / f"{name}{suffix}").unlink(missing_ok=True)
+                paths[name] = save_figure(figure, out_dir / f"{name}.svg", png=png)
     return paths
 
 
-def save_figure(figure: Figure, path: pathlib.Path) -> pathlib.Path:
-    """Writes the figure as `path` (.svg) and beside it as .png; returns `path`."""
-    FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once for both
-    for suffix, options in {".svg": {"metadata": {"Date": None}}, ".png": {"dpi": 160}}.items():
+def in_style() -> contextlib.AbstractContextManager[None]:
+    """Makes this style the one that figures are drawn in."""
+    return matplotlib.rc_context(typing.cast(dict[Any, Any], STYLE))
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show without pyplot, whose global state nothing here touches."""
+
+    def _repr_png_(self) -> bytes:
         data = io.BytesIO()
-        figure.savefig(data, format=suffix[1:], bbox_inches="tight", **options)
+        with in_style():
+            self.savefig(data, format="png", dpi=110, bbox_inches="tight")
+        return data.getvalue()
+
+
+def save_figure(figure: Figure, path: pathlib.Path, *, png: bool = False) -> pathlib.Path:
+    """Writes the figure as `path` (.svg), and beside it as .png where `png`; returns `path`."""
+    canvas = FigureCanvasAgg(figure)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+    figure.set_layout_engine(None)  # laid out and measured once: most of the time goes into walking through ticks
+    box = figure.get_tightbbox(canvas.get_renderer()).padded(matplotlib.rcParams["savefig.pad_inches"])
+    for suffix, options in {".svg": {"metadata": {"Date": None}}, **({".png": {"dpi": 160}} if png else {})}.items():
+        data = io.BytesIO()
+        figure.savefig(data, format=suffix[1:], bbox_inches=box, **options)
         found = data.getvalue()
         write_atomic(path.with_suffix(suffix), _titled(found) if suffix == ".svg" else found)
     return path
@@ -118,7 +138,7 @@ def _title(element: ElementTree.Element, text: str) -> None:
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = 4.0, share: bool = True) -> tuple[Figure, list[Axes]]:
     """A figure of `WIDTH` inches and its panels, row by row."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = NotebookFigure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).flat)
 
 
@@ -171,7 +191,16 @@ def log_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}scale": "log"})
     low, high = sorted(axis.get_view_interval())
-    if high < 100 * low:
+    short = high < 100 * low
+    if short:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 6 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
-        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value) if short else _decade(value)))
+    axis.set_minor_formatter(NullFormatter())
+    several = len(axes.figure.axes) > MOST_WITH_MINOR_TICKS
+    axis.set_minor_locator(NullLocator() if several else LogLocator(subs=(2.0, 5.0)))  # half of drawing is for ticks
+
+
+def _decade(value: float) -> str:
+    """10⁴ for 1e4, without mathtext, which takes longer than all else in a label."""
+    exponent = round(math.log10(value)) if value > 0 else 0
+    return f"10{str(exponent).translate(_RAISED)}" if math.isclose(value, 10.0**exponent) else ""

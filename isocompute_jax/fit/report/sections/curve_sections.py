@@ -78,7 +78,7 @@ def learning_curves(result: SweepResult, figures: Figures) -> Section:
 
 def profiles(result: SweepResult, figures: Figures) -> Section:
     """Which asymptotes are identified."""
-    tolerance = result.options.fit.tolerance
+    tolerance = result.options.fit.tolerance * result.options.fit.width
     return Section(
         title="Is the asymptote identified?",
         paragraphs=(

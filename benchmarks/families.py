@@ -1,0 +1,113 @@
+"""Simulated sweeps whose truth is known: families of learning curves over n, to be asked beyond the data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+FAMILIES = ("hill", "exponential", "logistic", "power", "collapse", "crossing", "midpoints")
+"""Hill; exponential saturation; logistic; power law with saturation; Hill that falls after a peak; Hill whose
+asymptotes cross; Hill whose midpoints scatter around their trend in n."""
+
+LAST = 1e6
+"""Compute at which the data end."""
+
+Draw = Literal["development", "test"]
+"""Constants of the method were chosen on `development`; figures are quoted from `test`, of other seeds and
+ranges."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Ranges that a study is drawn from; exponents are powers of ten."""
+
+    floor: tuple[float, float]
+    asymptote: tuple[float, float]
+    rise: tuple[float, float]
+    midpoint: tuple[float, float]
+    growth: tuple[float, float]
+    steepness: tuple[float, float]
+    points: tuple[int, int]
+    span: tuple[float, float]
+
+
+RANGES: dict[Draw, Ranges] = {
+    "development": Ranges(
+        (0.05, 0.3), (0.5, 0.8), (0.02, 0.15), (4.5, 5.8), (0.3, 1.7), (0.8, 1.8), (15, 41), (1.5, 2.5)
+    ),
+    "test": Ranges((0.0, 0.4), (0.45, 0.85), (0.0, 0.2), (4.2, 6.0), (0.0, 2.0), (0.6, 2.2), (12, 60), (1.2, 3.0)),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Study:
+    """A simulated sweep.
+
+    Attributes:
+      family: of its curves.
+      group_sizes: [K].
+      compute: [E], 0 first.
+      per_seed: [K, S, E] measured rewards.
+      correlation: of neighbouring evaluations' noise.
+      truth: compute [A] -> rewards [K, A].
+    """
+
+    family: str
+    group_sizes: np.ndarray
+    compute: np.ndarray
+    per_seed: np.ndarray
+    correlation: float
+    truth: Callable[[np.ndarray], np.ndarray]
+
+
+def simulate(family: str, draw: Draw, number: int, *, noise: float = 0.01) -> Study:
+    """Study `number` of a family: 4 to 6 values of n from 4 to 1,024, 2 to 5 seeds, white or AR(1) noise."""
+    ranges = RANGES[draw]
+    rng = np.random.default_rng([sorted(RANGES).index(draw), FAMILIES.index(family), number])
+    count = int(rng.integers(4, 7))
+    start = int(rng.integers(2, 11 - count + 1))
+    truth = _truth(family, ranges, count, rng)
+    evaluations = int(rng.integers(*ranges.points))
+    compute = np.concatenate([[0.0], np.geomspace(LAST / 10 ** rng.uniform(*ranges.span), LAST, evaluations)])
+    seeds, correlation = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.5]))
+    errors = rng.normal(size=(count, seeds, len(compute)))
+    for t in range(1, len(compute)):
+        errors[..., t] = correlation * errors[..., t - 1] + np.sqrt(1 - correlation**2) * errors[..., t]
+    errors[..., 0] = errors[:1, :, 0]  # the base model's evaluation is the same for all n
+    measured = np.clip(truth(compute)[:, None] + noise * errors, 0.0, 1.0)
+    return Study(family, 2 ** np.arange(start, start + count), compute, measured, correlation, truth)
+
+
+def _truth(family: str, ranges: Ranges, count: int, rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
+    along = np.linspace(-1.0, 1.0, count)
+    floor = rng.uniform(*ranges.floor)
+    midpoint = 10 ** rng.uniform(*ranges.midpoint) * np.exp(rng.uniform(*ranges.growth) * along)
+    high = rng.uniform(*ranges.asymptote) + rng.uniform(*ranges.rise) * along
+    steepness = np.clip(rng.uniform(*ranges.steepness) * np.exp(rng.normal(0, 0.08, count)), 0.5, 3.0)
+    if family == "crossing":
+        high = rng.uniform(*ranges.asymptote) + rng.uniform(-0.12, 0.12, count)
+    if family == "midpoints":
+        midpoint = midpoint * np.exp(rng.normal(0, 0.4, count))
+    high = np.clip(high, floor + 0.1, 0.97)
+    peak, drop = 10 ** rng.uniform(5, 7) * np.exp(rng.uniform(0, 2) * along), rng.uniform(0.2, 0.8)
+    middle, top, rise = midpoint[:, None], high[:, None], steepness[:, None]
+
+    def truth(compute: np.ndarray) -> np.ndarray:
+        c = np.asarray(compute, float)[None]
+        if family == "exponential":
+            return top - (top - floor) * np.exp(-np.log(2) * c / middle)
+        if family == "logistic":
+            share, base = 1 / (1 + np.exp(-3 * (c / middle - 1))), 1 / (1 + np.exp(3))
+            return floor + (top - floor) * (share - base) / (1 - base)
+        if family == "power":
+            return top - (top - floor) * (1 + c / middle) ** (-0.6 * rise)
+        with np.errstate(divide="ignore"):
+            found = floor + (top - floor) / (1 + (middle / c) ** rise)
+            if family == "collapse":
+                found = found - (found - floor) * drop / (1 + (peak[:, None] / c) ** 4)
+        return found
+
+    return truth

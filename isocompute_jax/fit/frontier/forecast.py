@@ -1,0 +1,284 @@
+"""Which configuration is best where the data end: draws of all curves together, averaged over forms.
+
+Each curve's posterior (`curves.posterior`) says what its own points say. Two things are shared by a sweep. Neighbours
+in n are alike: asymptote, position and steepness walk at random in log n and log B_problem (`STEP`), so that a curve
+that has not risen yet borrows from those that have; joint draws under that prior come from filtering forwards and
+sampling backwards over the draws of the single curves (Carter and Kohn 1994). And all curves have one form: forms are
+averaged by their evidence over the sweep, tempered (`TEMPER`), for no form is true and evaluations are less independent
+than the likelihood takes them to be. `benchmarks/prediction.py` measures what this is worth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from isocompute_jax.fit.curves.forms import FORMS, FormName
+from isocompute_jax.fit.curves.posterior import (
+    STEEPNESS,
+    Draws,
+    log_normal,
+    position,
+    posterior,
+    share,
+    steepness,
+)
+from isocompute_jax.fit.results import Configuration
+
+STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
+"""Standard deviation of the change over a factor of two in n or B_problem: of A as a share of the range, of the
+logarithm of the compute at the rise, of the logarithm of the steepness."""
+
+DRIFT = 0.06
+"""Standard deviation of the trend of A in n, over a factor of two: larger n tend to end higher, or lower, throughout."""
+
+DRIFTS = DRIFT * np.arange(-2.0, 2.1, 0.5)
+"""The trends that are averaged over."""
+
+TEMPER = 10.0
+"""Evidence of a form is divided by this."""
+
+DRAWS = 400
+
+LEAST_NOISE = 1e-4
+"""No point is taken as more certain than this share of the range."""
+
+POOLING = 8.0
+"""Degrees of freedom with which the noise of all curves enters that of each."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Forecast:
+    """S joint draws of K curves.
+
+    Attributes:
+      reference: C_ref.
+      reward_range: range of rewards.
+      weights: form -> its share of the draws.
+      form: [S] number of each draw's form in `weights`.
+      draws: per form, per curve, the draws; row s of the joint draws is row s of the curves' draws of form `form[s]`.
+      members: [K] whether the configuration has a curve; the others' rewards are NaN.
+    """
+
+    reference: float
+    reward_range: tuple[float, float]
+    weights: dict[FormName, float]
+    form: np.ndarray
+    draws: tuple[tuple[Draws | None, ...], ...]
+    members: np.ndarray
+
+    def rewards(self, compute: float) -> np.ndarray:
+        """[S, K] reward at `compute`."""
+        x = np.log(np.array([compute]) / self.reference)
+        found = np.full((len(self.form), len(self.members)), np.nan)
+        for number, name in enumerate(self.weights):
+            rows = np.flatnonzero(self.form == number)
+            if not len(rows):
+                continue
+            for k in np.flatnonzero(self.members):
+                draws = self.draws[number][k]
+                assert draws is not None
+                climbed = share(FORMS[name], draws.theta[rows], x)[:, 0]
+                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed
+        low, high = self.reward_range
+        return low + (high - low) * found
+
+
+def forecast(
+    compute: Sequence[np.ndarray],
+    reward: Sequence[np.ndarray],
+    configurations: Sequence[Configuration],
+    *,
+    use: Sequence[np.ndarray],
+    noise: Sequence[float],
+    correlation: Sequence[float],
+    forms: Sequence[FormName] = tuple(FORMS),
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Forecast:
+    """Joint draws of what K curves are, inside and beyond their data.
+
+    Args:
+      compute: per curve [P_k], increasing; 0 is the base model.
+      reward: per curve [P_k].
+      configurations: [K] what they belong to.
+      use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
+      noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
+      correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
+      forms: forms to average over; one for that form alone.
+      reward_range: range of rewards.
+      draws: S.
+      seed: of the random numbers.
+    """
+    low, high = reward_range
+    points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
+    members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
+    order = sorted(np.flatnonzero(members), key=lambda k: (configurations[k].group_size, _batch(configurations[k])))
+    trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
+    reference = float(trained.min())
+    box = 0.0, float(np.log(trained.max() / reference))
+    errors, rho = _noise(
+        [points[k] for k in order], [noise[k] / (high - low) for k in order], [correlation[k] for k in order]
+    )
+    steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
+    rng = np.random.default_rng(seed)
+    table, evidence = [], []
+    for name in forms:
+        with np.errstate(divide="ignore"):
+            found = [
+                posterior(name, np.log(points[k][0] / reference), points[k][1], noise=error, correlation=rho, box=box)
+                for k, error in zip(order, errors, strict=True)
+            ]
+        single = [one.draw(draws, rng) for one in found]
+        joint, gained = _walk(name, single, steps, box, rng)
+        row: list[Draws | None] = [None] * len(points)
+        for k, own in zip(order, joint, strict=True):
+            row[k] = own
+        table.append(tuple(row))
+        evidence.append(sum(one.evidence for one in found) + gained)
+    weights = np.exp(np.array(evidence) / TEMPER - logsumexp(np.array(evidence) / TEMPER))
+    shares = (rng.permutation(draws) + 0.5) / draws
+    form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
+    named = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
+    return Forecast(reference, reward_range, named, form, tuple(table), members)
+
+
+def _batch(configuration: Configuration) -> int:
+    return configuration.problems_per_batch or 0
+
+
+class Step(NamedTuple):
+    """Between neighbours: factors of two in n, and the size of the step in n and B_problem together."""
+
+    factors: float
+    size: float
+
+
+def _step(one: Configuration, other: Configuration) -> Step:
+    """At least half a factor of two; infinite where an n is unknown."""
+    if not (one.group_size and other.group_size):
+        return Step(0.0, float("inf"))
+    factors = float(np.log2(other.group_size / one.group_size))
+    batches = _batch(one), _batch(other)
+    return Step(factors, max(factors + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5))
+
+
+def _noise(
+    points: Sequence[tuple[np.ndarray, np.ndarray]], noise: Sequence[float], correlation: Sequence[float]
+) -> tuple[np.ndarray, float]:
+    """[K] standard deviation of a point of each curve, drawn towards that of all, and one correlation."""
+    freedom = np.array([max(len(c) - 4, 1) for c, _ in points], float)
+    own = np.array(noise, float)
+    known = np.isfinite(own)
+    pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
+    freedom = np.where(known, freedom, 0.0)
+    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
+    rho = np.array(correlation, float)[known]
+    shared = float(np.clip(np.average(rho, weights=freedom[known]), 0.0, 0.9)) if len(rho) else 0.0
+    return np.maximum(np.sqrt(variance), LEAST_NOISE), shared
+
+
+def _walk(
+    name: FormName,
+    single: Sequence[Draws],
+    steps: Sequence[Step],
+    box: tuple[float, float],
+    rng: np.random.Generator,
+) -> tuple[list[Draws], float]:
+    """Joint draws of neighbouring curves under the random walk, and the log evidence that it gains.
+
+    The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
+    divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
+    their evidence.
+    """
+    count = len(single[0].high)
+    moves = [_moves(name, *pair, step, box) for *pair, step in zip(single, single[1:], steps, strict=False)]
+    filters = [_filter(moves, drift, count) for drift in DRIFTS]
+    evidence = np.array([logsumexp(forward[-1]) - np.log(count) for forward in filters])
+    evidence += log_normal(DRIFTS, 0.0, DRIFT) - logsumexp(log_normal(DRIFTS, 0.0, DRIFT))
+    gained = float(logsumexp(evidence))
+    shares = np.cumsum(np.exp(evidence - gained))
+    drawn = np.minimum(np.searchsorted(shares, (rng.permutation(count) + 0.5) / count), len(DRIFTS) - 1)
+    chosen = np.empty((len(single), count), int)
+    for number in np.unique(drawn):
+        rows = np.flatnonzero(drawn == number)
+        chosen[:, rows] = _backwards(filters[number], moves, DRIFTS[number], len(rows), rng)
+    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+
+
+class Moves(NamedTuple):
+    """From one curve's draws to its neighbour's: log density without that of `high`, change of high, and the step."""
+
+    rest: np.ndarray
+    change: np.ndarray
+    step: Step
+
+    def under(self, drift: float) -> np.ndarray:
+        """[S, S] log density of a move under a drift of high, over the prior of a single curve."""
+        if not np.isfinite(self.step.size):
+            return np.zeros_like(self.change)
+        return self.rest + log_normal(self.change, drift * self.step.factors, STEP["high"] * np.sqrt(self.step.size))
+
+
+def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:
+    change = after.high - before.high[:, None]
+    if not np.isfinite(step.size):
+        return Moves(np.zeros_like(change), change, step)
+    (names, old, _), (_, new, density) = _coordinates(name, before, box), _coordinates(name, after, box)
+    rest = -np.broadcast_to(density, change.shape)
+    for column, key in enumerate(names):
+        if key != "high":
+            rest = rest + log_normal(new[:, column] - old[:, column, None], 0.0, STEP[key] * np.sqrt(step.size))
+    return Moves(rest, change, step)
+
+
+def _filter(moves: Sequence[Moves], drift: float, count: int) -> list[np.ndarray]:
+    """[K] of [S] log weight of each curve's draws given the curves before it."""
+    forward = [np.zeros(count)]
+    for move in moves:
+        forward.append(_log_sum(forward[-1][:, None] + move.under(drift)) - np.log(count))
+    return forward
+
+
+def _backwards(
+    forward: Sequence[np.ndarray], moves: Sequence[Moves], drift: float, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """[K, count] numbers of the draws that make up joint draws."""
+    last = np.exp(forward[-1] - logsumexp(forward[-1]))
+    chosen = [rng.choice(len(last), count, p=last)]
+    for log_weight, move in zip(forward[-2::-1], moves[::-1], strict=True):
+        weight = log_weight[:, None] + move.under(drift)[:, chosen[0]]
+        climbed = np.exp(weight - weight.max(axis=0)).cumsum(axis=0)
+        place = np.count_nonzero(climbed < rng.random(count) * climbed[-1], axis=0)
+        chosen.insert(0, np.minimum(place, len(last) - 1))
+    return np.stack(chosen)
+
+
+def _log_sum(values: np.ndarray) -> np.ndarray:
+    """Log of the sum of exponentials down the first axis; SciPy's general one costs five times as much here."""
+    most = values.max(axis=0)
+    return most + np.log(np.exp(values - most).sum(axis=0))
+
+
+def _coordinates(
+    name: FormName, draws: Draws, box: tuple[float, float]
+) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """What walks: names, values [S, D], and the log density of these under the prior of a single curve [S]."""
+    keys, columns, density = ["high"], [draws.high], np.log(2.0 * np.maximum(draws.high, 1e-6))
+    place, rise = position(name, draws.theta), steepness(name, draws.theta)
+    if place is not None:
+        least, most = FORMS[name].box(box[1] - box[0])
+        keys.append("position")
+        columns.append(place)
+        density = density - np.log(most[0] - least[0])
+    if rise is not None:
+        keys.append("steepness")
+        columns.append(rise)
+        density = density + log_normal(rise, *STEEPNESS[name])
+    return tuple(keys), np.stack(columns, axis=1), density

@@ -1,0 +1,105 @@
+"""Forecasts of a sweep: joint draws against a Kalman smoother, forms, ranges, and what is borrowed from neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.curves.forms import expsat, hill
+from isocompute_jax.fit.curves.posterior import Draws
+from isocompute_jax.fit.frontier import forecast as module
+from isocompute_jax.fit.frontier.forecast import STEP, forecast
+from isocompute_jax.fit.results import Configuration
+
+COMPUTE = np.concatenate([[0.0], np.geomspace(1e4, 1e6, 20)])
+SIZES = (8, 16, 32, 64)
+CONFIGURATIONS = [Configuration(f"n = {n}", n, 32, 1024) for n in SIZES]
+
+
+def measured(truths, noise=0.004, seed=0):
+    rng = np.random.default_rng(seed)
+    return [np.clip(truth + noise * rng.normal(size=len(truth)), 0, 1) for truth in truths]
+
+
+def ask(rewards, configurations=CONFIGURATIONS, **more):
+    count = len(rewards)
+    given = {"noise": [0.004] * count, "correlation": [0.0] * count} | more
+    use = [np.ones(len(COMPUTE), bool)] * count
+    return forecast([COMPUTE] * count, rewards, configurations, use=use, **given)
+
+
+HILLS = [hill(COMPUTE, 0.1, a, m, 1.2) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
+
+
+def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
+    # Gaussian particles of one coordinate: the joint posterior of a random walk is known in closed form.
+    rng = np.random.default_rng(0)
+    mean, error, steps = np.array([1.0, 2.5, 2.0]), np.array([0.5, 1.5, 0.4]), [1.0, 2.0]
+    count, box = 3000, (0.0, 5.0)
+    single = [
+        Draws(np.zeros(count), np.full(count, 0.5), -rng.normal(m, e, size=(count, 1)))
+        for m, e in zip(mean, error, strict=True)
+    ]  # expsat: position = -theta
+    joint, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
+    precision = np.diag(error**-2.0)
+    for i, step in enumerate(steps):
+        walk = 1 / (STEP["position"] ** 2 * step)
+        precision[i : i + 2, i : i + 2] += walk * np.array([[1, -1], [-1, 1]])
+    covariance = np.linalg.inv(precision)
+    wanted = covariance @ (mean / error**2)
+    found = np.stack([-draws.theta[:, 0] for draws in joint])
+    np.testing.assert_allclose(found.mean(axis=1), wanted, atol=0.06)
+    np.testing.assert_allclose(np.cov(found), covariance, atol=0.06)
+
+
+def test_inside_the_data_the_forecast_is_the_curve():
+    found = ask(measured(HILLS))
+    rewards = found.rewards(3e5)
+    truth = [float(np.interp(np.log(3e5), np.log(COMPUTE[1:]), t[1:])) for t in HILLS]
+    np.testing.assert_allclose(rewards.mean(axis=0), truth, atol=0.008)
+    assert np.all(rewards.std(axis=0) < 0.01)
+    later = found.rewards(16e6)
+    assert np.all(later.std(axis=0) > rewards.std(axis=0))
+
+
+def test_the_form_of_the_data_gets_the_most_weight():
+    def best(curves):
+        weights = ask(measured(curves)).weights
+        return max(weights, key=lambda name: weights[name])
+
+    assert best(HILLS) == "hill"
+    curves = [expsat(COMPUTE, 0.1, a, np.log(2) / m) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
+    assert best(curves) == "expsat"
+    only = ask(measured(HILLS), forms=("power",))
+    assert only.weights == {"power": 1.0}
+
+
+def test_a_curve_that_has_not_risen_borrows_from_its_neighbours():
+    flat = np.full(len(COMPUTE), 0.1)
+    rewards = measured([*HILLS[:3], flat])
+    alone = [*CONFIGURATIONS[:3], Configuration("other", 0, 0, 1024)]
+    joined, single = ask(rewards), ask(rewards, alone)
+    assert joined.rewards(1e8)[:, 3].std() < 0.75 * single.rewards(1e8)[:, 3].std()
+
+
+def test_rewards_scale_with_their_range_and_draws_with_the_seed():
+    rewards = measured(HILLS)
+    one = ask(rewards).rewards(4e6)
+    hundred = ask([100 * r for r in rewards], noise=[0.4] * 4, reward_range=(0.0, 100.0)).rewards(4e6)
+    np.testing.assert_allclose(hundred, 100 * one, rtol=1e-9)
+    np.testing.assert_array_equal(one, ask(rewards).rewards(4e6))
+    assert not np.array_equal(one, ask(rewards, seed=1).rewards(4e6))
+
+
+def test_curves_with_too_few_points_are_left_out():
+    rewards = measured(HILLS)
+    use = [np.ones(len(COMPUTE), bool)] * 3 + [np.arange(len(COMPUTE)) < 2]
+    found = forecast([COMPUTE] * 4, rewards, CONFIGURATIONS, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
+    assert found.members.tolist() == [True, True, True, False]
+    assert np.isnan(found.rewards(1e6)[:, 3]).all() and np.isfinite(found.rewards(1e6)[:, :3]).all()
+
+
+def test_unknown_noise_is_that_of_the_others():
+    rewards = measured(HILLS)
+    found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], correlation=[0.0, 0.0, np.nan, 0.0])
+    assert found.rewards(1e6)[:, 2].mean() == pytest.approx(HILLS[2][-1], abs=0.01)
