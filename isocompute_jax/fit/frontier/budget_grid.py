@@ -23,4 +23,4 @@ def budget_grid(fits: Sequence[CurveFit], asked: Sequence[float]) -> list[float]
     first, last = min(fit.window[0] for fit in fits if fit.status != "failed"), data_end(fits)
     low, high = min([first, *asked]), max([BEYOND_DATA * last, *asked])
     even = [float(f"{compute:.2g}") for compute in np.geomspace(low, high, GRID_BUDGETS)]
-    return sorted({first, last, *asked, *(budget for budget in even if first < budget < high)})
+    return sorted({first, last, high, *asked, *(budget for budget in even if first < budget < high)})

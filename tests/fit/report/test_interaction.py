@@ -149,3 +149,11 @@ def test_everything_is_open_when_printed(page, path):
     assert page.evaluate("document.body.innerText.split(/\\s+/).length") > 2 * MOST_WORDS
     page.open(path, width=800)
     assert page.evaluate(hidden) > 0
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_a_browser_ci_fails(monkeypatch, ci, outcome):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no Chromium"), browser():
+        pass

@@ -164,7 +164,7 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
         f"{amount(row.start)} to {amount(row.end)}",
         pick(result, row.group_size, row.run, row.tied_group_sizes),
         reward,
-        f"extrapolated; at the data's end {sure}" if row.beyond else capital(sure),
+        f"Extrapolated; where the data end {sure}" if row.beyond else capital(sure),
     )
 
 
