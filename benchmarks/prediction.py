@@ -19,6 +19,7 @@ from absl import flags
 
 from benchmarks import families
 from isocompute_jax import app
+from isocompute_jax.fit.curves.falls import Fall, find_fall
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
@@ -36,16 +37,19 @@ TOOL = "forecast (default)"
 
 def main() -> None:
     """Flags -> tables."""
-    studies = [families.simulate(f, DRAW.value, i) for f in families.FAMILIES for i in range(STUDIES.value)]
+    draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
+    studies = [families.simulate(f, draw, i) for f in families.FAMILIES for i in range(STUDIES.value)]
     fits = fitted(studies)
     regret: dict[str, list[np.ndarray]] = {}
     held, right, error = [], [], []
     for study, own in zip(studies, fits, strict=True):
         truth = study.truth(families.LAST * TIMES)
-        found = forecast_of(study, own)
+        study_falls = falls(study)
+        found = forecast_of(study, own, study_falls)
         draws = np.stack([found.rewards(c) for c in families.LAST * TIMES], axis=-1)
         mean = draws.mean(axis=0)
-        chosen = mean.argmax(axis=0)
+        alive = np.array([fall is None for fall in study_falls]) if any(f is None for f in study_falls) else True
+        chosen = np.where(np.reshape(alive, (-1, 1)), mean, -np.inf).argmax(axis=0)
         for name, choice in {TOOL: chosen, **rivals(study, own)}.items():
             regret.setdefault(name, []).append(truth.max(axis=0) - truth[choice, range(len(TIMES))])
         picked = [draws[:, k, i] for i, k in enumerate(chosen)]
@@ -63,7 +67,12 @@ def fitted(studies: Sequence[families.Study]) -> list[list[CurveFit]]:
     """The Hill fit of every curve, in one batch."""
     compute = [study.compute for study in studies for _ in study.group_sizes]
     reward = [row for study in studies for row in study.per_seed.mean(axis=1)]
-    flat = iter(fit_curves(compute, reward, options=FitOptions()))
+    use = [
+        c <= (np.inf if f is None else f.compute)
+        for s in studies
+        for c, f in zip([s.compute] * 9, falls(s), strict=False)
+    ]
+    flat = iter(fit_curves(compute, reward, use=use, options=FitOptions()))
     return [[next(flat) for _ in study.group_sizes] for study in studies]
 
 
@@ -72,14 +81,24 @@ def configurations(study: families.Study) -> list[Configuration]:
     return [Configuration(f"n = {n}", int(n), 32, 1024) for n in study.group_sizes]
 
 
-def forecast_of(study: families.Study, fits: Sequence[CurveFit]) -> Forecast:
+def falls(study: families.Study) -> list[Fall | None]:
+    """Curves that the tool ends at their peak, and does not choose beyond it."""
+    return [find_fall(study.compute, row, reward_range=(0.0, 1.0)) for row in study.per_seed.mean(axis=1)]
+
+
+def rising(study: families.Study, ended: Sequence[Fall | None]) -> list[np.ndarray]:
+    """[K] of [E] bool, the evaluations up to each curve's peak."""
+    return [study.compute <= (np.inf if fall is None else fall.compute) for fall in ended]
+
+
+def forecast_of(study: families.Study, fits: Sequence[CurveFit], ended: Sequence[Fall | None]) -> Forecast:
     """What the tool sees beyond the data."""
     count = len(study.group_sizes)
     return forecast(
         [study.compute] * count,
         list(study.per_seed.mean(axis=1)),
         configurations(study),
-        use=[np.ones(len(study.compute), bool)] * count,
+        use=rising(study, ended),
         noise=[fit.noise for fit in fits],
         correlation=[fit.correlation for fit in fits],
     )

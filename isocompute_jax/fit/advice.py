@@ -79,6 +79,7 @@ def _allocate(
         learning_rate=options.learning_rate or _learning_rate(stages.groups),
         reward_range=options.read.reward_range,
         resampled=resampled,
+        forecast=stages.forecast(found) if budget > max(fit.window[1] for fit in found.fits) else None,
         rollouts=found.rollouts,
     )
 

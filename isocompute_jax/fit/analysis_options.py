@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.points_to_fit import Records
@@ -16,6 +16,8 @@ from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
+
+Beyond = Literal["average", "form"]
 
 
 def _grid(flag: str, text: str) -> Grid:
@@ -50,6 +52,12 @@ class AnalysisOptions:
         "name",
         "Single evaluations far from the curve through all others, at most a tenth of them, are named and left out, or "
         "kept.",
+    )
+    forecast: Beyond = option(
+        "average",
+        "Beyond the data: average all forms of curve by their evidence, configurations of neighbouring n being alike "
+        "(average), or carry on the fitted curves of --form by the law of n*(C) (form). --fix, --bounds and --r0 imply "
+        "form.",
     )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")

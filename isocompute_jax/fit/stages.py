@@ -25,6 +25,7 @@ from isocompute_jax.fit.curves.seeds import (
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
 from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.frontier.forecast import Forecast, forecast
 from isocompute_jax.fit.frontier.ties import Budget, compare
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
@@ -82,8 +83,9 @@ class MetricAnalysis:
 
     @functools.cached_property
     def trusted(self) -> Trusted:
-        """What may be fitted of the curves: outliers and what comes after a collapse are gone."""
-        kept = [screening.kept for screening in self.screened]
+        """What may be fitted of the curves, seed by seed: outliers and what comes after a collapse are gone."""
+        orders = [curve.seed_by_seed for curve in self.curves]
+        kept = [order[screening.kept[order]] for order, screening in zip(orders, self.screened, strict=True)]
         return Trusted(
             curves=tuple(curve.only(mask) for curve, mask in zip(self.curves, kept, strict=True)),
             used=tuple(used[mask] for used, mask in zip(self.used, kept, strict=True)),
@@ -116,6 +118,7 @@ class Stages:
     def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
         self.options, self.groups = options, groups
         self._known: dict[tuple[str, int | None], _Series] = {}
+        self._forecasts: dict[MetricAnalysis, Forecast] = {}
 
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
@@ -201,6 +204,25 @@ class Stages:
             replicates=self.options.replicates,
             seed=self.options.seed,
         )
+
+    def forecast(self, found: MetricAnalysis) -> Forecast | None:
+        """What the curves are beyond their data; None where the fit is told its form, or holds its parameters."""
+        options = self.options
+        if options.forecast == "form" or options.fit.limits() or options.fit.r0 != "free":
+            return None
+        if found not in self._forecasts:
+            data = found.trusted
+            self._forecasts[found] = forecast(
+                data.compute,
+                data.reward,
+                [curve.configuration for curve in found.curves],
+                use=data.used,
+                noise=[fit.noise for fit in found.fits],
+                correlation=[fit.correlation for fit in found.fits],
+                reward_range=options.read.reward_range,
+                seed=options.seed,
+            )
+        return self._forecasts[found]
 
     def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
         """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""

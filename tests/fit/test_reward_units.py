@@ -12,10 +12,12 @@ from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.asymptote_profiles import profile_asymptotes
+from isocompute_jax.fit.curves.falls import find_fall
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.holdout import half_width
+from isocompute_jax.fit.curves.outliers import find_outliers
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.read import ReadOptions
@@ -36,7 +38,7 @@ def rewards() -> list[np.ndarray]:
         hill(COMPUTE, 0.1, 0.7, 2e4, 1.2) + 0.004 * noise[0],
         hill(COMPUTE, 0.05, 0.8, 3e5, 1.0) + 0.01 * noise[1],
         hill(COMPUTE, 0.0, 0.9, 5e6, 1.0) + 0.01 * np.abs(noise[2]),
-        np.full(len(COMPUTE), 0.4),
+        np.full(len(COMPUTE), 0.5),  # exact in binary, and so is its hundredfold: nothing but rounding tells here
         hill(COMPUTE, 0.1, 0.6, 3e4, 1.5),
         spiked,
     ]
@@ -100,6 +102,26 @@ def test_profiles_scale_with_the_rewards():
     assert one is not None and percent is not None
     np.testing.assert_allclose(percent.asymptote / 100, one.asymptote, rtol=1e-5)
     np.testing.assert_allclose(percent.t, one.t, rtol=1e-3, atol=1e-4)
+
+
+def test_falls_and_outliers_are_the_same():
+    rng = np.random.default_rng(3)
+    late = np.where(COMPUTE > 2e5, 0.3, 0.0)
+    collapsed = [hill(COMPUTE, 0.1, 0.7, 2e4, 1.2) - late + noise * rng.normal(size=24) for noise in (0.0, 1e-7, 0.01)]
+    for reward in (*collapsed, *rewards()):
+        one = find_fall(COMPUTE, reward, reward_range=(0.0, 1.0))
+        percent = find_fall(COMPUTE, 100 * reward, reward_range=PERCENT)
+        assert (one is None) == (percent is None)
+        if one is not None and percent is not None:
+            assert (one.compute, one.reward) == pytest.approx((percent.compute, percent.reward / 100), rel=1e-9)
+    found = rewards()
+    found[4][7] += 1e-4  # a spike in noise-free data, larger than the noise that is taken for none
+    pairs = [
+        find_outliers([COMPUTE] * len(found), [unit * r for r in found], standard_error=None, options=options)
+        for unit, options in ((1.0, FitOptions()), (100.0, FitOptions(reward_range=PERCENT)))
+    ]
+    np.testing.assert_array_equal(*pairs)
+    assert [np.flatnonzero(mask).tolist() for mask in pairs[0]] == [[], [], [], [], [7], [9]]
 
 
 def test_bins_of_records_have_the_same_edges():

@@ -242,6 +242,9 @@ def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluat
     assert [curve.pooled for curve in other.main.curves] == [True, False]
     (told,) = (text for text in other.warnings if "different computes" in text)
     assert told.startswith("n = 4: ") and not any("different computes" in text for text in found.warnings)
+    assert [len(c) for c in other.main.trusted.compute] == [14, 9]
+    assert np.count_nonzero(np.diff(other.main.trusted.compute[0]) < 0) == 1  # one seed, then the other
+    assert np.all(np.diff(other.main.curves[0].compute) >= 0)
     assert conclude(other).base_model == {"reward": pytest.approx(0.05)}
     options = AnalysisOptions(read=READ, evaluation_samples=96, **QUICK)
     errors = analyse_runs(sources, options).main.errors
@@ -254,6 +257,21 @@ def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluat
     pooled = other.main.curves[0]
     np.testing.assert_allclose(errors[0], np.where(np.isfinite(pooled.per_seed[0]), 0.01, 0.02))
     np.testing.assert_allclose(errors[1], np.sqrt(0.01**2 + 0.02**2) / 2)
+
+
+def test_noise_of_pooled_seeds_has_its_memory_within_a_seed(tmp_path):
+    """Evaluations of three seeds take turns: neighbours in compute are independent, those of a seed are alike."""
+    rng = np.random.default_rng(2)
+    lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
+    for seed in range(3):
+        compute, noise = np.geomspace(2e3, 1e6, 30) * 1.07**seed, [rng.normal()]
+        for _ in compute[1:]:
+            noise.append(0.8 * noise[-1] + 0.6 * rng.normal())
+        rewards = hill(compute, *truth(4, 16)) + 0.005 * np.array(noise)
+        lines += [f"s{seed},4,16,{seed},{c},{r}" for c, r in zip(compute, rewards, strict=True)]
+    (tmp_path / "seeds.csv").write_text("\n".join(lines))
+    (fit,) = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK)).main.fits
+    assert fit.num_points == 90 and fit.correlation > 0.5
 
 
 def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, float]], seeds: dict[int, int], **noise):

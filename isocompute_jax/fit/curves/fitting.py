@@ -67,7 +67,8 @@ def fit_curves(
     the power law leaves it out. Fewer points than parameters still give a curve to interpolate with, and a warning.
 
     Args:
-      compute: per curve [P_i] rollouts, >= 0, increasing.
+      compute: per curve [P_i] rollouts, >= 0, increasing; of several seeds one seed after the other, since the noise of
+        neighbours is taken as alike.
       reward: per curve [P_i].
       use: per curve [P_i] bool, the points to fit (e.g. record-breaking ones). None: all.
       standard_error: per curve [P_i] standard errors of the rewards, > 0; only their ratios matter. None: all equal.

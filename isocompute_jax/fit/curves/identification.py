@@ -193,8 +193,8 @@ class Description(NamedTuple):
 
     def _last_compute(self) -> float:
         """Compute of the last point that was fitted; the window may extend beyond it."""
-        count = np.count_nonzero(self.problem.root_weight[self.row])
-        return float(self.prepared.reference[self.row] * np.exp(self.problem.x[self.row][count - 1]))
+        fitted = np.asarray(self.problem.root_weight[self.row]) > 0
+        return float(self.prepared.reference[self.row] * np.exp(np.max(np.asarray(self.problem.x[self.row])[fitted])))
 
     def _doubts(self, params: Mapping[str, float], hit: tuple[str, ...], points: int, converged: bool) -> list[str]:
         """What is wrong with the fit itself."""

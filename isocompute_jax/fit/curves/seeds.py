@@ -2,7 +2,8 @@
 
 Seeds that were evaluated at the same computes are averaged there. Seeds on different grids are pooled: every evaluation
 of every seed is a point of the curve, because a mean that interpolates between evaluations makes its points more alike
-than they are.
+than they are. They are fitted seed by seed (`Curve.seed_by_seed`): the noise of neighbouring evaluations of one seed is
+alike, that of two seeds is not.
 """
 
 from __future__ import annotations
@@ -59,13 +60,18 @@ class Curve:
         """[E] seeds that have the point."""
         return np.isfinite(self.per_seed).sum(axis=0)
 
+    @property
+    def seed_by_seed(self) -> np.ndarray:
+        """[E] numbers of the points, those of each pooled seed together; in order of compute of a mean."""
+        return np.argsort(np.isfinite(self.per_seed).argmax(axis=0), kind="stable")
+
     def of_seed(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Compute and reward of the evaluations of one seed, by its number among `seeds`."""
         own = np.isfinite(self.per_seed[number])
         return self.compute[own], self.per_seed[number, own]
 
     def only(self, kept: np.ndarray) -> Curve:
-        """The curve at some of its evaluations, `kept` [E] bool."""
+        """The curve at some of its evaluations, `kept` [E] bool or their numbers."""
         return dataclasses.replace(self, compute=self.compute[kept], per_seed=self.per_seed[:, kept])
 
 

@@ -113,9 +113,11 @@ def bootstrap(
 
 
 def _counting(keep: PointRule, compute: np.ndarray, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """[E] bool: the points of the seeds that were drawn, as far as they count."""
-    found = drawn.copy()
-    found[drawn] = keep(compute[drawn], reward[drawn])
+    """[E] bool: the points of the seeds that were drawn, as far as they count by the rule, in order of compute."""
+    rows = np.flatnonzero(drawn)
+    rows = rows[np.argsort(compute[rows], kind="stable")]
+    found = np.zeros(len(compute), bool)
+    found[rows] = keep(compute[rows], reward[rows])
     return found
 
 

@@ -16,16 +16,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.posterior import (
     STEEPNESS,
     Draws,
     log_normal,
+    log_sum,
     position,
     posterior,
-    share,
     steepness,
 )
 from isocompute_jax.fit.results import Configuration
@@ -35,7 +34,7 @@ STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
 logarithm of the compute at the rise, of the logarithm of the steepness."""
 
 DRIFT = 0.06
-"""Standard deviation of the trend of A in n, over a factor of two: larger n tend to end higher, or lower, throughout."""
+"""Standard deviation of the trend of A in n, over a factor of two: larger n may end higher, or lower, throughout."""
 
 DRIFTS = DRIFT * np.arange(-2.0, 2.1, 0.5)
 """The trends that are averaged over."""
@@ -44,6 +43,11 @@ TEMPER = 10.0
 """Evidence of a form is divided by this."""
 
 DRAWS = 400
+
+PERCENTILES = (2.5, 97.5)
+
+ONE_SIDED = 0.025
+"""Configurations that lie below in all but so many of the draws are told apart."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -83,10 +87,48 @@ class Forecast:
             for k in np.flatnonzero(self.members):
                 draws = self.draws[number][k]
                 assert draws is not None
-                climbed = share(FORMS[name], draws.theta[rows], x)[:, 0]
+                climbed = FORMS[name].share(draws.theta[rows], x)[:, 0]
                 found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed
         low, high = self.reward_range
         return low + (high - low) * found
+
+    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
+        """What to expect at `compute` of the configurations with the numbers `among`."""
+        rewards = self.rewards(compute)[:, among]
+        place = int(rewards.mean(axis=0).argmax())
+        own = rewards[:, place]
+        low, high = np.percentile(own, PERCENTILES)
+        behind = np.mean(rewards < own[:, None], axis=0)  # how surely each lies below
+        tied = tuple(k for k, share in zip(among, behind, strict=True) if share < 1 - ONE_SIDED)
+        best = rewards.max(axis=1)
+        return Prospect(
+            index=among[place],
+            reward=float(own.mean()),
+            interval95=(float(low), float(high)),
+            best_share=float(np.mean(own >= best)),
+            regret=float(np.mean(best - own)),
+            tied=tied,
+        )
+
+
+class Prospect(NamedTuple):
+    """A budget beyond the data, over the draws.
+
+    Attributes:
+      index: number of the configuration with the highest expected reward.
+      reward: that reward.
+      interval95: 95% interval of its reward: parameters, noise and form.
+      best_share: share of the draws in which it is the best.
+      regret: mean over the draws of the best reward less its own: what choosing it is expected to cost.
+      tied: numbers of those that cannot be told from it at 95%, itself included.
+    """
+
+    index: int
+    reward: float
+    interval95: tuple[float, float]
+    best_share: float
+    regret: float
+    tied: tuple[int, ...]
 
 
 def forecast(
@@ -119,7 +161,9 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
-    order = sorted(np.flatnonzero(members), key=lambda k: (configurations[k].group_size, _batch(configurations[k])))
+    order = sorted(
+        np.flatnonzero(members).tolist(), key=lambda k: (configurations[k].group_size, _batch(configurations[k]))
+    )
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
@@ -142,11 +186,15 @@ def forecast(
             row[k] = own
         table.append(tuple(row))
         evidence.append(sum(one.evidence for one in found) + gained)
-    weights = np.exp(np.array(evidence) / TEMPER - logsumexp(np.array(evidence) / TEMPER))
+    weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
     shares = (rng.permutation(draws) + 0.5) / draws
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
-    named = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
+    named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
     return Forecast(reference, reward_range, named, form, tuple(table), members)
+
+
+def _place(configuration: Configuration) -> tuple[int, int]:
+    return configuration.group_size, _batch(configuration)
 
 
 def _batch(configuration: Configuration) -> int:
@@ -198,17 +246,18 @@ def _walk(
     their evidence.
     """
     count = len(single[0].high)
-    moves = [_moves(name, *pair, step, box) for *pair, step in zip(single, single[1:], steps, strict=False)]
-    filters = [_filter(moves, drift, count) for drift in DRIFTS]
-    evidence = np.array([logsumexp(forward[-1]) - np.log(count) for forward in filters])
-    evidence += log_normal(DRIFTS, 0.0, DRIFT) - logsumexp(log_normal(DRIFTS, 0.0, DRIFT))
-    gained = float(logsumexp(evidence))
+    pairs = itertools.pairwise(single)
+    moves = [_moves(name, before, after, step, box) for (before, after), step in zip(pairs, steps, strict=True)]
+    filters = [_filter(moves, float(drift), count) for drift in DRIFTS]
+    evidence = np.array([log_sum(forward[-1]) - np.log(count) for forward in filters])
+    evidence += log_normal(DRIFTS, 0.0, DRIFT) - log_sum(log_normal(DRIFTS, 0.0, DRIFT))
+    gained = float(log_sum(evidence))
     shares = np.cumsum(np.exp(evidence - gained))
     drawn = np.minimum(np.searchsorted(shares, (rng.permutation(count) + 0.5) / count), len(DRIFTS) - 1)
     chosen = np.empty((len(single), count), int)
     for number in np.unique(drawn):
         rows = np.flatnonzero(drawn == number)
-        chosen[:, rows] = _backwards(filters[number], moves, DRIFTS[number], len(rows), rng)
+        chosen[:, rows] = _backwards(filters[number], moves, float(DRIFTS[number]), len(rows), rng)
     return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
 
 
@@ -242,7 +291,7 @@ def _filter(moves: Sequence[Moves], drift: float, count: int) -> list[np.ndarray
     """[K] of [S] log weight of each curve's draws given the curves before it."""
     forward = [np.zeros(count)]
     for move in moves:
-        forward.append(_log_sum(forward[-1][:, None] + move.under(drift)) - np.log(count))
+        forward.append(log_sum(forward[-1][:, None] + move.under(drift)) - np.log(count))
     return forward
 
 
@@ -250,7 +299,7 @@ def _backwards(
     forward: Sequence[np.ndarray], moves: Sequence[Moves], drift: float, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """[K, count] numbers of the draws that make up joint draws."""
-    last = np.exp(forward[-1] - logsumexp(forward[-1]))
+    last = np.exp(forward[-1] - log_sum(forward[-1]))
     chosen = [rng.choice(len(last), count, p=last)]
     for log_weight, move in zip(forward[-2::-1], moves[::-1], strict=True):
         weight = log_weight[:, None] + move.under(drift)[:, chosen[0]]
@@ -258,12 +307,6 @@ def _backwards(
         place = np.count_nonzero(climbed < rng.random(count) * climbed[-1], axis=0)
         chosen.insert(0, np.minimum(place, len(last) - 1))
     return np.stack(chosen)
-
-
-def _log_sum(values: np.ndarray) -> np.ndarray:
-    """Log of the sum of exponentials down the first axis; SciPy's general one costs five times as much here."""
-    most = values.max(axis=0)
-    return most + np.log(np.exp(values - most).sum(axis=0))
 
 
 def _coordinates(

@@ -11,6 +11,7 @@ import numpy as np
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
+from isocompute_jax.fit.frontier.forecast import Forecast, Prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 from isocompute_jax.options import option
@@ -68,6 +69,7 @@ def allocate(
     learning_rate: LearningRate,
     reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
+    forecast: Forecast | None = None,
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
@@ -75,8 +77,9 @@ def allocate(
     Only configurations of which the budget pays at least one step are considered, and M is rounded down. Inside the
     data the highest curve is taken (see `standings` for ties); one whose data end earlier is carried on, to at most
     twice their end, so that nobody leads by having been run a little longer, and never past the peak of a curve that
-    collapses. Beyond all data, n is that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was
-    run, else that of the configuration that leads where the data end; B_problem is that of the best curve with this n.
+    collapses. Beyond all data, the configuration with the highest expected reward in the forecast is taken. Without a
+    forecast n is that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of
+    the configuration that leads where the data end; B_problem is that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -87,6 +90,7 @@ def allocate(
       learning_rate: the rule.
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
+      forecast: what the curves are beyond their data; None to carry on the fitted ones.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
     Raises:
@@ -99,7 +103,7 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    field = Field(fits, configurations, allocation, resampled, reward_range)
+    field = Field(fits, configurations, allocation, resampled, reward_range, forecast)
     index, reasons, found = field.choose(budget, affordable)
     if len(affordable) < len(known):
         reasons += _too_dear(field.choose(budget, known)[0], affordable, configurations)
@@ -118,6 +122,11 @@ def allocate(
     beyond = budget / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
+    prospect = field.prospect(budget, affordable)
+    if prospect is None:
+        expected = float(fit.reward(at)), interval(fit, index, at, resampled)
+    else:
+        expected = prospect.reward, prospect.interval95
     return Recommendation(
         budget=budget,
         run=chosen.name,
@@ -126,14 +135,16 @@ def allocate(
         num_steps=steps,
         learning_rate=rate,
         law_group_size=law,
-        reward=float(np.clip(fit.reward(at), *reward_range)),
-        interval95=tuple(np.clip(interval(fit, index, at, resampled), *reward_range).tolist()),
+        reward=float(np.clip(expected[0], *reward_range)),
+        interval95=tuple(np.clip(expected[1], *reward_range).tolist()),
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
+        expected_regret=math.nan if prospect is None else prospect.regret,
+        forms={} if prospect is None or forecast is None else forecast.weights,
     )
 
 
@@ -146,6 +157,7 @@ class Field:
     allocation: AllocationFit
     resampled: Bootstrap | None
     reward_range: tuple[float, float]
+    forecast: Forecast | None
 
     def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
         """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
@@ -164,6 +176,9 @@ class Field:
             carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
             lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
             return index, [f"{name} {lead}{carried} at this budget.", *self._tie(found)], found
+        prospect = self.prospect(budget, allowed)
+        if prospect is not None:
+            return prospect.index, [self._forecast_reason(budget, prospect)], found._replace(tied=prospect.tied)
         if self.allocation.status != "ok":
             reason = (
                 f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
@@ -172,6 +187,28 @@ class Field:
             return index, [reason, *self._tie(found)], found
         index, reason = self._by_the_law(budget, alive)
         return index, [reason], found
+
+    def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
+        """What the forecast says of a budget beyond all data; None inside them, or where there is no forecast."""
+        if self.forecast is None:
+            return None
+        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf) and self.forecast.members[i]]
+        if not alive or budget <= max(self.fits[i].window[1] for i in alive) * (1 + SAME_COMPUTE):
+            return None
+        return self.forecast.prospect(budget, alive)
+
+    def _forecast_reason(self, budget: float, prospect: Prospect) -> str:
+        assert self.forecast is not None
+        weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
+        forms = ", ".join(f"{name} {weight:.0%}" for name, weight in weights if weight >= 0.005)
+        law = ""
+        if self.allocation.status == "ok":
+            law = f" The law of n*(C) gives n* = {float(self.allocation.optimal_group_size(budget)):.3g}."
+        return (
+            f"{self.configurations[prospect.index].name} has the highest expected reward beyond the data, averaged "
+            f"over forms of curve ({forms}): it is the best in {prospect.best_share:.0%} of the draws, and choosing it "
+            f"is expected to cost {prospect.regret:.2g} of reward.{law}"
+        )
 
     def _by_the_law(self, budget: float, alive: Sequence[int]) -> tuple[int, str]:
         """Of the n nearest to that of the law the best curve, and why."""

@@ -52,7 +52,8 @@ def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarra
     """How far `better` is ahead of `worse` on average over several budgets: (difference, its standard error).
 
     A seed's evaluations move together, so each seed is averaged over the budgets first and counts as one observation;
-    the variance of these is pooled over configurations.
+    the variance of these is pooled over configurations. Of budgets that only some seeds of a pooled curve reach none
+    counts, unless there are no others: else the seeds that begin late or end early would not.
 
     Args:
       curves: all configurations.
@@ -63,12 +64,26 @@ def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarra
     Returns:
       NaN for what the data do not give.
     """
+    covered = compute[_reached(curves[better], compute) & _reached(curves[worse], compute)]
+    compute = covered if len(covered) else compute
     levels = [_level(curve, compute) for curve in curves]
     one, other = levels[better], levels[worse]
     if one is None or other is None:
         return float("nan"), float("nan")
     error = _pooled_sd(levels) * np.sqrt(1.0 / len(one) + 1.0 / len(other))
     return float(one.mean() - other.mean()), float(error)
+
+
+def _reached(curve: Curve, compute: np.ndarray) -> np.ndarray:
+    """[P] bool: budgets that every seed of a pooled curve reaches over; all of them for a mean."""
+    found = np.ones(len(compute), bool)
+    if curve.pooled:
+        for number in range(len(curve.seeds)):
+            own = curve.of_seed(number)[0]
+            own = own[own > 0]
+            if len(own):
+                found &= (compute >= own[0] * (1 - SAME_COMPUTE)) & (compute <= own[-1] * (1 + SAME_COMPUTE))
+    return found
 
 
 def _level(curve: Curve, compute: np.ndarray) -> np.ndarray | None:

@@ -10,29 +10,19 @@ import pytest
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName
-from isocompute_jax.fit.curves.posterior import STEEPNESS, log_prior, posterior, share
+from isocompute_jax.fit.curves.posterior import STEEPNESS, log_prior, posterior
 
 NAMES: tuple[FormName, ...] = tuple(FORMS)
 X = np.linspace(0.0, math.log(100.0), 12)
 
 
 def curve(form: FormName, x: np.ndarray, low: float, high: float, theta: tuple[float, ...]) -> np.ndarray:
-    return low + (high - low) * share(FORMS[form], np.array([theta]), x)[0]
+    return low + (high - low) * FORMS[form].share(np.array([theta]), x)[0]
 
 
 THETA: dict[FormName, tuple[float, ...]] = {
     "hill": (2.0, 0.2), "logistic": (2.5, -1.0), "expsat": (-2.0,), "power": (-0.5,)
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_shares_are_those_of_the_solver(name):
-    theta = np.array([THETA[name]])
-    with np.errstate(divide="ignore"):
-        x = np.concatenate([[-np.inf], X]) if FORMS[name].at_zero else X
-    found = share(FORMS[name], theta, x)[0]
-    np.testing.assert_allclose(found[-len(X) :], np.asarray(FORMS[name].share(theta[0], X)), atol=1e-6)
-    assert np.all(np.diff(found) >= 0) and found[0] == pytest.approx(0.0, abs=0.1)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
@@ -50,7 +40,7 @@ def test_the_evidence_is_the_integral_over_all_parameters(name, correlation):
     thetas = least + (np.arange(cells) + 0.5) / cells * (most - least)
     prior = np.exp(log_prior(name, thetas[:, None]))
     prior /= prior.sum()
-    climbed = share(FORMS[name], thetas[:, None], x)
+    climbed = FORMS[name].share(thetas[:, None], x)
     low, high = (axis.ravel()[:, None, None] for axis in np.meshgrid(levels, levels, indexing="ij"))
     residual = y - (low + (high - low) * climbed)
     likelihood = np.exp(-0.5 * np.einsum("lni,ij,lnj->ln", residual, precision, residual, optimize=True) - 0.5 * volume)

@@ -53,6 +53,8 @@ def test_evaluations_of_seeds_on_different_grids_are_pooled(second):
     for number, expected in enumerate((((0, *first), (0.02, 0.1, 0.2, 0.3, 0.4)), (second, reward))):
         np.testing.assert_array_equal(np.stack(curve.of_seed(number)), expected)
     assert sorted(curve.reward) == sorted((0.02, 0.1, 0.2, 0.3, 0.4, *reward))
+    together = curve.only(curve.seed_by_seed)
+    assert together.compute.tolist() == [0, *first, *second] and together.pooled
     assert uncovered(groups[0], curve) is None
     alone = average_seeds(groups[0], "avg@4", seed=3)
     assert alone is not None and alone.compute.tolist() == list(second) and not alone.pooled
@@ -69,6 +71,13 @@ def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
     at = next(budget for budget in compare(pair) if budget.compute == 300)
     np.testing.assert_allclose(at.mean, [0.3, 0.6])
     assert at.seed_sd == pytest.approx(np.sqrt(0.02)) and at.best == 1
+    three = curves(
+        run(n=2, seed=0, compute=(100, 300, 900), reward=(0.2, 0.2, 0.2)),
+        run(n=2, seed=1, compute=(90, 280, 600), reward=(0.3, 0.3, 0.3)),
+        run(n=4, seed=0, compute=(100, 300, 900), reward=(0.4, 0.4, 0.4)),
+        run(n=4, seed=1, compute=(100, 300, 900), reward=(0.5, 0.5, 0.5)),
+    )
+    assert lead(three, 1, 0, compute=np.array([100.0, 300.0, 900.0])) == pytest.approx((0.2, np.sqrt(0.005)))
     assert lead(pair, 1, 0, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,9 +23,9 @@ def measured(truths, noise=0.004, seed=0):
     return [np.clip(truth + noise * rng.normal(size=len(truth)), 0, 1) for truth in truths]
 
 
-def ask(rewards, configurations=CONFIGURATIONS, **more):
+def ask(rewards, configurations=CONFIGURATIONS, **more: Any):
     count = len(rewards)
-    given = {"noise": [0.004] * count, "correlation": [0.0] * count} | more
+    given: dict[str, Any] = {"noise": [0.004] * count, "correlation": [0.0] * count} | more
     use = [np.ones(len(COMPUTE), bool)] * count
     return forecast([COMPUTE] * count, rewards, configurations, use=use, **given)
 
@@ -103,3 +105,16 @@ def test_unknown_noise_is_that_of_the_others():
     rewards = measured(HILLS)
     found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], correlation=[0.0, 0.0, np.nan, 0.0])
     assert found.rewards(1e6)[:, 2].mean() == pytest.approx(HILLS[2][-1], abs=0.01)
+
+
+def test_a_prospect_is_read_off_the_draws():
+    found = ask(measured(HILLS))
+    rewards, prospect = found.rewards(8e6), found.prospect(8e6, [1, 3])
+    assert prospect.index in (1, 3)
+    own, other = (rewards[:, k] for k in ((1, 3) if prospect.index == 1 else (3, 1)))
+    assert prospect.reward == pytest.approx(own.mean()) and own.mean() >= other.mean()
+    assert prospect.best_share == pytest.approx(np.mean(own >= other))
+    assert prospect.regret == pytest.approx(np.mean(np.maximum(other - own, 0.0)))
+    assert prospect.interval95[0] < prospect.reward < prospect.interval95[1]
+    assert (len(prospect.tied) == 1) == (np.mean(other < own) >= 0.975)
+    assert found.prospect(8e6, [0]).tied == (0,) and found.prospect(8e6, [0]).regret == 0.0

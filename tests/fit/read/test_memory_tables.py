@@ -100,12 +100,16 @@ def test_names_of_columns_mean_what_they_mean_in_a_file(tmp_path, write, options
     assert_same(found, expected)
 
 
-def test_missing_numbers_are_blank_and_wrong_ones_are_told_by_row():
-    columns = COLUMNS | {"avg@4": [0.1, float("nan"), 7.0, None, 0.3]}
+def test_missing_numbers_are_blank():
+    columns = COLUMNS | {"avg@4": [0.1, float("nan"), 0.7, None, 0.3]}
     for given in (columns, {name: np.array(values, object) for name, values in columns.items()}):
-        found, warnings = read(given)
-        assert [curve.compute.tolist() for curve in found] == [[8.0], [32.0]]
-        assert any(text.startswith("curves:row 3: row left out: avg@4 is 7.0") for text in warnings)
+        found, _ = read(given)
+        assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.7], [0.3]]
+
+
+def test_rewards_of_another_range_are_refused():
+    with pytest.raises(InputError, match="--reward_range=0,1: curves: 1 of 3 values of avg@4 lie outside"):
+        read(COLUMNS | {"avg@4": [0.1, None, 7.0, None, 0.3]})
 
 
 def test_a_column_of_several_types_is_read_cell_by_cell():
