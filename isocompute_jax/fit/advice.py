@@ -25,38 +25,45 @@ OTHER_RULE: dict[Records, Records] = {"off": "strict", "strict": "off", "buckete
 
 
 def recommend(
-    budget: float,
+    budgets: Sequence[float],
     stages: Stages,
     main: MetricAnalysis,
     allocation: AllocationFit,
     resampled: Bootstrap | None,
     by_records: Mapping[str, MetricAnalysis],
-) -> Recommendation:
-    """How to spend one budget; where the other choice of evaluations would answer otherwise, the reasons say so.
+) -> dict[float, Recommendation]:
+    """How to spend each budget; where the other choice of evaluations would answer otherwise, the reasons say so.
 
     Args:
-      budget: compute.
+      budgets: compute of each.
       stages: of the analysis.
       main: the analysis of the metric.
       allocation: n*(C).
       resampled: replicates of the frontier; None without.
       by_records: rule -> the analysis under that choice of evaluations.
     """
-    if not main.frontier.segments:
+    if budgets and not main.frontier.segments:
         raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
-    advice = _allocate(budget, stages, main, allocation, resampled)
     rule = OTHER_RULE[stages.options.records]
     other = by_records[rule]
-    if not other.frontier.segments:
-        return advice
-    rival = _allocate(budget, stages, other, stages.allocation(other, None), None)
-    if rival.run == advice.run:
-        return advice
+    law = stages.allocation(other, None) if other.frontier.segments else None
+    found = {}
+    for budget in budgets:
+        advice = _allocate(budget, stages, main, allocation, resampled)
+        rival = advice if law is None else _allocate(budget, stages, other, law, None)
+        found[budget] = advice if rival.run == advice.run else _doubted(advice, rival, rule)
+    return found
+
+
+def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Recommendation:
+    """The advice with the doubt that another choice of evaluations gives another one."""
     reason = (
         f"With {RULES[rule]} (--records={rule}) {rival.run} would lead: the answer depends on which evaluations are "
         "fitted."
     )
-    return dataclasses.replace(advice, status="warning", reasons=(*advice.reasons, reason))
+    return dataclasses.replace(
+        advice, status="warning", reasons=(*advice.reasons, reason), doubts=(*advice.doubts, reason)
+    )
 
 
 def _allocate(

@@ -13,6 +13,7 @@ from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.frontier.budget_grid import budget_grid
 from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
@@ -36,7 +37,8 @@ class Analysis:
       grid: [K] fits by ScaleRL's grid procedure; empty without.
       allocation: n*(C) of the main metric.
       slices: frontiers at fixed B_problem and at fixed B, where the sweep has several.
-      recommendations: one for each budget.
+      recommendations: one for each budget that was asked for.
+      by_budget: one for each budget of a grid, those that were asked for and the data's end among them.
       targets: metric -> analysis, for avg@k, best@k and worst@k as far as the runs have them.
       by_seed: seed -> analysis of the main metric on that seed alone (empty with one seed).
       by_records: rule -> analysis of the main metric under that choice of points.
@@ -56,6 +58,7 @@ class Analysis:
     allocation: AllocationFit
     slices: tuple[FrontierSlice, ...]
     recommendations: tuple[Recommendation, ...]
+    by_budget: tuple[Recommendation, ...]
     targets: Mapping[str, MetricAnalysis]
     by_seed: Mapping[int, MetricAnalysis]
     by_records: Mapping[str, MetricAnalysis]
@@ -77,6 +80,8 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
     by_records = stages.by_records(main)
+    budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
+    by_budget = recommend(budgets, stages, main, allocation, resampled, by_records)
     compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
     given = {"use": main.trusted.used, "options": options.fit}
     return Analysis(
@@ -92,7 +97,8 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
-        recommendations=tuple(recommend(b, stages, main, allocation, resampled, by_records) for b in options.budgets),
+        recommendations=tuple(by_budget[budget] for budget in options.budgets),
+        by_budget=tuple(by_budget.values()),
         targets=targets,
         by_seed=stages.by_seed(),
         by_records=by_records,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.analysis import Analysis
+from isocompute_jax.fit.answering import answer, chart, ranges
 from isocompute_jax.fit.curve_results import (
     CurveResult,
     FormCriteria,
@@ -20,6 +21,7 @@ from isocompute_jax.fit.curve_results import (
     Points,
     SteepnessResult,
     SteepnessRow,
+    choose_form,
 )
 from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout
@@ -60,13 +62,16 @@ TIE_RULE = (
 def conclude(analysis: Analysis) -> SweepResult:
     """What an analysis found, for readers."""
     main, resampled, options = analysis.main, analysis.resampled, analysis.options
+    forms = _forms(analysis)
+    answers = tuple(answer(analysis, found, choose_form(forms)) for found in analysis.by_budget)
+    budgets, names = [row.budget for row in answers], [curve.configuration.name for curve in main.curves]
     return SweepResult(
         options=options,
         runs=analysis.runs,
         warnings=analysis.warnings,
         base_model=_base_model(analysis),
         curves=_curves(analysis),
-        forms=_forms(analysis),
+        forms=forms,
         comparison=_comparison(analysis),
         frontier=_frontier(analysis),
         bootstrap=None if resampled is None else BootstrapFacts(resampled.method, len(resampled.leader)),
@@ -77,6 +82,9 @@ def conclude(analysis: Analysis) -> SweepResult:
         record_choices={rule: _choice(found) for rule, found in analysis.by_records.items()},
         targets={name: _target(found) for name, found in analysis.targets.items()},
         training=_training(analysis),
+        answers=answers,
+        ranges=tuple(ranges(answers, main.frontier.switches, names)),
+        charts={found.metric: chart(found, budgets) for found in {main.metric: main, **analysis.targets}.values()},
     )
 
 

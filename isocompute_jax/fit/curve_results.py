@@ -207,6 +207,20 @@ class FormChoice:
         return "clear" if self.ahead > CLEAR_AICC else "some" if self.ahead > SOME_AICC else "hardly"
 
 
+def choose_form(forms: Mapping[FormName, FormScore]) -> FormChoice | None:
+    """Which form fits and which predicts best; None unless two can be scored."""
+    scored: dict[FormName, FormScore] = {name: row for name, row in forms.items() if math.isfinite(row.aicc)}
+    if len(scored) < 2:
+        return None
+    best, second = sorted(scored, key=lambda name: scored[name].aicc)[:2]
+    errors: dict[FormName, float] = {
+        name: row.holdout_mean_abs_error for name, row in scored.items() if row.holdout_mean_abs_error is not None
+    }
+    sure = min(errors, key=lambda name: errors[name]) if errors else None
+    ahead = scored[second].aicc - scored[best].aicc
+    return FormChoice(best, second, ahead, sure, errors[sure] if sure else math.nan)
+
+
 @dataclasses.dataclass(frozen=True)
 class HoldoutTotals:
     """Predictions of all curves together: evaluations held out, how many lie in their interval, and the misses."""

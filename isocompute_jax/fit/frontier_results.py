@@ -76,7 +76,7 @@ class SwitchResult:
       lead_after: of the new one, over those after it.
       beyond_noise: whether both leads exceed two standard errors; None where there is no noise estimate.
       by_seed: seed -> where that seed alone has it; None where it has not.
-      established: beyond noise, and in every seed; None where there are no two seeds to tell.
+      established: in nearly all replicates (`SURE`), and in every seed alone; None where either cannot be told.
       epoch_interval95: the interval in epochs; None where epochs are not proportional to compute.
       epochs_by_seed: the epochs of each seed that has it, likewise.
     """

@@ -51,7 +51,7 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, summary.json, headline.txt (what the command prints),
+    Files: fits.csv, frontier.csv, switches.csv, allocation.csv, ties.csv, summary.json, headline.txt (what is printed),
     figures/*.svg, and report.html, each written under a temporary name and renamed.
 
     Args:

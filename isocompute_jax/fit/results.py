@@ -237,6 +237,7 @@ class Recommendation:
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
+      doubts: those of the reasons that say what to mistrust.
       tied: names of the other configurations that cannot be told from this one at 95%, at the budget or, beyond the
         data, where they end (by the forecast: at the budget).
       expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN inside the data, or
@@ -257,6 +258,7 @@ class Recommendation:
     status: Status
     reasons: tuple[str, ...]
     place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
+    doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Chart
 from isocompute_jax.fit.curve_results import (
     CurveResult,
     FormChoice,
@@ -23,9 +24,11 @@ from isocompute_jax.fit.curve_results import (
     HoldoutTotals,
     Spread,
     SteepnessResult,
+    choose_form,
     spread,
 )
 from isocompute_jax.fit.curves.forms import FormName
+from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier_results import (
     AllocationLaw,
     BestN,
@@ -111,6 +114,9 @@ class SweepResult:
       record_choices: rule -> the frontier under that choice of evaluations.
       targets: metric -> its leaders.
       training: what went on in training.
+      answers: what to do at each budget of a grid, in order.
+      ranges: the same, neighbouring budgets with one answer together.
+      charts: metric -> its picture.
     """
 
     options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)
@@ -129,6 +135,9 @@ class SweepResult:
     record_choices: Mapping[str, RecordChoice]
     targets: Mapping[str, TargetResult]
     training: tuple[TrainingResult, ...]
+    answers: tuple[BudgetAnswer, ...]
+    ranges: tuple[BudgetRange, ...]
+    charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
 
     def __str__(self) -> str:
         """What the command prints."""
@@ -174,6 +183,12 @@ class SweepResult:
     def metric(self) -> str:
         """The column that is optimised."""
         return self.frontier.metric
+
+    @property
+    def asked(self) -> list[BudgetAnswer]:
+        """The answers for the budgets that were asked for; where none was, for the largest compute of the data."""
+        budgets = [row.budget for row in self.allocation.recommendations] or [data_end([c.fit for c in self.curves])]
+        return [answer for answer in self.answers if answer.budget in budgets]
 
     @property
     def several(self) -> bool:
@@ -269,16 +284,7 @@ class SweepResult:
     @property
     def form_choice(self) -> FormChoice | None:
         """Which form fits and which predicts best; None unless two can be scored."""
-        scored = self.scored_forms
-        if len(scored) < 2:
-            return None
-        best, second = sorted(scored, key=lambda name: scored[name].aicc)[:2]
-        errors: dict[FormName, float] = {
-            name: row.holdout_mean_abs_error for name, row in scored.items() if row.holdout_mean_abs_error is not None
-        }
-        sure = min(errors, key=lambda name: errors[name]) if errors else None
-        ahead = scored[second].aicc - scored[best].aicc
-        return FormChoice(best, second, ahead, sure, errors[sure] if sure else math.nan)
+        return choose_form(self.forms)
 
     @property
     def holdout_totals(self) -> HoldoutTotals | None:

@@ -97,7 +97,7 @@ def alone(result: SweepResult, run: str) -> SweepResult:
         training=(),
         frontier=dataclasses.replace(result.frontier, switches=(), segments=(), budgets=()),
     )
-    return put(found, "allocation", recommendations=())
+    return put(put(found, "allocation", recommendations=()), "", answers=(), ranges=(), charts={})
 
 
 def unidentified(result: SweepResult, value: float = 0.98765) -> SweepResult:

@@ -12,7 +12,7 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.report.findings.answers import answers
+from isocompute_jax.fit.report.findings.answers import answer_text
 from isocompute_jax.fit.report.terminal import headline_table
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
@@ -132,8 +132,9 @@ def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
     )
     assert found.main.frontier.switches and found.resampled is not None
     result = conclude(found)
-    for advice, answer in zip(found.recommendations, answers(result), strict=True):
-        assert np.isnan(advice.interval95).all() and "no interval could be given" in answer.expectation
+    for advice, answer in zip(found.recommendations, result.asked, strict=True):
+        text = answer_text(result, answer)
+        assert np.isnan(advice.interval95).all() and "no interval could be given" in text.expectation
         assert any("4 points for 4 parameters" in reason for reason in advice.reasons)
         assert not any("bootstrap replicates" in reason for reason in advice.reasons)
     assert all(switch.interval95 is None and switch.share is None for switch in result.frontier.switches)
@@ -166,4 +167,5 @@ def test_no_step_that_the_budget_does_not_pay(tmp_path):
     assert none.num_steps == 0 and "costs 1,048,576 rollouts" in none.reasons[0]
     assert some.group_size == 32 and some.num_steps == 1
     result = conclude(found)
-    assert answers(result)[0].choice == ("no configuration fits",) and "no configuration fits" in headline_table(result)
+    assert answer_text(result, result.asked[0]).pick == "no configuration fits"
+    assert "no configuration fits" in headline_table(result)

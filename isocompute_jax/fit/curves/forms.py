@@ -67,10 +67,16 @@ class Form:
 
     def values(self, low: float, high: float, theta: np.ndarray, reference: float) -> dict[str, float]:
         """The parameters in their own units from the coordinates of the search."""
-        shape = {name: float(np.exp(t) * reference**p) for (name, p), t in zip(self.shape, theta, strict=True)}
+        found = self.parameters(np.array([low, high, *theta]), reference)
+        return {name: float(value) for name, value in found.items()}
+
+    def parameters(self, at: np.ndarray, reference: float) -> dict[str, np.ndarray]:
+        """Parameters, each [...], of many curves from their coordinates `at` [..., Q + 2] (low, high, *theta)."""
+        low, high, *theta = np.moveaxis(at, -1, 0)
+        shape = {name: np.exp(t) * reference**p for (name, p), t in zip(self.shape, theta, strict=True)}
         if self.at_zero:
-            return {"floor": float(low), "asymptote": float(high), **shape}
-        return {"scale": float((high - low) * reference ** shape["exponent"]), "asymptote": float(high), **shape}
+            return {"floor": low, "asymptote": high, **shape}
+        return {"scale": (high - low) * reference ** shape["exponent"], "asymptote": high, **shape}
 
     def midpoint(self, params: Mapping[str, float]) -> float:
         """Compute at half the gain; NaN where the gain has no beginning."""

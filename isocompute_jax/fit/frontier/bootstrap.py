@@ -161,7 +161,7 @@ def _rewards(fit: CurveFit, at: np.ndarray, grid: np.ndarray) -> np.ndarray:
 def replicate_rewards(fit: CurveFit, at: np.ndarray, compute: np.ndarray) -> np.ndarray:
     """[R, E] reward at `compute` [E] of the replicate curves `at` [R, Q + 2] of one configuration."""
     form, reference = FORMS[fit.form], fit.search.reference if fit.search else math.nan
-    return np.array([form.curve(compute, **form.values(row[0], row[1], row[2:], reference)) for row in at])
+    return form.curve(compute, **form.parameters(at[:, None], reference))
 
 
 def leaders_among(found: Bootstrap, fits: Sequence[CurveFit], compute: float, members: Sequence[int]) -> np.ndarray:
@@ -176,8 +176,8 @@ def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str
     if fit.search is None:
         return {}
     form = FORMS[fit.form]
-    values = [form.values(row[0], row[1], row[2:], fit.search.reference) for row in found.at[:, index]]
-    ends = {name: np.percentile([value[name] for value in values], PERCENTILES) for name in form.params}
+    values = form.parameters(found.at[:, index], fit.search.reference)
+    ends = {name: np.percentile(values[name], PERCENTILES) for name in form.params}
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
 

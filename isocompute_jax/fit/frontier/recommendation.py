@@ -141,6 +141,7 @@ def allocate(
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
+        doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
         expected_regret=math.nan if prospect is None else prospect.regret,
         forms={} if prospect is None or forecast is None else forecast.weights,

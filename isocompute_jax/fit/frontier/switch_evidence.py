@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, switch_interval
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, SwitchInterval, switch_interval
 from isocompute_jax.fit.frontier.ties import lead
-from isocompute_jax.fit.frontier_results import Lead, SeedAgreement, SeedBudget, SwitchResult, SwitchRow
+from isocompute_jax.fit.frontier_results import SURE, Lead, SeedAgreement, SeedBudget, SwitchResult, SwitchRow
 from isocompute_jax.fit.results import Configuration, Switch
 from isocompute_jax.fit.stages import MetricAnalysis
 
@@ -72,7 +72,6 @@ def _evidence(
         seed: next((s.compute for s in rows if (s.from_run, s.to_run) == (row.from_run, row.to_run)), None)
         for seed, rows in alone.items()
     }
-    established = beyond and None not in by_seed.values() if noise and by_seed else None
     ends = interval.interval95 if interval else None
     per_unit = row.epochs / row.compute if main.rollouts is None else math.nan  # epochs are proportional to rollouts
     in_epochs = ends is not None and math.isfinite(per_unit * ends[0])
@@ -84,10 +83,17 @@ def _evidence(
         lead_after=after,
         beyond_noise=beyond if noise else None,
         by_seed=by_seed,
-        established=established,
+        established=_established(interval, by_seed),
         epoch_interval95=(ends[0] * per_unit, ends[1] * per_unit) if ends and in_epochs else None,
         epochs_by_seed=tuple(c * per_unit for c in by_seed.values() if c is not None and math.isfinite(per_unit)),
     )
+
+
+def _established(interval: SwitchInterval | None, by_seed: Mapping[str, float | None]) -> bool | None:
+    """Whether nearly all replicates and every seed alone have a switch; None where either cannot be told."""
+    if (by_seed and None in by_seed.values()) or (interval is not None and interval.share < SURE):
+        return False
+    return True if by_seed and interval is not None else None
 
 
 def _leads(main: MetricAnalysis, switch: Switch) -> tuple[Lead, Lead]:

@@ -1,4 +1,4 @@
-"""The tables beside summary.json: fits.csv, frontier.csv, switches.csv and allocation.csv."""
+"""The tables beside summary.json: fits.csv, frontier.csv, switches.csv, allocation.csv and ties.csv."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ ALLOCATION_COLUMNS = (
     "budget", "run", "group_size", "problems_per_batch", "num_steps", "learning_rate", "law_group_size", "reward",
     "interval95_low", "interval95_high", "beyond", "status", "reasons",
 )  # fmt: skip
+TIE_COLUMNS = (
+    "compute", "best_run", "best_group_size", "reward", "tied_runs", "seed_sd", "compared", "best_in_each_seed",
+)  # fmt: skip
 
 
 class Rows(NamedTuple):
@@ -45,11 +48,19 @@ def tables(result: SweepResult) -> dict[str, str]:
 def table_rows(result: SweepResult) -> dict[str, Rows]:
     """Name -> table: `fits` has one row per parameter, `allocation` one per recommended budget."""
     frontier, advice = result.frontier, result.allocation.recommendations
+    by_seed = {row.compute: "; ".join(row.best_run.values()) for row in result.per_seed.budgets}
     return {
         "fits": Rows(_fits(result), FIT_COLUMNS),
         "frontier": Rows([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
         "switches": Rows([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
         "allocation": Rows([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
+        "ties": Rows(
+            [
+                _row(row) | {"tied_runs": "; ".join(row.rivals), "best_in_each_seed": by_seed.get(row.compute)}
+                for row in result.ties.budgets
+            ],
+            TIE_COLUMNS,
+        ),
     }
 
 

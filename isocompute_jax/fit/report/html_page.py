@@ -13,15 +13,23 @@ import jinja2
 from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.law_sections import law_title
-from isocompute_jax.fit.report.findings import headline
-from isocompute_jax.fit.report.findings.answers import Answer, answers
+from isocompute_jax.fit.report.findings.answers import CONFIDENCE_RULE, answer_text, other_form, range_cells
+from isocompute_jax.fit.report.findings.frontier_findings import cannot_compare
+from isocompute_jax.fit.report.interactive import interactive_data
 from isocompute_jax.fit.report.provenance import versions
 from isocompute_jax.fit.report.sections import Figures, Html, Section, analysis_sections, cell
+from isocompute_jax.fit.report.wording import unit
 from isocompute_jax.fit.sweep_results import SweepResult
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
-LEADS = {
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+
+LEAD = (
+    "Given a base model, training problems and a budget of C sampled answers (rollouts): how many answers, n, should "
+    "each problem get?"
+)
+BACKGROUNDS = {
     "frontier": "Reinforcement learning of a language model spends its compute on sampled answers. Given a base model, "
     "a set of training problems and a budget of C sampled answers: is it better to sample many answers to each problem "
     "and take few steps, or few answers and take many steps? And how does the best choice move as the budget grows?",
@@ -71,94 +79,86 @@ GLOSSARIES: dict[str, tuple[tuple[str, str], ...]] = {
 def render_report(
     result: SweepResult, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
 ) -> str:
-    """The HTML text of an analysis of learning curves.
+    """The HTML text of an analysis of learning curves: the answer and its picture first, then checks and method folded.
 
     Args:
       result: of the analysis.
       figures: name -> picture, as `draw_figures` returns them.
-      before: sections that come before the analysis (how the runs were made).
-      after: sections that come after it (what it does not show).
+      before: sections about how the runs were made.
+      after: sections about what the analysis does not show.
     """
-    sections = [*before, *analysis_sections(result, figures), *after]
     options, records = result.options, result.options.records
     bins = f" (bin width {options.bin_width})" if options.bin_width else ""
-    return _render(
-        Page(
-            analysis="frontier",
+    curves, *checks = analysis_sections(result, figures)
+    asked = [answer_text(result, found) for found in result.asked]
+    return (
+        _environment()
+        .get_template("sweep.html.j2")
+        .render(
             title=options.title,
-            headline=headline(result),
-            answers=answers(result),
+            lead=LEAD,
+            cannot_say=cannot_compare(result),
+            answers=asked,
+            form_note=other_form(result),
+            picture_path=curves.figure,
+            picture_alt=curves.alt,
+            asked_rows=[(t.question, t.pick, t.plan, t.expectation, f"{t.label}. {t.certainty}") for t in asked],
+            range_columns=(f"budget ({unit(result)})", "answer", result.metric, "confidence"),
+            range_rows=[range_cells(result, row) for row in result.ranges],
+            confidence_rule=CONFIDENCE_RULE,
+            checks=[_without_picture(curves), *checks, *after],
             warnings=result.warnings,
-            num_runs=len(result.runs),
-            settings=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {records}{bins}; "
-            f"seed {options.seed}",
-        ),
-        sections,
+            background=BACKGROUNDS["frontier"],
+            glossary=GLOSSARIES["frontier"],
+            method=before,
+            data=Html(interactive_data(result)),
+            settings=_settings(
+                len(result.runs),
+                f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {records}{bins}; "
+                f"seed {options.seed}",
+            ),
+        )
     )
+
+
+def _without_picture(section: Section) -> Section:
+    """The section of the picture that stands at the top: how to read it is told in its text."""
+    return dataclasses.replace(section, figure=None, paragraphs=(*section.paragraphs, section.how_to_read))
 
 
 def render_law_report(analysis: LawAnalysis, sections: Sequence[Section]) -> str:
     """The HTML text of a law's analysis, from its result and its sections (see `law_sections`)."""
-    return _render(
-        Page(
-            analysis=analysis.options.analysis,
+    return (
+        _environment()
+        .get_template("law.html.j2")
+        .render(
             title=law_title(analysis.options),
+            lead=BACKGROUNDS[analysis.options.analysis],
             headline=law_headline(analysis),
-            answers=(),
+            glossary=GLOSSARIES[analysis.options.analysis],
+            sections=sections,
             warnings=analysis.warnings,
-            num_runs=len(analysis.runs),
-            settings=f"metric {analysis.options.metric}",
-        ),
-        sections,
+            settings=_settings(len(analysis.runs), f"metric {analysis.options.metric}"),
+        )
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """What a report has beside its sections.
-
-    Attributes:
-      analysis: which analysis.
-      title: its heading.
-      headline: the answer in a few sentences.
-      answers: one for each budget that was asked for.
-      warnings: remarks on the input.
-      num_runs: runs that were read.
-      settings: by which choices, for the footer.
-    """
-
-    analysis: str
-    title: str
-    headline: Sequence[str]
-    answers: Sequence[Answer]
-    warnings: Sequence[str]
-    num_runs: int
-    settings: str
+def _settings(num_runs: int, choices: str) -> str:
+    """What was read, by which choices, with which versions."""
+    libraries = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"{num_runs} run{'s' if num_runs != 1 else ''}; {choices}. {libraries}."
 
 
-def _render(page: Page, sections: Sequence[Section]) -> str:
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["picture"] = picture
-    environment.filters["cell"] = cell
-    environment.filters["unbroken"] = unbroken
-    plural = "s" if page.num_runs != 1 else ""
-    libraries = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return environment.get_template("report.html.j2").render(
-        title=page.title,
-        lead=LEADS[page.analysis],
-        headline=page.headline,
-        answers=page.answers,
-        glossary=GLOSSARIES[page.analysis],
-        sections=sections,
-        warnings=page.warnings,
-        settings=f"{page.num_runs} run{plural}; {page.settings}. {libraries}.",
-    )
+    environment.filters.update(picture=picture, cell=cell, unbroken=unbroken)
+    return environment
 
 
 def picture(path: pathlib.Path, alt: str) -> Html:

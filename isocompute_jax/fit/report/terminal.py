@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.frontier_results import AllocationLaw
 from isocompute_jax.fit.report.findings import headline
-from isocompute_jax.fit.report.findings.answers import Answer, answers
+from isocompute_jax.fit.report.findings.answers import AnswerText, answer_text
 from isocompute_jax.fit.report.sections.curve_sections import symbol
 from isocompute_jax.fit.report.wording import (
     TERMINAL_WIDTH,
@@ -41,7 +41,7 @@ def headline_table(result: SweepResult) -> str:
         *_fits(result, shape, ("r2", "AICc", "status")),
         *_switches(result),
         *_law(result.allocation.law),
-        *(line for answer in answers(result) for line in _answer(answer)),
+        *(line for found in result.asked for line in _answer(answer_text(result, found))),
         "",
         *(line for sentence in headline(result) for line in wrapped(sentence)),
     ]
@@ -102,9 +102,16 @@ def _law(found: AllocationLaw) -> list[str]:
     return ["", "log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b", *aligned(rows)]
 
 
-def _answer(answer: Answer) -> list[str]:
-    text = f"{answer.question}: {', '.join(answer.choice)}. {answer.expectation} {' '.join(answer.reasons)}"
-    return ["", *wrapped(text, indent="  ")]
+def _answer(text: AnswerText) -> list[str]:
+    parts = [
+        f"{text.question}: {', '.join(filter(None, (text.pick, text.plan)))}.",
+        text.expectation,
+        f"{text.label}. {text.certainty}",
+        *text.against,
+        *filter(None, [text.fixed]),
+        *text.reasons,
+    ]
+    return ["", *wrapped(" ".join(parts), indent="  ")]
 
 
 def _named(

@@ -30,9 +30,9 @@ COURSES = {"rises": "rises", "level": "stays at one level", "mixed": "does not r
 def leaders(result: SweepResult) -> list[str]:
     """Who leads at the smallest and at the largest evaluated budget, or why that says nothing about n."""
     metric, rows = result.metric, result.frontier.budgets
+    sentences = cannot_compare(result)
     if not result.several:
-        return [f"Only one configuration was run ({result.curves[0].run}), so this data cannot say which n is best."]
-    sentences = _one_size(result)
+        return sentences
     if not rows:
         return [*sentences, "No configuration has a curve at the evaluated budgets."]
     first, last = rows[0].point, rows[-1].point
@@ -50,8 +50,10 @@ def leaders(result: SweepResult) -> list[str]:
     ]
 
 
-def _one_size(result: SweepResult) -> list[str]:
+def cannot_compare(result: SweepResult) -> list[str]:
     """Why the data cannot compare group sizes, where they cannot."""
+    if not result.several:
+        return [f"Only one configuration was run ({result.curves[0].run}), so this data cannot say which n is best."]
     if not result.known_sizes:
         return ["The group size of some runs is unknown: the data say which configuration is best, not which n."]
     if not result.several_sizes:
@@ -86,7 +88,7 @@ def _many(result: SweepResult) -> str:
         f"{spent(result, found[-1].row.compute)}"
     )
     if result.frontier.num_established is not None:
-        text += f"; {result.frontier.num_established} of these switches are established, in every seed and beyond noise"
+        text += f"; {result.frontier.num_established} of these switches are established"
     if result.frontier.shares is not None:
         low, high = result.frontier.shares
         ends = f"{low:.0%} to {high:.0%}" if high - low >= 0.01 else f"{low:.0%}"
@@ -113,7 +115,7 @@ def _switch(result: SweepResult, switch: SwitchResult) -> str:
             if switch.beyond_noise
             else "; on at least one side of it the lead is within two standard errors"
         )
-    return text + (": not established." if switch.established is False else ".")
+    return text + (". It is not established." if switch.established is False else ".")
 
 
 def doubt(result: SweepResult) -> list[str]:

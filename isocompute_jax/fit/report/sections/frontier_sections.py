@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from isocompute_jax.fit.frontier_results import ChoiceRow, SwitchResult, choice_rows
+from isocompute_jax.fit.answer_results import tie_ranges
+from isocompute_jax.fit.frontier_results import SwitchResult, choice_rows
 from isocompute_jax.fit.report.findings import frontier_findings
+from isocompute_jax.fit.report.findings.answers import ESTABLISHED_RULE
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section, cell
 from isocompute_jax.fit.report.wording import amount, between, unit
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -47,39 +49,31 @@ def choices(result: SweepResult) -> Section:
         findings=tuple(frontier_findings.choices(result)),
         table=ReportTable(
             (f"compute ({unit(result)})", *(rules[rule] for rule in found)),
-            tuple((_range(row), *row.runs) for row in choice_rows(found)),
+            tuple((_ends(row.first, row.last), *row.runs) for row in choice_rows(found)),
         ),
     )
 
 
-def _range(row: ChoiceRow) -> str:
-    """`2,048 to 2,944`, or the one budget."""
-    return " to ".join(dict.fromkeys((cell(row.first), cell(row.last))))
+def _ends(first: float, last: float) -> str:
+    """`2,048 to 2,944`, or the one number."""
+    return " to ".join(dict.fromkeys((cell(first), cell(last))))
 
 
 def ties(result: SweepResult) -> Section:
     """Leads and ties by the evaluations alone."""
-    by_seed = {row.compute: row.best_run for row in result.per_seed.budgets}
     return Section(
         title="Is the lead real? Ties and seeds",
         paragraphs=(
             "Here nothing is fitted. At each budget the mean evaluations of the configurations are compared. One ties "
             "with the best when it lies within one standard error of their difference; the noise of a seed is pooled "
-            "over all configurations at that budget.",
+            "over all configurations at that budget. Neighbouring budgets that agree share a row; ties.csv has each.",
         ),
         findings=tuple(frontier_findings.ties(result)),
         table=ReportTable(
-            (f"compute ({unit(result)})", "best", "reward", "tied with it", "s.d. of a seed", "best in each seed"),
+            (f"compute ({unit(result)})", "best", "reward", "tied with it"),
             tuple(
-                (
-                    row.compute,
-                    row.best_run,
-                    row.reward,
-                    ", ".join(row.rivals) or None,
-                    row.seed_sd,
-                    "; ".join(by_seed.get(row.compute, {}).values()) or None,
-                )
-                for row in result.ties.budgets
+                (_ends(row.first, row.last), row.best_run, _ends(*row.rewards), ", ".join(row.rivals) or None)
+                for row in tie_ranges(result.ties.budgets)
             ),
         ),
     )
@@ -174,6 +168,7 @@ def switches(result: SweepResult, figures: Figures) -> Section:
             "Compute at a switch, divided by n D of the configuration that is left, is the number of times that it "
             "has gone through the training problems: a way to carry a switch point over to a problem set of another "
             "size.",
+            ESTABLISHED_RULE,
         ),
         figure=figures.get("epochs"),
         alt="Number of epochs at each switch of the frontier",
@@ -185,13 +180,13 @@ def switches(result: SweepResult, figures: Figures) -> Section:
         table=ReportTable(
             (
                 "lead passes", f"at compute ({unit(result)})", "95% interval", "replicates", "epochs", "seeds alone",
-                "lead",
+                "lead", "established",
             ),
             tuple(
                 (
                     f"{s.row.from_run} → {s.row.to_run}", s.row.compute, between(s.interval95, amount) or None,
                     None if s.share is None else f"{s.share:.0%}", s.row.epochs, _seeds(s),
-                    _lead(s.beyond_noise),
+                    _lead(s.beyond_noise), s.established,
                 )
                 for s in found
             ),

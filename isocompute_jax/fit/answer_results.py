@@ -1,0 +1,143 @@
+"""The part of a sweep's results that answers: what to do at a budget, how sure that is, and what speaks against it.
+
+Every number and verdict of the report's first screen stands here; `answering` makes these records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from isocompute_jax.fit.frontier_results import BestN, OfConfiguration, SegmentResult
+from isocompute_jax.fit.plain_data import INLINE
+from isocompute_jax.fit.results import Configuration, Recommendation
+
+LIKELY = 0.8
+"""A leader is likely where at least this share of the replicates has it (and sure from `frontier_results.SURE` on)."""
+
+Confidence = Literal["sure", "likely", "open", "tied", "unknown"]
+"""Of a leader: by the share of bootstrap replicates that have it; `tied` and `unknown` (no replicates) come first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Objection:
+    """Something in the data that speaks against an answer, or that the data cannot say.
+
+    Attributes:
+      kind: `form`: another form of curve fits clearly better; `evaluations`: the evaluations alone have another leader,
+        beyond noise; `seeds`: single seeds have another leader; `largest` or `smallest`: no larger, or smaller, n was
+        run; `one_seed`: nothing tells the noise. That another choice of evaluations has another leader is among the
+        recommendation's own doubts.
+      run: who leads instead; empty where nobody else does.
+      by: the form.
+      size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree; 0 without.
+      of: how many seeds there are; 0 without.
+    """
+
+    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed"]
+    run: str = ""
+    by: str = ""
+    size: float = 0.0
+    of: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetAnswer:
+    """What to do with a budget.
+
+    Attributes:
+      recommendation: for it.
+      share: of the replicates that lead with the recommended configuration there, or where the data end or begin; None
+        without a bootstrap.
+      rival: who leads in most of the other replicates, and in which share of all; None without.
+      tied_group_sizes: n of those that no difference was seen from and the recommended one, in order; empty without.
+      confidence: in the configuration.
+      objections: what speaks against it.
+    """
+
+    recommendation: Recommendation = dataclasses.field(metadata=INLINE)
+    share: float | None
+    rival: tuple[str, float] | None
+    tied_group_sizes: tuple[int, ...]
+    confidence: Confidence
+    objections: tuple[Objection, ...]
+
+    @property
+    def budget(self) -> float:
+        """The budget."""
+        return self.recommendation.budget
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetRange:
+    """Neighbouring budgets with the same answer.
+
+    Attributes:
+      start: where it begins: the first budget, or the switch to this configuration.
+      end: where it ends, likewise.
+      run: the recommended configuration.
+      group_size: its n; 0 when unknown.
+      rewards: expected at the first and at the last of the budgets.
+      share: median over the budgets of the share of replicates that it leads in; None without a bootstrap.
+      confidence: what that comes to; `tied` where a tie is seen at most of the budgets.
+      tied_group_sizes: every n of those ties.
+      beyond: whether the range lies beyond the data.
+    """
+
+    start: float
+    end: float
+    run: str
+    group_size: int
+    rewards: tuple[float, float]
+    share: float | None
+    confidence: Confidence
+    tied_group_sizes: tuple[int, ...]
+    beyond: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnCurve(OfConfiguration):
+    """A curve for a picture: evaluations, which were used, the fitted line (empty: failed), the peak of a collapse."""
+
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
+    compute: np.ndarray
+    reward: np.ndarray
+    used: np.ndarray
+    line_compute: np.ndarray
+    line_reward: np.ndarray
+    peak: tuple[float, float] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chart:
+    """One metric's picture: its curves, who leads from where to where, and at each budget the leader and its reward."""
+
+    metric: str
+    curves: tuple[DrawnCurve, ...]
+    segments: tuple[SegmentResult, ...]
+    leaders: Mapping[float, tuple[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TieRange:
+    """Neighbouring budgets with the same best configuration by the evaluations, and the same ties."""
+
+    first: float
+    last: float
+    best_run: str
+    rivals: tuple[str, ...]
+    rewards: tuple[float, float]
+
+
+def tie_ranges(budgets: Sequence[BestN]) -> list[TieRange]:
+    """The best by the evaluations, neighbouring budgets that agree in one row."""
+    alike = itertools.groupby(budgets, key=lambda row: (row.best_run, tuple(row.rivals)))
+    found = []
+    for (best, rivals), group in alike:
+        rows = list(group)
+        found.append(TieRange(rows[0].compute, rows[-1].compute, best, rivals, (rows[0].reward, rows[-1].reward)))
+    return found

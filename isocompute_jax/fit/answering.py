@@ -1,0 +1,234 @@
+"""From recommendations to answers: how sure each is, what speaks against it, and over which budgets it holds."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from isocompute_jax.fit.analysis import Analysis
+from isocompute_jax.fit.answer_results import (
+    LIKELY,
+    BudgetAnswer,
+    BudgetRange,
+    Chart,
+    Confidence,
+    DrawnCurve,
+    Objection,
+)
+from isocompute_jax.fit.curve_results import FormChoice
+from isocompute_jax.fit.frontier.bootstrap import leaders_at
+from isocompute_jax.fit.frontier.envelope import contestants
+from isocompute_jax.fit.frontier.recommendation import REACH
+from isocompute_jax.fit.frontier.ties import Budget
+from isocompute_jax.fit.frontier_results import SURE, SegmentResult
+from isocompute_jax.fit.results import CurveFit, Recommendation, Switch
+from isocompute_jax.fit.stages import MetricAnalysis
+
+LINE_POINTS = 48
+"""Of a curve's line in the interactive picture."""
+
+NEAR = 1.25
+"""Evaluations within this factor of a budget say something about it."""
+
+
+def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> BudgetAnswer:
+    """A recommendation with its confidence and what speaks against it.
+
+    Args:
+      analysis: of the sweep.
+      found: the recommendation.
+      choice: which form of curve fits best; None where nothing tells.
+    """
+    main = analysis.main
+    if found.run not in [curve.configuration.name for curve in main.curves]:  # the budget pays no step of any
+        return BudgetAnswer(found, None, None, (), "unknown", ())
+    leaders, tied = _leaders(analysis, found), found.tied
+    others = collections.Counter({run: share for run, share in leaders.items() if run != found.run}).most_common(1)
+    share = leaders.get(found.run, 0.0) if leaders else None
+    sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
+    return BudgetAnswer(
+        recommendation=found,
+        share=share,
+        rival=others[0] if others else None,
+        tied_group_sizes=tuple(sorted(sizes)) if tied else (),
+        confidence=_confidence(share, bool(tied)),
+        objections=tuple(_objections(analysis, found, tied, choice)),
+    )
+
+
+def _confidence(share: float | None, tied: bool) -> Confidence:
+    if tied:
+        return "tied"
+    if share is None:
+        return "unknown"
+    return "sure" if share >= SURE else "likely" if share >= LIKELY else "open"
+
+
+def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
+    """Configuration -> share of the replicates that it leads, at the budget or where the data end; empty without."""
+    resampled, fits = analysis.resampled, analysis.main.fits
+    if resampled is None or not all(resampled.tells(fit, i) for i, fit in enumerate(fits) if fit.search):
+        return {}
+    numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
+    known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
+    return {analysis.main.curves[i].configuration.name: count / sum(known.values()) for i, count in known.items()}
+
+
+def _nearest(main: MetricAnalysis, budget: float) -> Budget | None:
+    """The evaluated budget nearest to a budget, inside the data or at their end; None where none is near."""
+    last = max((b.compute for b in main.budgets), default=math.nan)
+    at = min(budget, last)
+    near = min(main.budgets, key=lambda b: abs(math.log(b.compute / at)), default=None)
+    return near if near and max(near.compute / at, at / near.compute) <= NEAR else None
+
+
+def _objections(
+    analysis: Analysis, found: Recommendation, tied: Sequence[str], choice: FormChoice | None
+) -> list[Objection]:
+    main, same = analysis.main, {found.run, *tied}
+    rows = [
+        *_other_form(analysis, found, same, choice),
+        *_evaluations(main, found, same),
+        *_seeds(analysis.by_seed, found, same),
+    ]
+    if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
+        rows.append(Objection("one_seed"))
+    sizes = {curve.configuration.group_size for curve in main.curves}
+    if len(sizes) > 1 and 0 not in sizes:
+        if found.group_size == max(sizes):
+            rows.append(Objection("largest"))
+        elif found.group_size == min(sizes):
+            rows.append(Objection("smallest"))
+    return rows
+
+
+def _leader(found: MetricAnalysis, budget: float) -> str | None:
+    """Who leads on a frontier at a budget, beyond the data where they end; None where nobody does."""
+    segments = found.frontier.segments
+    if not segments:
+        return None
+    index = found.frontier.index_at(min(max(budget, segments[0].start), segments[-1].end))
+    return None if index is None else found.curves[index].configuration.name
+
+
+def _other_form(
+    analysis: Analysis, found: Recommendation, same: set[str], choice: FormChoice | None
+) -> list[Objection]:
+    """Another form that fits clearly better, and who leads by it."""
+    used = {fit.form for fit in analysis.main.fits}
+    if choice is None or choice.best in used or choice.strength != "clear":
+        return []
+    fits = analysis.forms[choice.best]
+    near = contestants(fits, found.budget, beyond=REACH) or range(len(fits))
+    known = [i for i in near if fits[i].status != "failed"]
+    if not known:
+        return []
+    leader = analysis.main.curves[max(known, key=lambda i: float(fits[i].reward(found.budget)))].configuration.name
+    return [Objection("form", "" if leader in same else leader, choice.best, choice.ahead)]
+
+
+def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) -> list[Objection]:
+    """Who is ahead by the evaluations alone, where the recommended configuration is not."""
+    budget = _nearest(main, found.budget)
+    names = [curve.configuration.name for curve in main.curves]
+    if budget is None or names[budget.best] in same or found.run in [names[i] for i in budget.tied]:
+        return []
+    ahead = float(budget.mean[budget.best] - budget.mean[names.index(found.run)])
+    return [Objection("evaluations", names[budget.best], size=ahead)] if math.isfinite(ahead) else []
+
+
+def _seeds(by_seed: Mapping[int, MetricAnalysis], found: Recommendation, same: set[str]) -> list[Objection]:
+    """How many seeds have another leader, and which one most of them."""
+    leaders = [_leader(each, found.budget) for each in by_seed.values()]
+    others = collections.Counter(leader for leader in leaders if leader and leader not in same)
+    if not others:
+        return []
+    return [Objection("seeds", others.most_common(1)[0][0], size=others.total(), of=len(leaders))]
+
+
+def ranges(answers: Sequence[BudgetAnswer], switches: Sequence[Switch], names: Sequence[str]) -> list[BudgetRange]:
+    """Neighbouring budgets with the same answer; they meet at the frontier's switch where there is one.
+
+    Args:
+      answers: by budget, in order.
+      switches: of the frontier.
+      names: [K] of the configurations.
+    """
+    groups = [
+        list(group)
+        for _, group in itertools.groupby(
+            answers, key=lambda a: (a.recommendation.run, a.recommendation.place == "beyond")
+        )
+    ]
+    found, start = [], answers[0].budget if answers else math.nan
+    for group, after in itertools.zip_longest(groups, groups[1:]):
+        end = group[-1].budget if after is None else _meeting(group[-1], after[0], switches, names)
+        found.append(_range(group, start, end))
+        start = end
+    return found
+
+
+def _meeting(before: BudgetAnswer, after: BudgetAnswer, switches: Sequence[Switch], names: Sequence[str]) -> float:
+    """Where one range ends and the next begins: the switch between them, else the last budget of the first."""
+    for switch in switches:
+        pair = names[switch.from_index], names[switch.to_index]
+        inside = before.budget <= switch.compute <= after.budget
+        if inside and pair == (before.recommendation.run, after.recommendation.run):
+            return switch.compute
+    if before.recommendation.run == after.recommendation.run:
+        return before.budget
+    return math.sqrt(before.budget * after.budget)
+
+
+def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRange:
+    first, last = group[0].recommendation, group[-1].recommendation
+    shares = [answer.share for answer in group if answer.share is not None]
+    share = float(np.median(shares)) if shares else None
+    tied = sum(answer.confidence == "tied" for answer in group) > len(group) / 2
+    return BudgetRange(
+        start=start,
+        end=end,
+        run=first.run,
+        group_size=first.group_size,
+        rewards=(first.reward, last.reward),
+        share=share,
+        confidence=_confidence(share, tied),
+        tied_group_sizes=tuple(sorted({size for each in group for size in each.tied_group_sizes})) if tied else (),
+        beyond=first.place == "beyond",
+    )
+
+
+def chart(found: MetricAnalysis, budgets: Sequence[float]) -> Chart:
+    """The picture of a metric, with its leader at each budget by the fitted curves (see `contestants`)."""
+    curves = tuple(
+        DrawnCurve(
+            curve.configuration,
+            curve.compute,
+            curve.reward,
+            used,
+            *_line(fit),
+            peak=(fit.fall.compute, fit.fall.reward) if fit.fall else None,
+        )
+        for curve, used, fit in zip(found.curves, found.used, found.fits, strict=True)
+    )
+    segments = tuple(
+        SegmentResult(found.curves[s.index].configuration, s.start, s.end) for s in found.frontier.segments
+    )
+    leaders = {}
+    for budget in budgets:
+        near = contestants(found.fits, budget, beyond=REACH)
+        if near:
+            reward, index = max((float(found.fits[i].reward(budget)), -i) for i in near)
+            leaders[budget] = found.curves[-index].configuration.name, reward
+    return Chart(found.metric, curves, segments, leaders)
+
+
+def _line(fit: CurveFit) -> tuple[np.ndarray, np.ndarray]:
+    if fit.status == "failed" or not fit.window[0] < fit.window[1]:
+        return np.empty(0), np.empty(0)
+    compute = np.geomspace(*fit.window, LINE_POINTS)
+    return compute, fit.reward(compute)

@@ -1,0 +1,147 @@
+"""From recommendations to answers: confidence, ties, objections, and the ranges over which an answer holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from isocompute_jax.fit.analysis import analyse_runs
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.answer_results import BudgetAnswer, Objection, tie_ranges
+from isocompute_jax.fit.answering import ranges
+from isocompute_jax.fit.conclusions import conclude
+from isocompute_jax.fit.curve_results import choose_form
+from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
+from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
+from isocompute_jax.fit.frontier.switch_evidence import _established
+from isocompute_jax.fit.report.findings.answers import objection_text, pick
+from isocompute_jax.fit.results import CurveFit, Switch
+from isocompute_jax.fit.sweep_results import SweepResult
+from tests.fit.runs import CROSSING, write_sweep
+from tests.fit.sweeps import put, rich
+
+
+def kinds(found: BudgetAnswer) -> dict[str, Objection]:
+    return {objection.kind: objection for objection in found.objections}
+
+
+@pytest.fixture(scope="module")
+def clear(tmp_path_factory) -> SweepResult:
+    """2 -> 4 -> 8 beyond any doubt; n = 16 is never on the frontier."""
+    root = write_sweep(tmp_path_factory.mktemp("clear") / "runs", noise=0.001)
+    return conclude(analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0)))
+
+
+def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(clear):
+    found = clear.asked
+    assert [answer.budget for answer in found] == [2**18]
+    assert found[0].recommendation.run == "n = 8" and found[0].confidence == "sure" and found[0].share == 1.0
+    assert found[0].objections == ()
+    rows = clear.ranges
+    assert [row.run for row in rows if not row.beyond] == ["n = 2", "n = 4", "n = 8"]
+    assert rows[0].start == 2048 and rows[-1].beyond and rows[-1].end > 0.9 * BEYOND_DATA * 2**18
+    assert all(one.end == other.start for one, other in itertools.pairwise(rows))
+    assert [rows[0].end, rows[1].end] == [switch.row.compute for switch in clear.frontier.crossings]
+    assert all(row.confidence == "sure" for row in rows)
+
+
+def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
+    same = {n: CROSSING[4] for n in (4, 8, 16)}
+    root = write_sweep(tmp_path / "runs", curves=same, noise=0.02)
+    result = conclude(analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0)))
+    tied = [answer for answer in result.answers if answer.confidence == "tied"]
+    assert len(tied) >= len(result.answers) // 3
+    assert all(len(answer.tied_group_sizes) > 1 for answer in tied)
+    assert not any(answer.confidence == "sure" for answer in tied)
+
+
+def test_one_seed_and_the_largest_n_are_objections(tmp_path):
+    root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
+    result = conclude(analyse_runs([str(root)], AnalysisOptions(bootstrap="none", holdout=0.0)))
+    (found,) = result.asked
+    assert found.confidence == "unknown" and found.share is None
+    assert set(kinds(found)) == {"one_seed", "largest"}
+    assert set(kinds(result.answers[0])) == {"one_seed", "smallest"}
+
+
+@pytest.mark.parametrize(
+    ("share", "by_seed", "verdict"),
+    [
+        (1.0, {"0": 1e4, "1": 1e4, "2": 1e4}, True),
+        (0.95, {"0": 1e4, "1": 1e4}, True),
+        (0.94, {"0": 1e4, "1": 1e4}, False),
+        (1.0, {"0": 1e4, "1": None}, False),
+        (1.0, {}, None),
+        (None, {"0": 1e4, "1": 1e4}, None),
+        (None, {"0": 1e4, "1": None}, False),
+    ],
+)
+def test_established_has_one_rule(share, by_seed, verdict):
+    interval = None if share is None else SwitchInterval((1e4, 2e4), share)
+    assert _established(interval, by_seed) is verdict
+
+
+def test_ranges_join_equal_answers_and_part_at_switches():
+    first = rich().answers[0]
+    rows = zip((1e3, 2e3, 4e3, 8e3, 16e3), "aabbb", (0.99, 0.97, 0.6, 0.9, 0.9), strict=True)
+    answers = [
+        put(
+            dataclasses.replace(first, share=share),
+            "recommendation",
+            budget=c,
+            run=run,
+            place="inside" if c < 1e4 else "beyond",
+        )
+        for c, run, share in rows
+    ]
+    switch = Switch(3e3, 0, 1, 0.5, math.nan, (1e3, 8e3), "crossing")
+    rows = ranges(answers, [switch], ["a", "b"])
+    assert [(row.run, row.start, row.end, row.beyond) for row in rows] == [
+        ("a", 1e3, 3e3, False), ("b", 3e3, 8e3, False), ("b", 8e3, 16e3, True)
+    ]  # fmt: skip
+    assert [row.share for row in rows] == pytest.approx([0.98, 0.75, 0.9])
+    assert [row.confidence for row in rows] == ["sure", "open", "likely"]
+    assert ranges(answers, [], ["a", "b"])[0].end == pytest.approx(math.sqrt(8e6))
+    assert ranges([], [], []) == []
+
+
+def test_the_grid_has_the_ends_of_the_data_and_what_was_asked_for():
+    fits = [CurveFit("hill", {}, window) for window in ((2048.0, 1e5), (1e3, 262_144.0))]
+    grid = budget_grid(fits, [12_345.0])
+    assert grid == sorted(set(grid)) and {1e3, 262_144.0, 12_345.0} <= set(grid)
+    assert grid[0] == 1e3 and BEYOND_DATA * 262_144 * 0.8 < grid[-1] <= BEYOND_DATA * 262_144
+    assert budget_grid(fits, [1e7])[-1] == 1e7 and budget_grid(fits, [10.0])[0] == 10.0
+    steps = np.diff(np.log(grid))
+    assert steps.max() < 0.25
+
+
+def test_ties_become_ranges():
+    rows = rich().ties.budgets
+    found = tie_ranges(rows)
+    assert found[0].first == rows[0].compute and found[-1].last == rows[-1].compute
+    assert sum(sum(r.first <= row.compute <= r.last for row in rows) for r in found) == len(rows)
+    assert all((one.best_run, one.rivals) != (two.best_run, two.rivals) for one, two in itertools.pairwise(found))
+
+
+def test_a_better_form_is_named_on_the_first_screen():
+    result = put(rich(), "forms.expsat", aicc=rich().forms["hill"].aicc - 50.0)
+    choice = choose_form(result.forms)
+    assert choice is not None and choice.best == "expsat" and choice.strength == "clear"
+    told = objection_text(result, Objection("form", "n = 8, B = 16", "expsat", 50.0))
+    assert "expsat" in told and "n = 8, B = 16 leads instead" in told
+    assert "stays the same" in objection_text(result, Objection("form", "", "expsat", 50.0))
+
+
+def test_what_is_picked():
+    result = rich()
+    for i, curve in enumerate(result.curves):
+        result = put(result, f"curves.{i}.configuration", problems_per_batch=16, name=f"n = {curve.group_size}")
+    assert pick(result, 8, "n = 8") == "n = 8"
+    assert pick(result, 8, "n = 8", (8, 32, 128)) == "n between 8 and 128"
+    assert pick(result, 8, "n = 8", (8, 32)) == "n = 8 or 32"
+    assert pick(result, 0, "gspo") == "gspo"
+    assert pick(rich(), 8, "n = 8, B = 16") == "n = 8, B = 16"
