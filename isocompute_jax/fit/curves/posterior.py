@@ -139,13 +139,18 @@ def log_prior(name: FormName, theta: np.ndarray) -> np.ndarray:
 
 def log_normal(x: np.ndarray, mean: np.ndarray | float, error: np.ndarray | float) -> np.ndarray:
     """Log density of the normal distribution."""
-    return -0.5 * ((x - mean) / error) ** 2 - np.log(error) - 0.5 * math.log(2 * math.pi)
+    density = np.asarray((x - mean) / error)
+    np.multiply(density, density, out=density)  # in place: of a square of draws each new array costs as much as a sum
+    np.multiply(density, -0.5, out=density)
+    return np.subtract(density, np.log(error) + 0.5 * math.log(2 * math.pi), out=density)
 
 
 def log_sum(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """Logarithm of the sum of exponentials along an axis; SciPy's general one costs several times as much here."""
     most = values.max(axis=axis, keepdims=True)
-    return np.squeeze(most, axis) + np.log(np.sum(np.exp(values - most), axis=axis))
+    share = values - most
+    np.exp(share, out=share)
+    return np.squeeze(most, axis) + np.log(np.sum(share, axis=axis))
 
 
 def _cells(lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
