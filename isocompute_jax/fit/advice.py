@@ -70,6 +70,7 @@ def _allocate(
     budget: float, stages: Stages, found: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
 ) -> Recommendation:
     options = stages.options
+    last = max(fit.window[1] for fit in found.fits if fit.status != "failed")
     return allocate(
         budget,
         fits=found.fits,
@@ -79,7 +80,7 @@ def _allocate(
         learning_rate=options.learning_rate or _learning_rate(stages.groups),
         reward_range=options.read.reward_range,
         resampled=resampled,
-        forecast=stages.forecast(found) if budget > max(fit.window[1] for fit in found.fits) else None,
+        forecast=stages.forecast(found) if budget > last else None,
         rollouts=found.rollouts,
     )
 
