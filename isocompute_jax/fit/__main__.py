@@ -4,8 +4,9 @@
 
 Reads run directories and CSV, JSONL or Parquet tables of any framework (--columns=theirs:ours), averages the seeds of
 each configuration, fits a monotone curve to each with its uncertainty, takes their upper envelope, and writes which
-group size n is best at which compute: summary.json, fits.csv, frontier.csv, switches.csv, allocation.csv, ties.csv,
-figures/ and one self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a budget.
+group size n is best at which compute: summary.json, ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv,
+ties.csv, figures/ and one self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a
+budget.
 
 --analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training
 law.

@@ -153,8 +153,9 @@ class SweepResult:
 
         Args:
           name: `frontier`, the best configuration at each budget that compares them, with the interval of its n;
-            `fits`, every parameter of every curve; `switches`, where the frontier passes from one configuration to
-            another; `allocation`, the recommendations. Columns are those of NAME.csv.
+            `ranges`, the answer for each range of budgets; `fits`, every parameter of every curve; `switches`, where
+            the frontier passes from one configuration to another; `ties`, who leads by the evaluations alone;
+            `allocation`, the recommendations. Columns are those of NAME.csv.
 
         Raises:
           InputError: there is no table of that name.

@@ -65,7 +65,7 @@ def test_the_recommendations_are_those_of_the_truth(result):
 
 def test_tables_have_the_rows_of_the_files(result, tmp_path):
     analyse([_written(tmp_path)], tmp_path / "out", OPTIONS)
-    for name in ("frontier", "fits", "switches", "allocation"):
+    for name in ("frontier", "ranges", "fits", "switches", "ties", "allocation"):
         found = result.to_table(name)
         assert isinstance(found, pa.Table) and found.num_rows > 0
         file = pa_csv.read_csv(tmp_path / "out" / f"{name}.csv")

@@ -63,7 +63,7 @@ def crossing(one: int, other: int) -> float:
 
 def test_every_file_exists(written):
     out, _, _ = written
-    tables = {"fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "ties.csv"}
+    tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "ties.csv"}
     assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
     expected = {f"{name}.svg" for name in FIGURES}
     assert {path.name for path in (out / "figures").iterdir()} == expected

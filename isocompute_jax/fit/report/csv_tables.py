@@ -1,4 +1,4 @@
-"""The tables beside summary.json: fits.csv, frontier.csv, switches.csv, allocation.csv and ties.csv."""
+"""The tables beside summary.json: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv and ties.csv."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from isocompute_jax.fit.answer_results import BudgetRange
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -28,6 +29,10 @@ ALLOCATION_COLUMNS = (
     "budget", "run", "group_size", "problems_per_batch", "num_steps", "learning_rate", "law_group_size", "reward",
     "interval95_low", "interval95_high", "beyond", "status", "reasons",
 )  # fmt: skip
+RANGE_COLUMNS = (
+    "start", "end", "run", "group_size", "reward_at_start", "reward_at_end", "share", "confidence", "tied_group_sizes",
+    "beyond",
+)  # fmt: skip
 TIE_COLUMNS = (
     "compute", "best_run", "best_group_size", "reward", "tied_runs", "seed_sd", "compared", "best_in_each_seed",
 )  # fmt: skip
@@ -46,10 +51,11 @@ def tables(result: SweepResult) -> dict[str, str]:
 
 
 def table_rows(result: SweepResult) -> dict[str, Rows]:
-    """Name -> table: `fits` has one row per parameter, `allocation` one per recommended budget."""
+    """Name -> table: `ranges` has one row per range of budgets with one answer, `fits` one per parameter."""
     frontier, advice = result.frontier, result.allocation.recommendations
     by_seed = {row.compute: "; ".join(row.best_run.values()) for row in result.per_seed.budgets}
     return {
+        "ranges": Rows([_range(row) for row in result.ranges], RANGE_COLUMNS),
         "fits": Rows(_fits(result), FIT_COLUMNS),
         "frontier": Rows([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
         "switches": Rows([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
@@ -82,6 +88,13 @@ def _fits(result: SweepResult) -> list[dict[str, Any]]:
                 "identified": known,
             }))  # fmt: skip
     return rows
+
+
+def _range(found: BudgetRange) -> dict[str, Any]:
+    """A range of budgets as a row, with its two rewards and the n of its ties as columns of their own."""
+    first, last = plain(list(found.rewards))
+    tied = "; ".join(map(str, found.tied_group_sizes))
+    return plain(fields_of(found)) | {"reward_at_start": first, "reward_at_end": last, "tied_group_sizes": tied}
 
 
 def _row(record: Any, name: str = "interval95") -> dict[str, Any]:
