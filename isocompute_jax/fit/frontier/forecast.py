@@ -227,8 +227,9 @@ def _noise(
     pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
     freedom = np.where(known, freedom, 0.0)
     variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
-    rho = np.array(correlation, float)[known]
-    shared = float(np.clip(np.average(rho, weights=freedom[known]), 0.0, 0.9)) if len(rho) else 0.0
+    rho = np.array(correlation, float)
+    told = known & np.isfinite(rho)  # a fit without intervals has a noise and no correlation
+    shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
     return np.maximum(np.sqrt(variance), LEAST_NOISE), shared
 
 
