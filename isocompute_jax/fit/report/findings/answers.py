@@ -118,6 +118,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
         parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates{rival}.")
     elif not parts:
         parts.append("The frontier was not resampled.")
+    if math.isfinite(row.expected_regret):
+        parts.append(f"Choosing it is expected to cost {row.expected_regret:.2g} in {result.metric}.")
     return " ".join(parts)
 
 
