@@ -109,7 +109,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
     where = {"beyond": " where the data end", "before": " where the data begin"}.get(row.place, "")
     parts = []
     if row.tied:
-        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{where}.")
+        there = "" if math.isfinite(row.expected_regret) else where  # a forecast compares at the budget itself
+        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{there}.")
     if not result.several:
         parts.append("No other configuration was run.")
     elif found.share is not None and result.bootstrap:
