@@ -109,7 +109,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
     where = {"beyond": " where the data end", "before": " where the data begin"}.get(row.place, "")
     parts = []
     if row.tied:
-        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{where}.")
+        there = "" if math.isfinite(row.expected_regret) else where  # a forecast compares at the budget itself
+        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{there}.")
     if not result.several:
         parts.append("No other configuration was run.")
     elif found.share is not None and result.bootstrap:
@@ -118,6 +119,8 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
         parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates{rival}.")
     elif not parts:
         parts.append("The frontier was not resampled.")
+    if math.isfinite(row.expected_regret):
+        parts.append(f"Choosing it is expected to cost {row.expected_regret:.2g} in {result.metric}.")
     return " ".join(parts)
 
 
