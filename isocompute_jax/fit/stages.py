@@ -384,9 +384,11 @@ def _allocation(
 
 
 def _within(kept: np.ndarray, rule: PointRule, curve: Curve) -> np.ndarray:
-    """[E] bool: what a rule picks of the kept evaluations."""
+    """[E] bool: what a rule picks of the kept evaluations, of each pooled seed by itself."""
     used = kept.copy()
-    used[kept] = rule(curve.compute[kept], curve.reward[kept])
+    for own in curve.series:
+        rows = kept & own
+        used[rows] = rule(curve.compute[rows], curve.reward[rows])
     return used
 
 

@@ -120,7 +120,7 @@ def test_falls_and_outliers_are_the_same():
         find_outliers([COMPUTE] * len(found), [unit * r for r in found], standard_error=None, options=options)
         for unit, options in ((1.0, FitOptions()), (100.0, FitOptions(reward_range=PERCENT)))
     ]
-    np.testing.assert_array_equal(*pairs)
+    np.testing.assert_array_equal(pairs[0], pairs[1])
     assert [np.flatnonzero(mask).tolist() for mask in pairs[0]] == [[], [], [], [], [7], [9]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -14,6 +15,7 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.records.errors import InputError
@@ -272,6 +274,12 @@ def test_noise_of_pooled_seeds_has_its_memory_within_a_seed(tmp_path):
     (tmp_path / "seeds.csv").write_text("\n".join(lines))
     (fit,) = analyse_runs([str(tmp_path / "seeds.csv")], AnalysisOptions(read=READ, **QUICK)).main.fits
     assert fit.num_points == 90 and fit.correlation > 0.5
+    options = dataclasses.replace(AnalysisOptions(read=READ, **QUICK), records="strict")
+    strict = analyse_runs([str(tmp_path / "seeds.csv")], options)
+    (curve,), (used,) = strict.main.curves, strict.main.used
+    for number in range(3):  # a record is one of its own run
+        reward, picked = curve.of_seed(number)[1], used[np.isfinite(curve.per_seed[number])]
+        np.testing.assert_array_equal(picked, record_breaking(reward, records="strict", bin_width=0.0))
 
 
 def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, float]], seeds: dict[int, int], **noise):

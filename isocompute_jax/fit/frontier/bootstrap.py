@@ -97,7 +97,7 @@ def bootstrap(
     flat = [(k, row, share) for k, both in zip(fitted, drawn, strict=True) for row, share in zip(*both, strict=True)]
     base = [np.ones(len(c.compute)) if errors is None else errors[k] ** -2.0 for k, c in enumerate(curves)]
     weights = [
-        base[k] * share * (_counting(keep, curves[k].compute, row, share > 0) if method == "runs" else use[k])
+        base[k] * share * (_counting(keep, curves[k], row, share > 0) if method == "runs" else use[k])
         for k, row, share in flat
     ]
     compute = [curves[k].compute for k, _, _ in flat]
@@ -112,12 +112,12 @@ def bootstrap(
     return Bootstrap(method, at, grid, leader, lead)
 
 
-def _counting(keep: PointRule, compute: np.ndarray, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """[E] bool: the points of the seeds that were drawn, as far as they count by the rule, in order of compute."""
-    rows = np.flatnonzero(drawn)
-    rows = rows[np.argsort(compute[rows], kind="stable")]
-    found = np.zeros(len(compute), bool)
-    found[rows] = keep(compute[rows], reward[rows])
+def _counting(keep: PointRule, curve: Curve, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """[E] bool: the points of the seeds that were drawn, as far as they count."""
+    found = np.zeros(len(reward), bool)
+    for own in curve.series:
+        rows = own & drawn
+        found[rows] = keep(curve.compute[rows], reward[rows])
     return found
 
 

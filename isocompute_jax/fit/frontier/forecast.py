@@ -228,8 +228,8 @@ def _noise(
     freedom = np.where(known, freedom, 0.0)
     variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
     rho = np.array(correlation, float)
-    sure = known & np.isfinite(rho)  # fits without intervals have an estimate of the noise alone
-    shared = float(np.clip(np.average(rho[sure], weights=freedom[sure]), 0.0, 0.9)) if sure.any() else 0.0
+    told = np.isfinite(rho) & known
+    shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
     return np.maximum(np.sqrt(variance), LEAST_NOISE), shared
 
 

@@ -105,6 +105,8 @@ def test_unknown_noise_is_that_of_the_others():
     rewards = measured(HILLS)
     found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], correlation=[0.0, 0.0, np.nan, 0.0])
     assert found.rewards(1e6)[:, 2].mean() == pytest.approx(HILLS[2][-1], abs=0.01)
+    untold = ask(rewards, correlation=[np.nan] * 4)  # fits without intervals know their noise and not its memory
+    np.testing.assert_array_equal(untold.rewards(1e6), ask(rewards).rewards(1e6))
 
 
 def test_a_prospect_is_read_off_the_draws():
