@@ -228,8 +228,8 @@ def _noise(
     freedom = np.where(known, freedom, 0.0)
     variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
     rho = np.array(correlation, float)
-    sure = known & np.isfinite(rho)  # fits without intervals have an estimate of the noise alone
-    shared = float(np.clip(np.average(rho[sure], weights=freedom[sure]), 0.0, 0.9)) if sure.any() else 0.0
+    told = np.isfinite(rho) & known
+    shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
     return np.maximum(np.sqrt(variance), LEAST_NOISE), shared
 
 
@@ -263,7 +263,7 @@ def _walk(
 
 
 class Moves(NamedTuple):
-    """From one curve's draws to its neighbour's: log density without that of `high`, change of high, and the step."""
+    """From one curve's draws to its neighbour's: log density without a drift of high, change of high, step."""
 
     rest: np.ndarray
     change: np.ndarray
@@ -273,7 +273,11 @@ class Moves(NamedTuple):
         """[S, S] log density of a move under a drift of high, over the prior of a single curve."""
         if not np.isfinite(self.step.size):
             return np.zeros_like(self.change)
-        return self.rest + log_normal(self.change, drift * self.step.factors, STEP["high"] * np.sqrt(self.step.size))
+        precision, mean = 1.0 / (STEP["high"] ** 2 * self.step.size), drift * self.step.factors
+        density = self.change * (precision * mean)  # the square of change - mean, whose other terms `rest` has
+        density += self.rest
+        density -= 0.5 * precision * mean**2
+        return density
 
 
 def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:
@@ -285,7 +289,7 @@ def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[f
     for column, key in enumerate(names):
         if key != "high":
             rest = rest + log_normal(new[:, column] - old[:, column, None], 0.0, STEP[key] * np.sqrt(step.size))
-    return Moves(rest, change, step)
+    return Moves(rest + log_normal(change, 0.0, STEP["high"] * np.sqrt(step.size)), change, step)
 
 
 def _filter(moves: Sequence[Moves], drift: float, count: int) -> list[np.ndarray]:
