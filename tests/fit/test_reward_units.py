@@ -38,7 +38,7 @@ def rewards() -> list[np.ndarray]:
         hill(COMPUTE, 0.1, 0.7, 2e4, 1.2) + 0.004 * noise[0],
         hill(COMPUTE, 0.05, 0.8, 3e5, 1.0) + 0.01 * noise[1],
         hill(COMPUTE, 0.0, 0.9, 5e6, 1.0) + 0.01 * np.abs(noise[2]),
-        np.full(len(COMPUTE), 0.5),  # exact in binary, and so is its hundredfold: nothing but rounding tells here
+        np.full(len(COMPUTE), 0.4),
         hill(COMPUTE, 0.1, 0.6, 3e4, 1.5),
         spiked,
     ]
@@ -46,9 +46,12 @@ def rewards() -> list[np.ndarray]:
 
 def assert_alike(one: CurveFit, percent: CurveFit) -> None:
     """The fit to 100 times the rewards is the same but for the unit."""
+    np.testing.assert_allclose(percent.reward(COMPUTE) / 100, one.reward(COMPUTE), rtol=1e-6, atol=1e-6)
+    if "flat" in one.message:  # rounding settles which of the parameters that give the same level is found
+        assert "flat" in percent.message and one.status == percent.status == "warning"
+        return
     assert (one.status, one.identified, one.at_bound) == (percent.status, percent.identified, percent.at_bound)
     assert one.message.count(";") == percent.message.count(";")
-    np.testing.assert_allclose(percent.reward(COMPUTE) / 100, one.reward(COMPUTE), rtol=1e-6, atol=1e-6)
     for name in one.params:
         if not one.identified[name]:
             continue
@@ -115,7 +118,7 @@ def test_falls_and_outliers_are_the_same():
         if one is not None and percent is not None:
             assert (one.compute, one.reward) == pytest.approx((percent.compute, percent.reward / 100), rel=1e-9)
     found = rewards()
-    found[4][7] += 1e-4  # a spike in noise-free data, larger than the noise that is taken for none
+    found[4][7] += 1e-2  # a spike in noise-free data, larger than the noise that is taken for none
     pairs = [
         find_outliers([COMPUTE] * len(found), [unit * r for r in found], standard_error=None, options=options)
         for unit, options in ((1.0, FitOptions()), (100.0, FitOptions(reward_range=PERCENT)))
