@@ -48,6 +48,7 @@ def run(path: pathlib.Path, folder: pathlib.Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_answers_of_analyze_are_those_of_its_made_up_truth(tmp_path):
     printed = run(DOCS / "analyze.ipynb", tmp_path)
     sizes = {budget: int(n) for budget, n in re.findall(r"([\d,]+) rollouts: n = (\d+),", printed)}

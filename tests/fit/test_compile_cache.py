@@ -47,6 +47,7 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path):
     assert entries(tmp_path / "cache") == first
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_leave_whole_entries(tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     ended(start(str(alone)))

@@ -38,6 +38,7 @@ def result() -> SweepResult:
     return analyze(table(), OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_table_and_its_file_have_one_answer(result, tmp_path):
     path = tmp_path / "curves.csv"
     pa_csv.write_csv(table(), path)

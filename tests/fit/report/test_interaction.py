@@ -12,6 +12,8 @@ from isocompute_jax.fit.report.wording import spent
 from tests.fit.report.browser import Browser, browser
 from tests.fit.sweeps import pictures, rich
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (1280, 390)
 MOST_WORDS = 1500
 
