@@ -4,8 +4,8 @@
     python -m benchmarks.prediction --draw=development            # what the method's constants were chosen on
 
 Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1, 2, 4 and 16 times that, and the regret
-is the true reward of the best n less that of the named one. `difference` is the tool's regret less the other's, paired
-by study, with its 95% interval.
+is the true reward of the best n less that of the named one. The last column is the tool's regret less the other's,
+paired by study, with its 95% interval.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def main() -> None:
     """Flags -> tables."""
     draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
     studies = [families.simulate(f, draw, i) for f in families.FAMILIES for i in range(STUDIES.value)]
-    fits = fitted(studies)
+    ends = [falls(study) for study in studies]
+    fits = fitted(studies, ends)
     regret: dict[str, list[np.ndarray]] = {}
     held, right, error = [], [], []
-    for study, own in zip(studies, fits, strict=True):
+    for study, own, ended in zip(studies, fits, ends, strict=True):
         truth = study.truth(families.LAST * TIMES)
-        study_falls = falls(study)
-        found = forecast_of(study, own, study_falls)
+        found = forecast_of(study, own, ended)
         draws = np.stack([found.rewards(c) for c in families.LAST * TIMES], axis=-1)
         mean = draws.mean(axis=0)
-        alive = np.array([fall is None for fall in study_falls]) if any(f is None for f in study_falls) else True
-        chosen = np.where(np.reshape(alive, (-1, 1)), mean, -np.inf).argmax(axis=0)
+        alive = np.array([fall is None for fall in ended])
+        chosen = np.where(alive[:, None] | ~alive.any(), mean, -np.inf).argmax(axis=0)
         for name, choice in {TOOL: chosen, **rivals(study, own)}.items():
             regret.setdefault(name, []).append(truth.max(axis=0) - truth[choice, range(len(TIMES))])
         picked = [draws[:, k, i] for i, k in enumerate(chosen)]
@@ -63,15 +63,11 @@ def main() -> None:
     print_quality(np.array(held), np.array(right), np.array(error), family)
 
 
-def fitted(studies: Sequence[families.Study]) -> list[list[CurveFit]]:
-    """The Hill fit of every curve, in one batch."""
+def fitted(studies: Sequence[families.Study], ends: Sequence[Sequence[Fall | None]]) -> list[list[CurveFit]]:
+    """The Hill fit of every curve up to its peak, in one batch."""
     compute = [study.compute for study in studies for _ in study.group_sizes]
     reward = [row for study in studies for row in study.per_seed.mean(axis=1)]
-    use = [
-        c <= (np.inf if f is None else f.compute)
-        for s in studies
-        for c, f in zip([s.compute] * 9, falls(s), strict=False)
-    ]
+    use = [mask for study, ended in zip(studies, ends, strict=True) for mask in rising(study, ended)]
     flat = iter(fit_curves(compute, reward, use=use, options=FitOptions()))
     return [[next(flat) for _ in study.group_sizes] for study in studies]
 

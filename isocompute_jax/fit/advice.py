@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
 from isocompute_jax.fit.results import AllocationFit, Recommendation
 from isocompute_jax.fit.stages import MetricAnalysis, Stages
@@ -70,7 +71,6 @@ def _allocate(
     budget: float, stages: Stages, found: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
 ) -> Recommendation:
     options = stages.options
-    last = max(fit.window[1] for fit in found.fits if fit.status != "failed")
     return allocate(
         budget,
         fits=found.fits,
@@ -80,7 +80,7 @@ def _allocate(
         learning_rate=options.learning_rate or _learning_rate(stages.groups),
         reward_range=options.read.reward_range,
         resampled=resampled,
-        forecast=stages.forecast(found) if budget > last else None,
+        forecast=stages.forecast(found) if budget > data_end(found.fits) else None,
         rollouts=found.rollouts,
     )
 

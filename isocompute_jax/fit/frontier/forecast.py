@@ -27,6 +27,7 @@ from isocompute_jax.fit.curves.posterior import (
     posterior,
     steepness,
 )
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -43,8 +44,7 @@ TEMPER = 10.0
 """Evidence of a form is divided by this."""
 
 DRAWS = 400
-
-PERCENTILES = (2.5, 97.5)
+"""Joint draws, and particles of each curve."""
 
 ONE_SIDED = 0.025
 """Configurations that lie below in all but so many of the draws are told apart."""
@@ -147,7 +147,7 @@ def forecast(
     """Joint draws of what K curves are, inside and beyond their data.
 
     Args:
-      compute: per curve [P_k], increasing; 0 is the base model.
+      compute: per curve [P_k], increasing, or seed by seed where seeds are pooled; 0 is the base model.
       reward: per curve [P_k].
       configurations: [K] what they belong to.
       use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
@@ -161,9 +161,7 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
-    order = sorted(
-        np.flatnonzero(members).tolist(), key=lambda k: (configurations[k].group_size, _batch(configurations[k]))
-    )
+    order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
@@ -194,6 +192,7 @@ def forecast(
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:
+    """Neighbours stand side by side in this order."""
     return configuration.group_size, _batch(configuration)
 
 
@@ -281,6 +280,7 @@ class Moves(NamedTuple):
 
 
 def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:
+    """From the draws of one curve to those of its neighbour; nothing moves over an infinite step."""
     change = after.high - before.high[:, None]
     if not np.isfinite(step.size):
         return Moves(np.zeros_like(change), change, step)

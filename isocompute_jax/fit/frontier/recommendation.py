@@ -109,24 +109,17 @@ def allocate(
         reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
     chosen, fit = configurations[index], fits[index]
     at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
-    steps = rate = None
-    if chosen.rollouts_per_step:
-        per_step = chosen.rollouts_per_step
-        stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
-        steps, rate = math.floor(stop / per_step * (1 + ROUNDING)), learning_rate(per_step)
-        reasons.append(learning_rate.reason())
-    else:
-        reasons.append("Group size or problems per batch is not in the data, so steps and learning rate are left open.")
+    stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
+    steps, rate, reason = _steps(chosen, stop, learning_rate)
+    reasons.append(reason)
     if resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
     beyond = budget / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
     prospect = contest.prospect(budget, affordable)
-    if prospect is None:
-        expected = float(fit.reward(at)), interval(fit, index, at, resampled)
-    else:
-        expected = prospect.reward, prospect.interval95
+    reward = float(fit.reward(at)) if prospect is None else prospect.reward
+    ends = interval(fit, index, at, resampled) if prospect is None else prospect.interval95
     return Recommendation(
         budget=budget,
         run=chosen.name,
@@ -135,8 +128,8 @@ def allocate(
         num_steps=steps,
         learning_rate=rate,
         law_group_size=law,
-        reward=float(np.clip(expected[0], *reward_range)),
-        interval95=tuple(np.clip(expected[1], *reward_range).tolist()),
+        reward=float(np.clip(reward, *reward_range)),
+        interval95=tuple(np.clip(ends, *reward_range).tolist()),
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
@@ -146,6 +139,15 @@ def allocate(
         expected_regret=math.nan if prospect is None else prospect.regret,
         forms={} if prospect is None or forecast is None else forecast.weights,
     )
+
+
+def _steps(chosen: Configuration, rollouts: float, learning_rate: LearningRate) -> tuple[int | None, float | None, str]:
+    """Whole steps that so many rollouts pay for, their learning rate, and why; None where the data do not say B."""
+    per_step = chosen.rollouts_per_step
+    if not per_step:
+        reason = "Group size or problems per batch is not in the data, so steps and learning rate are left open."
+        return None, None, reason
+    return math.floor(rollouts / per_step * (1 + ROUNDING)), learning_rate(per_step), learning_rate.reason()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
