@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL
-from isocompute_jax.fit.results import AllocationFit, Configuration, Status
+from isocompute_jax.fit.results import AllocationFit, Configuration, LawStatus
 
 SURE = 0.95
 """A leader is sure where at least this share of the replicates has it."""
@@ -230,7 +230,7 @@ class AllocationLaw:
     law: LawParameters
     saturation: float
     interval95: Mapping[str, tuple[float, float]]
-    status: Status
+    status: LawStatus
     message: str
     fit: AllocationFit = dataclasses.field(metadata=INTERNAL)
 
