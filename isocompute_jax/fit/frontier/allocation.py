@@ -8,8 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import padded_points
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising
+from isocompute_jax.fit.curves.share import Share
+from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
 from isocompute_jax.fit.results import AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)
