@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.scalerl import GridFit
-from isocompute_jax.fit.frontier_results import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_title
+from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier
 from isocompute_jax.fit.report.findings import headline
