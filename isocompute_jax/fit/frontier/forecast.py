@@ -24,6 +24,7 @@ from isocompute_jax.fit.curves.posterior import (
     Draws,
     log_normal,
     log_sum,
+    moved,
     position,
     posterior,
     steepness,
@@ -175,7 +176,9 @@ def forecast(
     use: Sequence[np.ndarray],
     noise: Sequence[float],
     correlation: Sequence[float],
+    runs: Sequence[float] | None = None,
     peaks: Sequence[float] | None = None,
+    untried: Sequence[Configuration] = (),
     forms: Sequence[FormName] = tuple(FORMS),
     reward_range: tuple[float, float] = (0.0, 1.0),
     draws: int = DRAWS,
@@ -190,7 +193,10 @@ def forecast(
       use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
       noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
       correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
+      runs: [K] how many runs a point is the mean of; None for the same number everywhere.
       peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
+      untried: [U] configurations without data, of known n: they stand last among the draws, a step of the random walk
+        and its drift away from their nearest neighbour.
       forms: forms to average over; one for that form alone.
       reward_range: range of rewards.
       draws: S.
@@ -199,12 +205,17 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
+    given = [*configurations, *untried]
+    nearest = [_nearest(new, configurations, members) for new in untried]
     order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
     errors, rho = _noise(
-        [points[k] for k in order], [noise[k] / (high - low) for k in order], [correlation[k] for k in order]
+        [len(points[k][0]) for k in order],
+        [noise[k] / (high - low) for k in order],
+        [correlation[k] for k in order],
+        [1.0 if runs is None else runs[k] for k in order],
     )
     steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
     rng = np.random.default_rng(seed)
@@ -216,10 +227,12 @@ def forecast(
                 for k, error in zip(order, errors, strict=True)
             ]
         single = [one.draw(draws, rng) for one in found]
-        joint, gained = _walk(name, single, steps, box, rng)
-        row: list[Draws | None] = [None] * len(points)
+        joint, drift, gained = _walk(name, single, steps, box, rng)
+        row: list[Draws | None] = [None] * len(given)
         for k, own in zip(order, joint, strict=True):
             row[k] = own
+        for i, (new, k) in enumerate(zip(untried, nearest, strict=True), start=len(points)):
+            row[i] = _onwards(name, row[k], drift, _step(configurations[k], new), rng)
         table.append(tuple(row))
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
@@ -227,8 +240,10 @@ def forecast(
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
     named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
     ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
-    fallen = None if peaks is None else collapses(configurations, peaks, ends, draws=draws, rng=rng)
-    return Forecast(reference, reward_range, named, form, tuple(table), members, fallen)
+    unknown = [np.nan] * len(untried)
+    fallen = None if peaks is None else collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
+    known = np.concatenate([members, np.ones(len(untried), bool)])
+    return Forecast(reference, reward_range, named, form, tuple(table), known, fallen)
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:
@@ -253,19 +268,34 @@ def _step(one: Configuration, other: Configuration) -> Step:
         return Step(0.0, float("inf"))
     factors = float(np.log2(other.group_size / one.group_size))
     batches = _batch(one), _batch(other)
-    return Step(factors, max(factors + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5))
+    return Step(
+        factors, max(abs(factors) + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5)
+    )
+
+
+def _nearest(new: Configuration, configurations: Sequence[Configuration], members: np.ndarray) -> int:
+    """Number of the member from which it is the smallest step."""
+    return min(np.flatnonzero(members).tolist(), key=lambda k: _step(configurations[k], new).size)
+
+
+def _onwards(name: FormName, before: Draws | None, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
+    """Draws of a curve of which nothing is known but its neighbour's draws."""
+    assert before is not None
+    change = {key: scale * np.sqrt(step.size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
+    high = np.clip(before.high + drift * step.factors + change["high"], before.low, 1.0)
+    return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))
 
 
 def _noise(
-    points: Sequence[tuple[np.ndarray, np.ndarray]], noise: Sequence[float], correlation: Sequence[float]
+    counts: Sequence[int], noise: Sequence[float], correlation: Sequence[float], runs: Sequence[float]
 ) -> tuple[np.ndarray, float]:
-    """[K] standard deviation of a point of each curve, drawn towards that of all, and one correlation."""
-    freedom = np.array([max(len(c) - 4, 1) for c, _ in points], float)
-    own = np.array(noise, float)
+    """[K] standard deviation of a point of each curve, drawn towards that of all runs, and one correlation."""
+    freedom = np.maximum(np.array(counts, float) - 4, 1)
+    own = np.array(noise, float) * np.sqrt(runs)
     known = np.isfinite(own)
     pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
     freedom = np.where(known, freedom, 0.0)
-    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
+    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom) / runs
     rho = np.array(correlation, float)
     told = np.isfinite(rho) & known
     shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
@@ -278,8 +308,8 @@ def _walk(
     steps: Sequence[Step],
     box: tuple[float, float],
     rng: np.random.Generator,
-) -> tuple[list[Draws], float]:
-    """Joint draws of neighbouring curves under the random walk, and the log evidence that it gains.
+) -> tuple[list[Draws], np.ndarray, float]:
+    """Joint draws of neighbouring curves under the random walk, the drift of each, and the log evidence that it gains.
 
     The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
     divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
@@ -298,7 +328,8 @@ def _walk(
     for number in np.unique(drawn):
         rows = np.flatnonzero(drawn == number)
         chosen[:, rows] = _backwards(filters[number], moves, float(DRIFTS[number]), len(rows), rng)
-    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+    joint = [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)]
+    return joint, DRIFTS[drawn], gained
 
 
 class Moves(NamedTuple):

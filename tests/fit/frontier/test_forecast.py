@@ -42,7 +42,7 @@ def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
         Draws(np.zeros(count), np.full(count, 0.5), -rng.normal(m, e, size=(count, 1)))
         for m, e in zip(mean, error, strict=True)
     ]  # expsat: position = -theta
-    joint, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
+    joint, _, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
     precision = np.diag(error**-2.0)
     for i, step in enumerate(steps):
         walk = 1 / (STEP["position"] ** 2 * step)
@@ -148,3 +148,15 @@ def test_curves_fall_where_others_of_the_sweep_have():
     np.testing.assert_array_equal(well.rewards(4e5), ill.rewards(4e5))
     lost = (well.rewards(4e6) - ill.rewards(4e6)).mean(axis=0)
     assert np.all(np.diff(lost) < 0) and lost[1] > 0.05
+
+
+def test_a_size_that_was_not_run_is_its_neighbour_and_the_drift():
+    """A climbs by 0.1 with every factor of two: 128 is expected above 64, less surely so."""
+    rewards = measured(HILLS)
+    new = Configuration("n = 128", 128, 32, 1024)
+    found, without = ask(rewards, untried=[new]), ask(rewards)
+    far = found.rewards(1e9)
+    assert far.shape[1] == 5 and found.members.all()
+    np.testing.assert_allclose(far[:, :4].mean(axis=0), without.rewards(1e9).mean(axis=0), atol=0.01)
+    rise = far[:, 4].mean() - far[:, 3].mean()
+    assert 0.02 < rise < 0.12 and far[:, 4].std() > far[:, 3].std()
