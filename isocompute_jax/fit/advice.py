@@ -52,7 +52,8 @@ def recommend(
     for budget in budgets:
         advice = _allocate(budget, stages, main, allocation, resampled)
         rival = advice if law is None else _allocate(budget, stages, other, law, None)
-        found[budget] = advice if rival.run == advice.run else _doubted(advice, rival, rule)
+        alike = rival.run in (advice.run, *advice.tied) or advice.run in rival.tied
+        found[budget] = advice if alike else _doubted(advice, rival, rule)
     return found
 
 
@@ -63,7 +64,11 @@ def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Re
         "fitted."
     )
     return dataclasses.replace(
-        advice, status="warning", reasons=(*advice.reasons, reason), doubts=(*advice.doubts, reason)
+        advice,
+        status="warning",
+        reasons=(*advice.reasons, reason),
+        doubts=(*advice.doubts, reason),
+        by_records=rival.run,
     )
 
 
@@ -81,6 +86,7 @@ def _allocate(
         reward_range=options.read.reward_range,
         resampled=resampled,
         forecast=stages.forecast(found) if budget > data_end(found.fits) else None,
+        measured=found.budgets,
         rollouts=found.rollouts,
     )
 

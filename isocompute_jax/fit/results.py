@@ -242,6 +242,8 @@ class Recommendation:
         data, where they end (by the forecast: at the budget).
       expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN inside the data, or
         without a forecast.
+      forecast_share: of the forecast's draws that have this configuration as the best; NaN likewise.
+      by_records: who leads with the other choice of evaluations; empty where nobody else does.
       forms: form -> its weight in the forecast that the answer rests on; empty inside the data.
     """
 
@@ -261,4 +263,6 @@ class Recommendation:
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan
+    forecast_share: float = math.nan
+    by_records: str = dataclasses.field(default="", metadata=INTERNAL)
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)

@@ -13,6 +13,7 @@ from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.forecast import Forecast, Prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
+from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 from isocompute_jax.options import option
 
@@ -70,6 +71,7 @@ def allocate(
     reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
     forecast: Forecast | None = None,
+    measured: Sequence[Budget] = (),
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
@@ -91,6 +93,7 @@ def allocate(
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
       forecast: what the curves are beyond their data; None to carry on the fitted ones.
+      measured: the evaluated budgets: whom the evaluations have clearly behind ties with nobody.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
     Raises:
@@ -103,7 +106,7 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast)
+    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
     index, reasons, found = contest.choose(budget, affordable)
     if len(affordable) < len(known):
         reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
@@ -137,6 +140,7 @@ def allocate(
         doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
         expected_regret=math.nan if prospect is None else prospect.regret,
+        forecast_share=math.nan if prospect is None else prospect.best_share,
         forms={} if prospect is None or forecast is None else forecast.weights,
     )
 
@@ -160,6 +164,7 @@ class Contest:
     resampled: Bootstrap | None
     reward_range: tuple[float, float]
     forecast: Forecast | None
+    measured: Sequence[Budget]
 
     def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
         """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
@@ -234,9 +239,10 @@ class Contest:
 
     def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
         near = [i for i in contestants(self.fits, compute, beyond=REACH) if i in alive] or list(alive)
+        budget = nearest(self.measured, compute)
         return standings(
             compute, near, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
-            reward_range=self.reward_range,
+            reward_range=self.reward_range, behind=budget.behind if budget else (),
         )  # fmt: skip
 
     def _highest(self, budget: float, found: Standings) -> int:
