@@ -89,11 +89,13 @@ def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
 
 def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> list[Objection]:
     main, same = analysis.main, {found.run, *found.tied}
-    rows = [
-        *_other_form(analysis, found, same, choice),
-        *_evaluations(main, found, same),
-        *_seeds(analysis.by_seed, found, same),
-    ]
+    rows = []
+    if math.isnan(
+        found.forecast_share
+    ):  # a forecast weighs forms itself, and who leads where data end is not its answer
+        rows += _other_form(analysis, found, same, choice)
+        rows += _evaluations(main, found, same)
+        rows += _seeds(analysis.by_seed, found, same)
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
     sizes = {curve.configuration.group_size for curve in main.curves}

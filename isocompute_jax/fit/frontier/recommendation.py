@@ -20,8 +20,8 @@ from isocompute_jax.options import option
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
 
-BEYOND = 1 + 1e-9
-"""A budget of more than so many times the data is beyond them; the margin is for rounding."""
+BEYOND = 1 + SAME_COMPUTE
+"""A budget of more than so many times the data is beyond them."""
 
 ROUNDING = 1e-12
 """Budgets that are a whole number of steps up to rounding pay that many."""
