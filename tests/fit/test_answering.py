@@ -61,9 +61,12 @@ def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
 
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
-    result = conclude(analyse_runs([str(root)], AnalysisOptions(bootstrap="none", holdout=0.0)))
+    quiet = {"bootstrap": "none", "holdout": 0.0}
+    untold = conclude(analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet))).asked[0]
+    assert untold.confidence == "unknown" and untold.share is None
+    result = conclude(analyse_runs([str(root)], AnalysisOptions(**quiet)))
     (found,) = result.asked
-    assert found.confidence == "unknown" and found.share is None
+    assert found.confidence == "sure" and found.share == found.recommendation.best_share == 1.0
     assert set(kinds(found)) == {"one_seed", "largest"}
     assert set(kinds(result.answers[0])) == {"one_seed", "smallest"}
 
@@ -131,10 +134,10 @@ def test_what_names_another_leader_contradicts():
 def test_beyond_the_data_the_forecast_says_how_sure():
     far = rich().asked[1]
     row = far.recommendation
-    assert row.place == "beyond" and far.share == row.forecast_share and far.rival is None
-    lone = dataclasses.replace(put(far, "recommendation", tied=(), forecast_share=0.84), confidence="likely")
+    assert row.place == "beyond" and far.share == row.best_share and far.rival == row.rival
+    lone = dataclasses.replace(put(far, "recommendation", tied=(), best_share=0.84), confidence="likely", share=0.84)
     text = answer_text(rich(), lone)
-    assert text.label == "Likely, extrapolated" and "the best in 84% of the forecast's draws" in text.certainty
+    assert text.label == "Likely, extrapolated" and "the best in 84% of the draws" in text.certainty
     assert "bootstrap" not in text.certainty
 
 

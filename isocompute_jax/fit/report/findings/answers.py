@@ -18,9 +18,9 @@ LABELS: dict[Confidence, str] = {
     "unknown": "Not known",
 }  # fmt: skip
 CONFIDENCE_RULE = (
-    f"Sure: it leads in at least {SURE:.0%} of the bootstrap replicates (the experiment repeated on paper), beyond the "
-    f"data of the forecast's draws; likely: in at least {LIKELY:.0%}; uncertain: in fewer. A tie: no difference was "
-    "seen between those named. Contradicted: something in the data, told under Doubts, names another leader."
+    f"Sure: the best in at least {SURE:.0%} of the draws (curves as the data allow them to be; without them, bootstrap "
+    f"replicates); likely: in at least {LIKELY:.0%}; uncertain: in fewer. A tie: no difference was seen between those "
+    "named. Contradicted: something in the data, told under Doubts, names another leader."
 )
 ESTABLISHED_RULE = (
     f"Established: at least {SURE:.0%} of the bootstrap replicates have the switch, and every seed alone shows it."
@@ -112,19 +112,19 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
     where = {"beyond": " where the data end", "before": " where the data begin"}.get(row.place, "")
     parts = []
     if row.tied:
-        there = "" if math.isfinite(row.forecast_share) else where  # a forecast compares at the budget itself
+        there = "" if math.isfinite(row.best_share) else where  # a forecast compares at the budget itself
         parts.append(f"No difference was seen between {shortlist(sorted([row.run, *row.tied], key=_natural))}{there}.")
     elif not result.several:
         parts.append("No other configuration was run.")
-    elif math.isfinite(row.forecast_share):
-        parts.append(f"{row.run} is the best in {row.forecast_share:.0%} of the forecast's draws.")
-    elif found.share is not None and result.bootstrap:
-        count = result.bootstrap.replicates
+    elif found.share is not None:
         rival = f", {found.rival[0]} in {found.rival[1]:.0%}" if found.rival and found.share < SURE else ""
-        parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates{rival}.")
+        if math.isfinite(row.best_share):
+            parts.append(f"{row.run} is the best in {found.share:.0%} of the draws{rival}.")
+        else:
+            parts.append(f"{row.run} leads{where} in {found.share:.0%} of the bootstrap replicates{rival}.")
     else:
         parts.append("The frontier was not resampled.")
-    if result.several and math.isfinite(row.expected_regret):
+    if result.several and math.isfinite(row.expected_regret) and found.confidence != "sure":
         parts.append(f"Choosing {row.run} is expected to cost {row.expected_regret:.2g} in {result.metric}.")
     return " ".join(parts)
 
@@ -171,9 +171,8 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     if not math.isfinite(low):
         return f"{amount(row.start)} to {amount(row.end)}", "no configuration fits", None, None
     reward = f"{low:z.3f} to {high:z.3f}" if f"{low:z.3f}" != f"{high:z.3f}" else f"{low:z.3f}"
-    share = ""
-    if row.share is not None and row.confidence in ("sure", "likely", "open"):
-        share = f" ({row.share:.0%} of {'draws' if row.beyond else 'replicates'})"
+    told = row.share is not None and row.confidence in ("sure", "likely", "open")
+    share = f" ({row.share:.0%})" if told else ""
     return (
         f"{amount(row.start)} to {amount(row.end)}",
         pick(result, row.group_size, row.run, row.tied_group_sizes),
