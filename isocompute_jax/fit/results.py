@@ -245,6 +245,7 @@ class Recommendation:
       expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN without a forecast.
       best_share: share of the forecast's draws in which it is the best of all; NaN without a forecast.
       rival: who is the best in most of the other draws, and in which share of all; None where nobody is.
+      by_records: who leads with the other choice of evaluations; empty where nobody else does.
       forms: form -> its weight in the forecast that the answer rests on; empty without.
     """
 
@@ -266,6 +267,7 @@ class Recommendation:
     expected_regret: float = math.nan
     best_share: float = math.nan
     rival: tuple[str, float] | None = None
+    by_records: str = dataclasses.field(default="", metadata=INTERNAL)
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)
 
 

@@ -27,7 +27,8 @@ SWITCH_COLUMNS = (
 )  # fmt: skip
 ALLOCATION_COLUMNS = (
     "budget", "run", "group_size", "problems_per_batch", "num_steps", "learning_rate", "law_group_size", "reward",
-    "interval95_low", "interval95_high", "beyond", "status", "reasons",
+    "interval95_low", "interval95_high", "beyond", "expected_regret", "best_share", "status",
+    "reasons",
 )  # fmt: skip
 RANGE_COLUMNS = (
     "start", "end", "run", "group_size", "reward_at_start", "reward_at_end", "share", "confidence", "tied_group_sizes",

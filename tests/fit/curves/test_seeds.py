@@ -125,6 +125,10 @@ def test_ties_follow_the_pooled_standard_error():
     (budget,) = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.40)))
     assert budget.seed_sd == pytest.approx(np.sqrt(0.02))
     assert budget.best == 2 and budget.tied == (1, 2)
+    # Student's t for 3 pairs at 95% and 3 degrees of freedom is 4.86: the error allows for a difference of 0.69.
+    assert budget.behind == ()
+    far = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.90)))[0]
+    assert far.behind == (0,) and far.tied == (2,)
 
 
 def test_a_lead_averages_each_seed_over_the_budgets_first():
@@ -144,7 +148,7 @@ def test_one_seed_gives_no_noise_and_no_ties():
     budgets = compare(curves(run(n=2), run(n=4, reward=(0.1, 0.1, 0.3, 0.5), compute=(0, 100, 200, 300))))
     assert [b.compute for b in budgets] == [100, 200, 300, 400]
     assert [b.best for b in budgets] == [0, 0, 1, 0]
-    assert all(np.isnan(b.seed_sd) and b.tied == (b.best,) for b in budgets)
+    assert all(np.isnan(b.seed_sd) and b.tied == (b.best,) and b.behind == () for b in budgets)
     assert np.isnan(budgets[-1].mean[1])
 
 

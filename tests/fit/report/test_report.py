@@ -115,7 +115,8 @@ def test_a_recommendation_says_only_what_is_known():
     text = answer_text(rich(), found)
     assert (text.pick, text.plan, text.fixed) == ("gspo", "", "")
     assert "no interval could be given" in text.expectation and "inside the data" in text.expectation
-    far = answer_text(rich(), put(found, "recommendation", expected_regret=0.0123))
+    unsure = dataclasses.replace(found, confidence="open")
+    far = answer_text(rich(), put(unsure, "recommendation", expected_regret=0.0123))
     assert "expected to cost 0.012 in avg@4" in far.certainty
     poor = answer_text(rich(), put(found, "recommendation", run="none", reward=math.nan, reasons=("Too little.",)))
     assert (poor.pick, poor.expectation, poor.label) == ("no configuration fits", "Too little.", "")
