@@ -15,6 +15,8 @@ asymptotes cross; Hill whose midpoints scatter around their trend in n."""
 LAST = 1e6
 """Compute at which the data end."""
 
+PROBLEMS_PER_BATCH = 32
+
 Draw = Literal["development", "test"]
 """Constants of the method were chosen on `development`; figures are quoted from `test`, of other seeds and
 ranges."""
@@ -61,6 +63,21 @@ class Study:
     per_seed: np.ndarray
     correlation: float
     truth: Callable[[np.ndarray], np.ndarray]
+
+    def table(self, metric: str) -> dict[str, np.ndarray]:
+        """The long table that `analyze` takes, `metric` the name of the rewards' column."""
+        count, seeds, evaluations = self.per_seed.shape
+        return {
+            "group_size": np.repeat(self.group_sizes, seeds * evaluations),
+            "problems_per_batch": np.full(self.per_seed.size, PROBLEMS_PER_BATCH),
+            "seed": np.tile(np.repeat(np.arange(seeds), evaluations), count),
+            "compute": np.tile(self.compute, count * seeds),
+            metric: self.per_seed.ravel(),
+        }
+
+    def named(self, run: str) -> int:
+        """Number of the configuration `n = 64`."""
+        return int(np.flatnonzero(self.group_sizes == int(run.removeprefix("n = ")))[0])
 
 
 def simulate(family: str, draw: Draw, number: int, *, noise: float = 0.01) -> Study:

@@ -46,14 +46,13 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
     main = analysis.main
     if found.run not in [curve.configuration.name for curve in main.curves]:  # the budget pays no step of any
         return BudgetAnswer(found, None, None, (), "unknown", ())
-    leaders, tied = _leaders(analysis, found), found.tied
-    others = collections.Counter({run: share for run, share in leaders.items() if run != found.run}).most_common(1)
-    share = leaders.get(found.run, 0.0) if leaders else None
+    share, rival = _lead(analysis, found)
+    tied = found.tied
     sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
     return BudgetAnswer(
         recommendation=found,
         share=share,
-        rival=others[0] if others else None,
+        rival=rival,
         tied_group_sizes=tuple(sorted(sizes)) if tied else (),
         confidence=_confidence(share, bool(tied)),
         objections=tuple(_objections(analysis, found, tied, choice)),
@@ -68,14 +67,19 @@ def _confidence(share: float | None, tied: bool) -> Confidence:
     return "sure" if share >= SURE else "likely" if share >= LIKELY else "open"
 
 
-def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
-    """Configuration -> share of the replicates that it leads, at the budget or where the data end; empty without."""
+def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tuple[str, float] | None]:
+    """In which share of the forecast's draws, or else of the replicates, it leads, and the strongest rival."""
+    if math.isfinite(found.best_share):
+        return found.best_share, found.rival
     resampled, fits = analysis.resampled, analysis.main.fits
     if resampled is None or not all(resampled.tells(fit, i) for i, fit in enumerate(fits) if fit.search):
-        return {}
+        return None, None
     numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
     known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
-    return {analysis.main.curves[i].configuration.name: count / sum(known.values()) for i, count in known.items()}
+    names = [curve.configuration.name for curve in analysis.main.curves]
+    shares = collections.Counter({names[i]: count / sum(known.values()) for i, count in known.items()})
+    share = shares.pop(found.run, 0.0)
+    return share, next(iter(shares.most_common(1)), None)
 
 
 def _nearest(main: MetricAnalysis, budget: float) -> Budget | None:

@@ -233,18 +233,19 @@ class Recommendation:
       num_steps: M, rounded down; None when it cannot be told.
       learning_rate: for rollouts_per_step = n B_problem; None when that is unknown.
       law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
-      reward: expected, from the configuration's curve; beyond all data from the forecast.
-      interval95: of that curve, or of the forecast's draws; NaN where nothing could be resampled.
+      reward: expected: by the forecast, or the configuration's fitted curve.
+      interval95: of the forecast's draws, or of that curve; NaN where nothing could be resampled.
       beyond: budget / largest compute that this configuration was run to; above 1 is an extrapolation.
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
       doubts: those of the reasons that say what to mistrust.
-      tied: names of the other configurations that cannot be told from this one at 95%, at the budget or, beyond the
-        data, where they end (by the forecast: at the budget).
-      expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN inside the data, or
-        without a forecast.
-      forms: form -> its weight in the forecast that the answer rests on; empty inside the data.
+      tied: names of the other configurations that cannot be told from this one at 95%, at the budget (without a
+        forecast, beyond the data: where they end).
+      expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN without a forecast.
+      best_share: share of the forecast's draws in which it is the best of all; NaN without a forecast.
+      rival: who is the best in most of the other draws, and in which share of all; None where nobody is.
+      forms: form -> its weight in the forecast that the answer rests on; empty without.
     """
 
     budget: float
@@ -263,4 +264,6 @@ class Recommendation:
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan
+    best_share: float = math.nan
+    rival: tuple[str, float] | None = None
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)

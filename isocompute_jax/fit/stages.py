@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -150,8 +151,14 @@ class Stages:
         )
 
     def forecast(self, found: MetricAnalysis) -> Forecast | None:
-        """What the curves are beyond their data; None where the fit is told its form, or holds its parameters."""
+        """Draws of what the curves are.
+
+        None where the fit is told its form, or holds its parameters, and where no curve has more points than
+        parameters: nothing tells the noise then.
+        """
         options = self.options
+        if not any(math.isfinite(fit.noise) for fit in found.fits):
+            return None
         if options.forecast == "form" or options.fit.limits() or options.fit.r0 != "free":
             return None
         if found not in self._forecasts:
@@ -163,6 +170,7 @@ class Stages:
                 use=data.used,
                 noise=[fit.noise for fit in found.fits],
                 correlation=[fit.correlation for fit in found.fits],
+                peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )

@@ -61,9 +61,12 @@ def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
 
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
-    result = conclude(analyse_runs([str(root)], AnalysisOptions(bootstrap="none", holdout=0.0)))
+    quiet = {"bootstrap": "none", "holdout": 0.0}
+    untold = conclude(analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet))).asked[0]
+    assert untold.confidence == "unknown" and untold.share is None
+    result = conclude(analyse_runs([str(root)], AnalysisOptions(**quiet)))
     (found,) = result.asked
-    assert found.confidence == "unknown" and found.share is None
+    assert found.confidence == "sure" and found.share == found.recommendation.best_share == 1.0
     assert set(kinds(found)) == {"one_seed", "largest"}
     assert set(kinds(result.answers[0])) == {"one_seed", "smallest"}
 

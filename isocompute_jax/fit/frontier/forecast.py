@@ -1,4 +1,4 @@
-"""Which configuration is best where the data end: draws of all curves together, averaged over forms.
+"""Which configuration is best, inside the data and beyond them: draws of all curves together, averaged over forms.
 
 Each curve's posterior (`curves.posterior`) says what its own points say. Two things are shared by a sweep. Neighbours
 in n are alike: asymptote, position and steepness walk at random in log n and log B_problem (`STEP`), so that a curve
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.posterior import (
@@ -28,6 +29,7 @@ from isocompute_jax.fit.curves.posterior import (
     steepness,
 )
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
+from isocompute_jax.fit.frontier.collapse import Collapses, collapses
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -47,7 +49,10 @@ DRAWS = 400
 """Joint draws, and particles of each curve."""
 
 ONE_SIDED = 0.025
-"""Configurations that lie below in all but so many of the draws are told apart."""
+"""Configurations that lie below in all but this share of the draws are told apart."""
+
+ALIKE = 1e-6
+"""Draws that differ by less are equal."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -67,6 +72,7 @@ class Forecast:
       form: [S] number of each draw's form in `weights`.
       draws: per form, per curve, the draws; row s of the joint draws is row s of the curves' draws of form `form[s]`.
       members: [K] whether the configuration has a curve; the others' rewards are NaN.
+      collapses: where curves fall, where some have; None in a sweep without a fall.
     """
 
     reference: float
@@ -75,11 +81,13 @@ class Forecast:
     form: np.ndarray
     draws: tuple[tuple[Draws | None, ...], ...]
     members: np.ndarray
+    collapses: Collapses | None = None
 
     def rewards(self, compute: float) -> np.ndarray:
         """[S, K] reward at `compute`."""
         x = np.log(np.array([compute]) / self.reference)
         found = np.full((len(self.form), len(self.members)), np.nan)
+        kept = np.ones(found.shape) if self.collapses is None else self.collapses.kept(compute)
         for number, name in enumerate(self.weights):
             rows = np.flatnonzero(self.form == number)
             if not len(rows):
@@ -88,37 +96,25 @@ class Forecast:
                 draws = self.draws[number][k]
                 assert draws is not None
                 climbed = FORMS[name].share(draws.theta[rows], x)[:, 0]
-                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed
+                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed * kept[rows, k]
         low, high = self.reward_range
         return low + (high - low) * found
 
     def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
         """What to expect at `compute` of the configurations with the numbers `among`."""
-        rewards = self.rewards(compute)[:, among]
-        place = int(rewards.mean(axis=0).argmax())
-        own = rewards[:, place]
-        low, high = np.percentile(own, PERCENTILES)
-        behind = np.mean(rewards < own[:, None], axis=0)  # how surely each lies below
-        tied = tuple(k for k, share in zip(among, behind, strict=True) if share < 1 - ONE_SIDED)
-        best = rewards.max(axis=1)
-        return Prospect(
-            index=among[place],
-            reward=float(own.mean()),
-            interval95=(float(low), float(high)),
-            best_share=float(np.mean(own >= best)),
-            regret=float(np.mean(best - own)),
-            tied=tied,
-        )
+        return prospect(self.rewards(compute)[:, among], among)
 
 
 class Prospect(NamedTuple):
-    """A budget beyond the data, over the draws.
+    """A budget, over the draws.
 
     Attributes:
       index: number of the configuration with the highest expected reward.
       reward: that reward.
       interval95: 95% interval of its reward: parameters, noise and form.
       best_share: share of the draws in which it is the best.
+      rival: who is the best in most of the others; None where nobody else ever is.
+      rival_share: share of all draws in which it is.
       regret: mean over the draws of the best reward less its own: what choosing it is expected to cost.
       tied: numbers of those that cannot be told from it at 95%, itself included.
     """
@@ -127,8 +123,48 @@ class Prospect(NamedTuple):
     reward: float
     interval95: tuple[float, float]
     best_share: float
+    rival: int | None
+    rival_share: float
     regret: float
     tied: tuple[int, ...]
+
+
+def prospect(rewards: np.ndarray, among: Sequence[int]) -> Prospect:
+    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K]."""
+    place = int(rewards.mean(axis=0).argmax())
+    own, best = rewards[:, place], rewards.max(axis=1)
+    low, high = np.percentile(own, PERCENTILES)
+    first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
+    leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
+    rival = int(leaders.argmax())
+    return Prospect(
+        index=among[place],
+        reward=float(own.mean()),
+        interval95=(float(low), float(high)),
+        best_share=float(np.mean(~first)),
+        rival=among[rival] if leaders.any() else None,
+        rival_share=float(leaders[rival] / len(rewards)),
+        regret=float(np.mean(best - own)),
+        tied=tuple(among[k] for k in _tied(rewards, place)),
+    )
+
+
+def _tied(rewards: np.ndarray, place: int) -> list[int]:
+    """Who cannot be told from `place` at 95%: by the draws, and for all pairs that tie together (Bonferroni).
+
+    The highest of many equal curves stands out from each of them by luck.
+    """
+    behind = rewards[:, place, None] - rewards
+    told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
+    far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
+    tied = np.arange(rewards.shape[1])
+    for _ in range(rewards.shape[1]):  # whoever is clearly below leaves fewer pairs to compare
+        pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
+        still = tied[~told[tied] | (far[tied] < -scipy.special.ndtri(ONE_SIDED / pairs))]
+        if len(still) == len(tied):
+            break
+        tied = still
+    return tied.tolist()
 
 
 def forecast(
@@ -139,6 +175,7 @@ def forecast(
     use: Sequence[np.ndarray],
     noise: Sequence[float],
     correlation: Sequence[float],
+    peaks: Sequence[float] | None = None,
     forms: Sequence[FormName] = tuple(FORMS),
     reward_range: tuple[float, float] = (0.0, 1.0),
     draws: int = DRAWS,
@@ -153,6 +190,7 @@ def forecast(
       use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
       noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
       correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
+      peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
       forms: forms to average over; one for that form alone.
       reward_range: range of rewards.
       draws: S.
@@ -188,7 +226,9 @@ def forecast(
     shares = (rng.permutation(draws) + 0.5) / draws
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
     named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
-    return Forecast(reference, reward_range, named, form, tuple(table), members)
+    ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
+    fallen = None if peaks is None else collapses(configurations, peaks, ends, draws=draws, rng=rng)
+    return Forecast(reference, reward_range, named, form, tuple(table), members, fallen)
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:

@@ -74,12 +74,14 @@ def allocate(
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
-    Only configurations of which the budget pays at least one step are considered, and M is rounded down. Inside the
-    data the highest curve is taken (see `standings` for ties); one whose data end earlier is carried on, to at most
-    twice their end, so that nobody leads by having been run a little longer, and never past the peak of a curve that
-    collapses. Beyond all data, the configuration with the highest expected reward in the forecast is taken. Without a
-    forecast n is that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of
-    the configuration that leads where the data end; B_problem is that of the best curve with this n.
+    Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
+    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. Inside, one
+    whose data end earlier is carried on, to at most twice their end, so that nobody leads by having been run a little
+    longer, and never past the peak of a curve that collapses.
+
+    Without a forecast the highest curve is taken inside the data (see `standings` for ties). Beyond all data n is then
+    that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of the
+    configuration that leads where the data end; B_problem is that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -90,7 +92,7 @@ def allocate(
       learning_rate: the rule.
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
-      forecast: what the curves are beyond their data; None to carry on the fitted ones.
+      forecast: draws of what the curves are; None to compare and carry on the fitted ones.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
     Raises:
@@ -112,12 +114,12 @@ def allocate(
     stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
     steps, rate, reason = _steps(chosen, stop, learning_rate)
     reasons.append(reason)
-    if resampled is not None and len(known) > 1:
+    prospect = contest.prospect(budget, affordable)
+    if prospect is None and resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
     beyond = budget / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    prospect = contest.prospect(budget, affordable)
     reward = float(fit.reward(at)) if prospect is None else prospect.reward
     ends = interval(fit, index, at, resampled) if prospect is None else prospect.interval95
     return Recommendation(
@@ -137,6 +139,10 @@ def allocate(
         doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
         expected_regret=math.nan if prospect is None else prospect.regret,
+        best_share=math.nan if prospect is None else prospect.best_share,
+        rival=None
+        if prospect is None or prospect.rival is None
+        else (configurations[prospect.rival].name, prospect.rival_share),
         forms={} if prospect is None or forecast is None else forecast.weights,
     )
 
@@ -166,21 +172,19 @@ class Contest:
         alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
         if not alive:
             return self._stop_at_a_peak(allowed)
-        windows = [self.fits[i].window for i in alive]
-        first, last = min(start for start, _ in windows), max(end for _, end in windows)
+        prospect = self.prospect(budget, allowed)
+        if prospect is not None:
+            found = Standings(prospect.index, prospect.tied, tuple(self._rivals(budget, alive)))
+            return prospect.index, [*self._forecast_reasons(budget, prospect, alive), *self._tie(found)], found
+        first, last = self._data(alive)
         found = self._standings(min(max(budget, first), last), alive)
         index, name = found.chosen, self.configurations[found.chosen].name
         if budget < first * (1 - SAME_COMPUTE):
             reason = f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
             return index, [reason, *self._tie(found)], found
         if budget <= last * (1 + SAME_COMPUTE):
-            end = self.fits[index].window[1]
-            carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
             lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
-            return index, [f"{name} {lead}{carried} at this budget.", *self._tie(found)], found
-        prospect = self.prospect(budget, allowed)
-        if prospect is not None:
-            return prospect.index, [self._forecast_reason(budget, prospect)], found._replace(tied=prospect.tied)
+            return index, [f"{name} {lead}{self._carried(budget, index)} at this budget.", *self._tie(found)], found
         if self.allocation.status != "ok":
             reason = (
                 f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
@@ -191,26 +195,51 @@ class Contest:
         return index, [reason], found
 
     def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
-        """What the forecast says of a budget beyond all data; None inside them, or where there is no forecast."""
-        if self.forecast is None:
+        """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast."""
+        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
+        if self.forecast is None or not alive:
             return None
-        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf) and self.forecast.members[i]]
-        if not alive or budget <= max(self.fits[i].window[1] for i in alive) * (1 + SAME_COMPUTE):
-            return None
-        return self.forecast.prospect(budget, alive)
+        rivals = [i for i in self._rivals(budget, alive) if self.forecast.members[i]]
+        return self.forecast.prospect(max(budget, self._data(alive)[0]), rivals) if rivals else None
 
-    def _forecast_reason(self, budget: float, prospect: Prospect) -> str:
+    def _data(self, alive: Sequence[int]) -> tuple[float, float]:
+        """Where the data of these begin and end."""
+        windows = [self.fits[i].window for i in alive]
+        return min(start for start, _ in windows), max(end for _, end in windows)
+
+    def _rivals(self, budget: float, alive: Sequence[int]) -> list[int]:
+        """Who competes: beyond all data everybody, inside them those whose own reach so far (`REACH`)."""
+        first, last = self._data(alive)
+        if budget > last * (1 + SAME_COMPUTE):
+            return list(alive)
+        near = contestants(self.fits, min(max(budget, first), last), beyond=REACH)
+        return [i for i in near if i in alive] or list(alive)
+
+    def _carried(self, budget: float, index: int) -> str:
+        end = self.fits[index].window[1]
+        return "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
+
+    def _forecast_reasons(self, budget: float, found: Prospect, alive: Sequence[int]) -> list[str]:
         assert self.forecast is not None
+        name, (first, last) = self.configurations[found.index].name, self._data(alive)
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
-        forms = ", ".join(f"{name} {weight:.0%}" for name, weight in weights if weight >= 0.005)
-        law = ""
-        if self.allocation.status == "ok":
-            law = f" The law of n*(C) gives n* = {float(self.allocation.optimal_group_size(budget)):.3g}."
-        return (
-            f"{self.configurations[prospect.index].name} has the highest expected reward beyond the data, averaged "
-            f"over forms of curve ({forms}): it is the best in {prospect.best_share:.0%} of the draws, and choosing it "
-            f"is expected to cost {prospect.regret:.2g} of reward.{law}"
+        forms = ", ".join(f"{form} {weight:.0%}" for form, weight in weights if weight >= 0.005)
+        where = (
+            " beyond the data" if budget > last * (1 + SAME_COMPUTE) else f"{self._carried(budget, found.index)} here"
         )
+        if budget < first * (1 - SAME_COMPUTE):
+            where = f" where the data begin, at {first:.3g}; below that nothing was measured"
+        reasons = [f"{name} has the highest expected reward{where}. Forms of curve are averaged: {forms}."]
+        share = f"It is the best in {found.best_share:.0%} of the draws"
+        if found.rival is not None:
+            rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
+            others = f"; the strongest rival is {rival}" if found.best_share < 0.9 else ""
+            reasons.append(f"{share}{others}, and choosing it is expected to cost {found.regret:.2g} of reward.")
+        elif len(alive) > 1:
+            reasons.append(f"{share}.")
+        if self.allocation.status == "ok" and budget > last * (1 + SAME_COMPUTE):
+            reasons.append(f"The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}.")
+        return reasons
 
     def _by_the_law(self, budget: float, alive: Sequence[int]) -> tuple[int, str]:
         """Of the n nearest to that of the law the best curve, and why."""
@@ -233,10 +262,9 @@ class Contest:
         return index, [reason], Standings(index, (index,), (index,))
 
     def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
-        near = [i for i in contestants(self.fits, compute, beyond=REACH) if i in alive] or list(alive)
         return standings(
-            compute, near, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
-            reward_range=self.reward_range,
+            compute, self._rivals(compute, alive), fits=self.fits, configurations=self.configurations,
+            resampled=self.resampled, reward_range=self.reward_range,
         )  # fmt: skip
 
     def _highest(self, budget: float, found: Standings) -> int:

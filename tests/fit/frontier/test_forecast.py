@@ -127,3 +127,24 @@ def test_a_prospect_is_read_off_the_draws():
     assert prospect.interval95[0] < prospect.reward < prospect.interval95[1]
     assert (len(prospect.tied) == 1) == (np.mean(other < own) >= 0.975)
     assert found.prospect(8e6, [0]).tied == (0,) and found.prospect(8e6, [0]).regret == 0.0
+
+
+def test_who_cannot_be_told_apart():
+    """The best of many equal curves stands out from each of them by luck, two curves need less."""
+    rng = np.random.default_rng(0)
+    rewards = 0.5 + 0.01 * rng.normal(size=(4000, 5)) - np.array([0.0, 0.03, 0.031, 0.032, 0.1])
+    few, many = (module.prospect(rewards[:, :k], range(k)) for k in (2, 5))
+    assert few.tied == (0,) and many.tied == (0, 1, 2, 3)
+    assert few.rival == 1 and few.rival_share == pytest.approx(1 - few.best_share)
+    alone = module.prospect(rewards[:, [0, 4]] * [1, 0], (7, 9))
+    assert alone.index == 7 and alone.rival is None and alone.best_share == 1.0 and alone.regret == 0.0
+
+
+def test_curves_fall_where_others_of_the_sweep_have():
+    """The smallest n has collapsed: its neighbour, due next, is no longer expected to be as high."""
+    rewards = measured(HILLS)
+    well, ill = ask(rewards), ask(rewards, peaks=[5e5, np.nan, np.nan, np.nan])
+    assert well.collapses is None and ask(rewards, peaks=[np.nan] * 4).collapses is None
+    np.testing.assert_array_equal(well.rewards(4e5), ill.rewards(4e5))
+    lost = (well.rewards(4e6) - ill.rewards(4e6)).mean(axis=0)
+    assert np.all(np.diff(lost) < 0) and lost[1] > 0.05
