@@ -31,6 +31,7 @@ from isocompute_jax.fit.curves.posterior import (
 )
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
+from isocompute_jax.fit.frontier.standings import ALIKE, SURER
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -51,9 +52,6 @@ DRAWS = 400
 
 ONE_SIDED = 0.025
 """Configurations that lie below in all but this share of the draws are told apart."""
-
-ALIKE = 1e-6
-"""Draws that differ by less are equal."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -101,17 +99,18 @@ class Forecast:
         low, high = self.reward_range
         return low + (high - low) * found
 
-    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
-        """What to expect at `compute` of the configurations with the numbers `among`."""
-        return prospect(self.rewards(compute)[:, among], among)
+    def prospect(self, compute: float, among: Sequence[int], *, surest: bool = False) -> Prospect:
+        """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
+        return prospect(self.rewards(compute)[:, among], among, surest=surest)
 
 
 class Prospect(NamedTuple):
     """A budget, over the draws.
 
     Attributes:
-      index: number of the configuration with the highest expected reward.
-      reward: that reward.
+      index: number of the configuration to take: that with the highest expected reward, or the surest (`prospect`).
+      surest: whether another one has a higher expected reward, and is known much worse.
+      reward: its expected reward.
       interval95: 95% interval of its reward: parameters, noise and form.
       best_share: share of the draws in which it is the best.
       rival: who is the best in most of the others; None where nobody else ever is.
@@ -121,6 +120,7 @@ class Prospect(NamedTuple):
     """
 
     index: int
+    surest: bool
     reward: float
     interval95: tuple[float, float]
     best_share: float
@@ -130,9 +130,17 @@ class Prospect(NamedTuple):
     tied: tuple[int, ...]
 
 
-def prospect(rewards: np.ndarray, among: Sequence[int]) -> Prospect:
-    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K]."""
-    place = int(rewards.mean(axis=0).argmax())
+def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False) -> Prospect:
+    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
+
+    One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
+    is taken whose standard deviation is smaller by `SURER` or more; of several such the highest.
+    """
+    mean, error = rewards.mean(axis=0), rewards.std(axis=0)
+    highest = place = int(mean.argmax())
+    tied = _tied(rewards, highest)
+    if surest and error[highest] > ALIKE:
+        place = max((k for k in tied if SURER * error[k] <= error[highest]), key=lambda k: mean[k], default=highest)
     own, best = rewards[:, place], rewards.max(axis=1)
     low, high = np.percentile(own, PERCENTILES)
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
@@ -140,13 +148,14 @@ def prospect(rewards: np.ndarray, among: Sequence[int]) -> Prospect:
     rival = int(leaders.argmax())
     return Prospect(
         index=among[place],
+        surest=place != highest,
         reward=float(own.mean()),
         interval95=(float(low), float(high)),
         best_share=float(np.mean(~first)),
         rival=among[rival] if leaders.any() else None,
         rival_share=float(leaders[rival] / len(rewards)),
         regret=float(np.mean(best - own)),
-        tied=tuple(among[k] for k in _tied(rewards, place)),
+        tied=tuple(among[k] for k in tied),
     )
 
 

@@ -140,6 +140,16 @@ def test_who_cannot_be_told_apart():
     assert alone.index == 7 and alone.rival is None and alone.best_share == 1.0 and alone.regret == 0.0
 
 
+def test_of_those_that_tie_the_surest_may_be_wanted():
+    """One noisy seed above five quiet ones."""
+    rng = np.random.default_rng(0)
+    rewards = np.array([0.5, 0.52, 0.49]) + np.array([0.005, 0.03, 0.014]) * rng.normal(size=(4000, 3))
+    boldly, surely = (module.prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
+    assert boldly.index == 8 and not boldly.surest and boldly.tied == surely.tied == (4, 8, 16)
+    assert surely.index == 4 and surely.surest and surely.regret > boldly.regret and surely.rival == 8
+    assert module.prospect(rewards[:, 1:], (8, 16), surest=True).index == 16
+
+
 def test_curves_fall_where_others_of_the_sweep_have():
     """The smallest n has collapsed: its neighbour, due next, is no longer expected to be as high."""
     rewards = measured(HILLS)
