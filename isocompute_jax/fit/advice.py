@@ -10,8 +10,9 @@ from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import AllocationFit, Recommendation
-from isocompute_jax.fit.stages import MetricAnalysis, Stages
+from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 
 RULES: dict[Records, str] = {

@@ -14,9 +14,10 @@ from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steep
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import budget_grid
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
-from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, Stages
+from isocompute_jax.fit.stages import FrontierSlice, Stages
 from isocompute_jax.records.errors import InputError
 
 

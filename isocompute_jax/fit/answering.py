@@ -25,8 +25,8 @@ from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.recommendation import REACH
 from isocompute_jax.fit.frontier.ties import nearest
 from isocompute_jax.fit.frontier_results import SURE, SegmentResult
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import CurveFit, Recommendation, Switch
-from isocompute_jax.fit.stages import MetricAnalysis
 
 LINE_POINTS = 48
 """Of a curve's line in the interactive picture."""

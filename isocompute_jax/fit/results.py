@@ -14,6 +14,7 @@ from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.plain_data import INTERNAL
 
 Status = Literal["ok", "warning", "failed"]
+LawStatus = Literal["ok", "warning", "extrapolated", "failed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,8 @@ class AllocationFit:
       compute: [P] rollouts, or steps.
       group_size: [P] n* read off the frontier.
       smoothed: [P] n* after the running average (of log2 n*).
-      status: `warning` when the law is degenerate and `failed` when there is nothing to fit.
+      status: `warning` when the law is degenerate, `extrapolated` when its midpoint, floor or saturation value lies
+        outside of the data (see `frontier.allocation`), and `failed` when there is nothing to fit.
       message: empty, or the reason.
       interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; empty when there is none.
     """
@@ -204,7 +206,7 @@ class AllocationFit:
     compute: np.ndarray
     group_size: np.ndarray
     smoothed: np.ndarray
-    status: Status
+    status: LawStatus
     message: str
     interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 

@@ -35,18 +35,16 @@ from isocompute_jax.fit.frontier_results import (
     BestN,
     FrontierResult,
     OfConfiguration,
-    RecordChoice,
     SeedAgreement,
     SliceResult,
-    SwitchesCompared,
     SwitchRow,
     TargetResult,
     TiesResult,
-    compared_switches,
     wants_larger_n,
 )
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL
 from isocompute_jax.fit.read import SOLVE_SHARES, RunCurve
+from isocompute_jax.fit.record_choices import RecordChoice, SwitchesCompared, compared_switches
 from isocompute_jax.fit.results import Configuration, Recommendation
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError

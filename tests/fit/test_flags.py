@@ -73,6 +73,18 @@ def test_every_flag_of_laws_arrives(parse):
     assert read.reward_range == (0.0, float("inf")) and read.compute == "tokens"
 
 
+@pytest.mark.parametrize(
+    ("given", "reward_range"),
+    [
+        (("--analysis=model_size", "--reward_range=0,100"), (0.0, 100.0)),
+        (("--analysis=chinchilla", "--law_loss=one_minus_metric"), (0.0, 1.0)),
+    ],
+)
+def test_the_range_of_rewards_reaches_the_laws(parse, given, reward_range):
+    parse(*given)
+    assert flags.law_options().reward_range == flags.read_options().reward_range == reward_range
+
+
 def test_laws_read_what_they_need(parse):
     parse("--analysis=model_size")
     assert (flags.read_options().compute, flags.read_options().metric) == ("tokens", ReadOptions().metric)

@@ -206,7 +206,7 @@ def test_who_stops_a_little_later_has_not_won(tmp_path):
     assert other.allocation.group_size[-1] == 64
     assert [advice.group_size for advice in other.recommendations] == [64, 64]
     assert any("in 100% of" in reason for reason in other.recommendations[0].reasons)
-    assert "the largest n that was run" in other.allocation.message and other.allocation.status == "warning"
+    assert "the largest n that was run" in other.allocation.message and other.allocation.status == "extrapolated"
 
 
 def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):

@@ -18,8 +18,8 @@ import jinja2
 
 from isocompute_jax.fit.answer_results import tie_ranges
 from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.frontier_results import choice_rows
 from isocompute_jax.fit.laws import quotes
+from isocompute_jax.fit.record_choices import choice_rows
 from isocompute_jax.fit.report import answers, wording
 from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.scalerl import GridFit
-from isocompute_jax.fit.frontier_results import ChoiceBudget, RecordChoice
+from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.html_page import render_report, section_names
 from isocompute_jax.fit.report.sections import ReportTable, Section
