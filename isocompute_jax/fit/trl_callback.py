@@ -30,8 +30,8 @@ class CurveCallback:
 
     def __init__(self, path: str | os.PathLike[str], *flags: str, metric: str = "eval_reward") -> None:
         self._path, self._metric = pathlib.Path(path), metric
-        command = ["-m", "isocompute_jax.fit", f"--runs={path}", f"--out={path}.report", f"--metric={metric}", "--next=3"]
-        self._command = [sys.executable, *command, *flags]
+        command = [sys.executable, "-m", "isocompute_jax.fit", f"--runs={path}", f"--out={path}.report"]
+        self._command = [*command, f"--metric={metric}", "--next=3", *flags]
         self._fit: subprocess.Popen[bytes] | None = None
         self._unfitted = False
 
