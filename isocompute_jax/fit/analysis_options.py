@@ -80,8 +80,8 @@ class AnalysisOptions:
     seed: int = option(0, "Seed of the bootstrap.", low=0)
     holdout: float = option(
         0.5,
-        "Fit the first part of each curve and score the rest: a share of its compute, or a compute; 0: off. For laws: "
-        "the share of each run's evaluations that is predicted.",
+        "Fit the first part of each curve and score the rest: a share of its log compute, or a compute; 0: off. For "
+        "laws: the share of each run's evaluations that is predicted.",
     )
     grid: Grid | None = option(
         None, "Run ScaleRL's grid procedure beside the fit: A from:to:by, as 0.45:0.8:0.005.", parse=_grid

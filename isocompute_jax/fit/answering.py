@@ -98,6 +98,11 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
         rows += _seeds(analysis.by_seed, found, same)
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
+    left_out = next(
+        len(f.outliers) for c, f in zip(main.curves, main.fits, strict=True) if c.configuration.name == found.run
+    )
+    if left_out:
+        rows.append(Objection("outliers", size=left_out))
     sizes = {curve.configuration.group_size for curve in main.curves}
     if len(sizes) > 1 and 0 not in sizes:
         if found.group_size == max(sizes):
