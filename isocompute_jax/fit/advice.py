@@ -55,7 +55,7 @@ def recommend(
         if law is not None:  # both by their fitted curves, or the two would differ in more than the evaluations
             fitted = _allocate(budget, stages, main, allocation, None, forecast=False)
             rival = _allocate(budget, stages, other, law, None, forecast=False)
-            if rival.run not in (advice.run, fitted.run):
+            if rival.run not in (advice.run, *advice.tied, fitted.run, *fitted.tied) and fitted.run not in rival.tied:
                 advice = _doubted(advice, rival, rule)
         found[budget] = advice
     return found
@@ -68,7 +68,11 @@ def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Re
         "fitted."
     )
     return dataclasses.replace(
-        advice, status="warning", reasons=(*advice.reasons, reason), doubts=(*advice.doubts, reason)
+        advice,
+        status="warning",
+        reasons=(*advice.reasons, reason),
+        doubts=(*advice.doubts, reason),
+        by_records=rival.run,
     )
 
 
@@ -93,6 +97,7 @@ def _allocate(
         reward_range=options.read.reward_range,
         resampled=resampled,
         forecast=stages.forecast(found) if forecast and (budget > data_end(found.fits) or unpicked) else None,
+        measured=found.budgets,
         rollouts=found.rollouts,
     )
 

@@ -13,14 +13,15 @@ from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.forecast import Forecast, Prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
+from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 from isocompute_jax.options import option
 
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
 
-BEYOND = 1 + 1e-9
-"""A budget of more than so many times the data is beyond them; the margin is for rounding."""
+BEYOND = 1 + SAME_COMPUTE
+"""A budget of more than so many times the data is beyond them."""
 
 ROUNDING = 1e-12
 """Budgets that are a whole number of steps up to rounding pay that many."""
@@ -70,6 +71,7 @@ def allocate(
     reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
     forecast: Forecast | None = None,
+    measured: Sequence[Budget] = (),
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
@@ -93,6 +95,7 @@ def allocate(
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
       forecast: draws of what the curves are; None to compare and carry on the fitted ones.
+      measured: the evaluated budgets: whom the evaluations have clearly behind ties with nobody.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
     Raises:
@@ -105,7 +108,7 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast)
+    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
     index, reasons, found = contest.choose(budget, affordable)
     if len(affordable) < len(known):
         reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
@@ -166,6 +169,7 @@ class Contest:
     resampled: Bootstrap | None
     reward_range: tuple[float, float]
     forecast: Forecast | None
+    measured: Sequence[Budget]
 
     def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
         """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
@@ -174,7 +178,9 @@ class Contest:
             return self._stop_at_a_peak(allowed)
         prospect = self.prospect(budget, allowed)
         if prospect is not None:
-            found = Standings(prospect.index, prospect.tied, tuple(self._rivals(budget, alive)))
+            behind = () if prospect.index in (below := self._behind(budget, alive)) else below
+            tied = tuple(i for i in prospect.tied if i not in behind)
+            found = Standings(prospect.index, tied, tuple(self._rivals(budget, alive)))
             return prospect.index, [*self._forecast_reasons(budget, prospect, alive), *self._tie(found)], found
         first, last = self._data(alive)
         found = self._standings(min(max(budget, first), last), alive)
@@ -200,7 +206,9 @@ class Contest:
         if self.forecast is None or not alive:
             return None
         rivals = [i for i in self._rivals(budget, alive) if self.forecast.members[i]]
-        return self.forecast.prospect(max(budget, self._data(alive)[0]), rivals) if rivals else None
+        first, last = self._data(alive)
+        inside = budget <= last * (1 + SAME_COMPUTE)
+        return self.forecast.prospect(max(budget, first), rivals, surest=inside) if rivals else None
 
     def _data(self, alive: Sequence[int]) -> tuple[float, float]:
         """Where the data of these begin and end."""
@@ -229,7 +237,8 @@ class Contest:
         )
         if budget < first * (1 - SAME_COMPUTE):
             where = f" where the data begin, at {first:.3g}; below that nothing was measured"
-        reasons = [f"{name} has the highest expected reward{where}. Forms of curve are averaged: {forms}."]
+        lead = "is the surest of those that tie for" if found.surest else "has"
+        reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
         share = f"It is the best in {found.best_share:.0%} of the draws"
         if found.rival is not None:
             rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
@@ -264,8 +273,15 @@ class Contest:
     def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
         return standings(
             compute, self._rivals(compute, alive), fits=self.fits, configurations=self.configurations,
-            resampled=self.resampled, reward_range=self.reward_range,
+            resampled=self.resampled, reward_range=self.reward_range, behind=self._behind(compute, alive),
         )  # fmt: skip
+
+    def _behind(self, compute: float, alive: Sequence[int]) -> tuple[int, ...]:
+        """Whom the evaluations have clearly below the best ones there; nobody beyond all data."""
+        if compute > self._data(alive)[1] * (1 + SAME_COMPUTE):
+            return ()
+        near = nearest(self.measured, compute)
+        return near.behind if near else ()
 
     def _highest(self, budget: float, found: Standings) -> int:
         """Of equal curves that of the smaller n."""
