@@ -99,12 +99,12 @@ def seed_noise(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray
         series[0], CORRELATIONS[likely], squares[likely], len(series[0].slopes) - parameters
     ):
         return None
-    known, averaged = weight > 0, 1 if curve.pooled else len(curve.seeds)
+    averaged = 1 if curve.pooled else len(curve.seeds)
     point = squares / freedom / (1 - CORRELATIONS**2)  # whitened residuals are smaller than those of a point
-    model = NoiseModel(CORRELATIONS[known], weight[known], point[known] / averaged, freedom)
+    model = NoiseModel(CORRELATIONS, weight, point / averaged, freedom)
     moves = np.concatenate([_moves(one, CORRELATIONS[likely])[0] for one in series])
     covariance = np.zeros((2, 2))
-    for i in np.flatnonzero(known):
+    for i in np.flatnonzero(weight):
         each = [_moves(one, CORRELATIONS[i])[1] * one.residual.shape[1] for one in series]
         covariance += weight[i] * squares[i] / freedom * sum(each) / len(moves)
     return SeedNoise(model, moves, covariance)

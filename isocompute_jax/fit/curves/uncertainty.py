@@ -73,9 +73,7 @@ class Noise(NamedTuple):
     def of_curve(self, k: int) -> NoiseModel:
         """The noise of curve k, to draw from."""
         rho, scale = (values.reshape(self.weight.shape)[:, k] for values in (self.problem.rho, self.scale))
-        likely = self.weight[:, k] > 0
-        variance = scale / (1.0 - rho**2)
-        return NoiseModel(rho[likely], self.weight[likely, k], variance[likely], int(self.freedom[k]))
+        return NoiseModel(rho, self.weight[:, k], scale / (1.0 - rho**2), int(self.freedom[k]))
 
 
 class Interval(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.noise_model import NoiseModel, alike
 from isocompute_jax.fit.curves.seed_noise import MOVES, Spread, seed_noise, spread
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.results import CurveFit
@@ -37,6 +38,13 @@ class Points(NamedTuple):
         """[E] reward of the fit; the point's own where the form has none, as the power law at C = 0."""
         found = self.fit.reward(self.curve.compute)
         return np.where(np.isfinite(found), found, self.curve.reward)
+
+    @property
+    def noise(self) -> NoiseModel:
+        """Of the points, as the fit knows it; ValueError where it was made without intervals."""
+        if self.fit.search is None or self.fit.search.noise is None:
+            raise ValueError("noise can be drawn around fits with intervals only")
+        return self.fit.search.noise
 
     @property
     def size(self) -> np.ndarray:
@@ -73,7 +81,8 @@ def draw(points: Sequence[Points], method: str, count: int, keep: PointRule, rng
 def noise_anew(points: Sequence[Points], count: int, rng: np.random.Generator) -> tuple[list[np.ndarray], bool | None]:
     """[K] of [R, E] rewards: fitted curves with new AR(1) noise, moved as seeds differ; and whether they do.
 
-    Noise and differences are those of all seeds where there are several (see `seed_noise`), else those of the fit.
+    Noise and differences are those of all seeds where there are several (see `seed_noise`), else those of the fit;
+    correlations are taken as alike (see `noise_model.alike`).
 
     Raises:
       ValueError: a fit was made without intervals, so nothing is known of its noise.
@@ -81,12 +90,10 @@ def noise_anew(points: Sequence[Points], count: int, rng: np.random.Generator) -
     told = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in points]
     seeds = [one for one in told if one is not None]
     apart = spread(seeds)
+    models = alike([one.model if one else each.noise for each, one in zip(points, told, strict=True)])
     rewards = []
-    for each, one in zip(points, told, strict=True):
-        if each.fit.search is None or each.fit.search.noise is None:
-            raise ValueError("noise can be drawn around fits with intervals only")
+    for each, model in zip(points, models, strict=True):
         drawn = np.tile(each.fitted, (count, 1)) if apart is None else _moved(each, apart, count, rng)
-        model = one.model if one else each.fit.search.noise
         drawn[:, each.use] += model.draw(count, int(np.count_nonzero(each.use)), rng) * each.size[each.use]
         rewards.append(drawn)
     return rewards, apart is not None if seeds else None

@@ -5,7 +5,7 @@ import pytest
 
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.noise_model import NoiseModel
+from isocompute_jax.fit.curves.noise_model import NoiseModel, alike
 
 
 def known(rho: float, variance: float = 4.0, freedom: int = 10**9) -> NoiseModel:
@@ -52,3 +52,23 @@ def test_the_noise_of_a_fit_is_as_large_as_it_was():
     models = [fit.search.noise for fit in fits if fit.search is not None and fit.search.noise is not None]
     found = np.concatenate([model.variance[np.isclose(model.correlation, 0.6)] for model in models])
     assert len(found) >= 35 and found.mean() == pytest.approx(1e-4, rel=0.1)
+
+
+def test_curves_that_are_alike_teach_each_other_their_correlation():
+    grid, ones = np.arange(-6, 10) / 10, np.ones(16)
+
+    def told(mean: float, error: float) -> NoiseModel:
+        weight = np.exp(-0.5 * ((grid - mean) / error) ** 2)
+        return NoiseModel(grid, weight / weight.sum(), ones, 26)
+
+    vague, sharp = told(0.0, 0.2), [told(0.3, 0.1) for _ in range(4)]
+    few = NoiseModel(grid, (grid == 0.0) * 1.0, ones, 3)
+    learnt = alike([vague, few, *sharp])
+    assert all(model.weight.sum() == pytest.approx(1.0) for model in learnt)
+    assert learnt[1] is few and alike([vague, few]) == [vague, few]
+    # Normal throughout: the others' mean is known to 0.15 / 2 and 0.1 / 2, and each lies 0.15 from it.
+    precision = 1 / (0.1**2 / 4 + 0.15**2 / 4 + 0.15**2), 1 / 0.2**2
+    expected = precision[0] * 0.3 / sum(precision)
+    found = learnt[0].weight @ grid
+    assert found == pytest.approx(expected, abs=0.02)
+    assert learnt[0].weight @ (grid - found) ** 2 == pytest.approx(1 / sum(precision), rel=0.15)
