@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import typing
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class Sweep(NamedTuple):
         """Where each curve meets the next."""
         pairs = itertools.pairwise(self.curves.values())
         gaps = [lambda c, one=one, other=other: hill(c, *one) - hill(c, *other) for one, other in pairs]
-        return [float(scipy.optimize.brentq(gap, 3 * FIRST, self.last)) for gap in gaps]
+        return [typing.cast(float, scipy.optimize.brentq(gap, 3 * FIRST, self.last)) for gap in gaps]
 
     def budgets(self) -> tuple[float, ...]:
         """Where n* and rewards are asked for."""

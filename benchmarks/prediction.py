@@ -11,7 +11,8 @@ paired by study, with its 95% interval.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -19,14 +20,17 @@ from absl import flags
 
 from benchmarks import families
 from isocompute_jax import app
-from isocompute_jax.fit.curves.falls import Fall, find_fall
+from isocompute_jax.fit.advice import recommend
+from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.frontier.forecast import Forecast, forecast
-from isocompute_jax.fit.results import Configuration, CurveFit
+from isocompute_jax.fit.read import memory_table, read_curves
+from isocompute_jax.fit.results import Configuration, Recommendation
+from isocompute_jax.fit.stages import Stages
 
 STUDIES = flags.DEFINE_integer("studies", 60, "Studies of each family.")
 DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
@@ -39,68 +43,63 @@ def main() -> None:
     """Flags -> tables."""
     draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
     studies = [families.simulate(f, draw, i) for f in families.FAMILIES for i in range(STUDIES.value)]
-    ends = [falls(study) for study in studies]
-    fits = fitted(studies, ends)
     regret: dict[str, list[np.ndarray]] = {}
-    held, right, error = [], [], []
-    for study, own, ended in zip(studies, fits, ends, strict=True):
-        truth = study.truth(families.LAST * TIMES)
-        found = forecast_of(study, own, ended)
-        draws = np.stack([found.rewards(c) for c in families.LAST * TIMES], axis=-1)
-        mean = draws.mean(axis=0)
-        alive = np.array([fall is None for fall in ended])
-        chosen = np.where(alive[:, None] | ~alive.any(), mean, -np.inf).argmax(axis=0)
-        for name, choice in {TOOL: chosen, **rivals(study, own)}.items():
-            regret.setdefault(name, []).append(truth.max(axis=0) - truth[choice, range(len(TIMES))])
-        picked = [draws[:, k, i] for i, k in enumerate(chosen)]
-        value = truth[chosen, range(len(TIMES))]
-        low, high = np.percentile(picked, (2.5, 97.5), axis=1)
-        held.append((low <= value) & (value <= high))
-        right.append(chosen == truth.argmax(axis=0))
-        error.append(np.abs(mean[chosen, range(len(TIMES))] - value))
+    quality: list[Quality] = []
+    for study in studies:
+        found = answers(study)
+        truth, best = study.truth(families.LAST * TIMES), attainable(study)
+        chosen = np.array([study.named(advice.run) for advice in found])
+        value = np.array([spent(study, advice) for advice in found])
+        regret.setdefault(TOOL, []).append(best - value)
+        for name, choice in rivals(study).items():
+            regret.setdefault(name, []).append(best - truth[choice, range(len(TIMES))])
+        low, high = np.array([advice.interval95 for advice in found]).T
+        expected = np.array([advice.reward for advice in found])
+        quality.append(
+            Quality((low <= value) & (value <= high), chosen == truth.argmax(axis=0), np.abs(expected - value))
+        )
     family = np.array([study.family for study in studies])
     print_regret({name: np.array(rows) for name, rows in regret.items()}, family)
-    print_quality(np.array(held), np.array(right), np.array(error), family)
+    print_quality(Quality(*map(np.array, zip(*quality, strict=True))), family)
 
 
-def fitted(studies: Sequence[families.Study], ends: Sequence[Sequence[Fall | None]]) -> list[list[CurveFit]]:
-    """The Hill fit of every curve up to its peak, in one batch."""
-    compute = [study.compute for study in studies for _ in study.group_sizes]
-    reward = [row for study in studies for row in study.per_seed.mean(axis=1)]
-    use = [mask for study, ended in zip(studies, ends, strict=True) for mask in rising(study, ended)]
-    flat = iter(fit_curves(compute, reward, use=use, options=FitOptions()))
-    return [[next(flat) for _ in study.group_sizes] for study in studies]
+class Quality(NamedTuple):
+    """At each multiple of C: whether the interval held the reward, whether n was right, the error of the reward."""
+
+    held: np.ndarray
+    right: np.ndarray
+    error: np.ndarray
 
 
-def configurations(study: families.Study) -> list[Configuration]:
-    """One for each n."""
-    return [Configuration(f"n = {n}", int(n), 32, 1024) for n in study.group_sizes]
+def answers(study: families.Study) -> list[Recommendation]:
+    """What `python -m isocompute_jax.fit --budget=...` recommends, without its report."""
+    budgets = tuple(families.LAST * TIMES)
+    options = AnalysisOptions(budgets=budgets)
+    runs, _ = read_curves(memory_table(study.table(options.metric)), options.read)
+    stages = Stages(options, group_runs(runs)[0])
+    found = stages.metric(options.metric, intervals=True)
+    resampled = stages.bootstrap(found)
+    allocation = stages.allocation(found, resampled)
+    return list(recommend(budgets, stages, found, allocation, resampled, stages.by_records(found)).values())
 
 
-def falls(study: families.Study) -> list[Fall | None]:
-    """Curves that the tool ends at their peak, and does not choose beyond it."""
-    return [find_fall(study.compute, row, reward_range=(0.0, 1.0)) for row in study.per_seed.mean(axis=1)]
+def attainable(study: families.Study) -> np.ndarray:
+    """[A] the highest true reward that each budget pays for, whether all of it is spent or not."""
+    compute = np.concatenate([np.geomspace(study.compute[1], families.LAST, 200), families.LAST * TIMES])
+    rewards = study.truth(compute).max(axis=0)
+    return np.array([rewards[compute <= budget].max() for budget in families.LAST * TIMES])
 
 
-def rising(study: families.Study, ended: Sequence[Fall | None]) -> list[np.ndarray]:
-    """[K] of [E] bool, the evaluations up to each curve's peak."""
-    return [study.compute <= (np.inf if fall is None else fall.compute) for fall in ended]
+def spent(study: families.Study, advice: Recommendation) -> float:
+    """True reward after the steps that were advised, which end at the peak of a curve that collapses."""
+    k = study.named(advice.run)
+    per_step = study.group_sizes[k] * families.PROBLEMS_PER_BATCH
+    assert advice.num_steps is not None
+    steps = advice.num_steps if advice.num_steps < advice.budget // per_step else advice.budget / per_step
+    return float(study.truth(np.array([steps * per_step]))[k, 0])
 
 
-def forecast_of(study: families.Study, fits: Sequence[CurveFit], ended: Sequence[Fall | None]) -> Forecast:
-    """What the tool sees beyond the data."""
-    count = len(study.group_sizes)
-    return forecast(
-        [study.compute] * count,
-        list(study.per_seed.mean(axis=1)),
-        configurations(study),
-        use=rising(study, ended),
-        noise=[fit.noise for fit in fits],
-        correlation=[fit.correlation for fit in fits],
-    )
-
-
-def rivals(study: families.Study, fits: Sequence[CurveFit]) -> dict[str, np.ndarray]:
+def rivals(study: families.Study) -> dict[str, np.ndarray]:
     """method -> [A] number of the configuration that it names."""
     mean, count = study.per_seed.mean(axis=1), len(study.group_sizes)
     predicted = np.array([scipy_hill(study.compute, row)(families.LAST * TIMES) for row in mean])
@@ -108,7 +107,7 @@ def rivals(study: families.Study, fits: Sequence[CurveFit]) -> dict[str, np.ndar
         "SciPy's Hill per curve": predicted.argmax(axis=0),
         "best so far": np.full(len(TIMES), mean[:, -1].argmax()),
         "largest n": np.full(len(TIMES), count - 1),
-        "n*(C) law": law(study, fits),
+        "n*(C) law": law(study),
     }
 
 
@@ -133,9 +132,11 @@ def scipy_hill(compute: np.ndarray, reward: np.ndarray) -> Callable[[np.ndarray]
     return (lambda c: np.full(len(c), reward[-1])) if found is None else (lambda c: curve(c, *found))
 
 
-def law(study: families.Study, fits: Sequence[CurveFit]) -> np.ndarray:
+def law(study: families.Study) -> np.ndarray:
     """The n nearest to the sigmoid n*(C) of the frontier inside the data; the last leader where there is no law."""
-    envelope = frontier(list(fits), configurations(study))
+    mean = study.per_seed.mean(axis=1)
+    configurations = [Configuration(f"n = {n}", int(n), families.PROBLEMS_PER_BATCH, 1024) for n in study.group_sizes]
+    envelope = frontier(fit_curves([study.compute] * len(mean), list(mean), options=FitOptions()), configurations)
     at = study.compute[1:]
     leaders = np.array([envelope.index_at(c) if envelope.index_at(c) is not None else 0 for c in at])
     sizes = study.group_sizes[leaders].astype(float)
@@ -161,14 +162,14 @@ def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 
-def print_quality(held: np.ndarray, right: np.ndarray, error: np.ndarray, family: np.ndarray) -> None:
+def print_quality(quality: Quality, family: np.ndarray) -> None:
     """Coverage of the tool's 95% interval of the named n's reward, share of right n, and absolute error."""
     print("\n| family | interval holds: 1 C | 2 C | 4 C | 16 C | right n: 1 C | 4 C | error: 1 C | 4 C |")
     print("| :-- |" + " --: |" * 8)
     for name in (*families.FAMILIES, "all"):
         rows = np.ones(len(family), bool) if name == "all" else family == name
-        cells = [f"{share:.0%}" for share in (*held[rows].mean(axis=0), *right[rows].mean(axis=0)[[0, 2]])]
-        cells += [f"{value:.4f}" for value in error[rows].mean(axis=0)[[0, 2]]]
+        held, right, error = (part[rows].mean(axis=0) for part in quality)
+        cells = [f"{share:.0%}" for share in (*held, *right[[0, 2]])] + [f"{value:.4f}" for value in error[[0, 2]]]
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 

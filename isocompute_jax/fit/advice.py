@@ -10,8 +10,9 @@ from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import AllocationFit, Recommendation
-from isocompute_jax.fit.stages import MetricAnalysis, Stages
+from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 
 RULES: dict[Records, str] = {
@@ -51,8 +52,12 @@ def recommend(
     found = {}
     for budget in budgets:
         advice = _allocate(budget, stages, main, allocation, resampled)
-        rival = advice if law is None else _allocate(budget, stages, other, law, None)
-        found[budget] = advice if rival.run == advice.run else _doubted(advice, rival, rule)
+        if law is not None:  # both by their fitted curves, or the two would differ in more than the evaluations
+            fitted = _allocate(budget, stages, main, allocation, None, forecast=False)
+            rival = _allocate(budget, stages, other, law, None, forecast=False)
+            if rival.run not in (advice.run, *advice.tied, fitted.run, *fitted.tied) and fitted.run not in rival.tied:
+                advice = _doubted(advice, rival, rule)
+        found[budget] = advice
     return found
 
 
@@ -63,14 +68,25 @@ def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Re
         "fitted."
     )
     return dataclasses.replace(
-        advice, status="warning", reasons=(*advice.reasons, reason), doubts=(*advice.doubts, reason)
+        advice,
+        status="warning",
+        reasons=(*advice.reasons, reason),
+        doubts=(*advice.doubts, reason),
+        by_records=rival.run,
     )
 
 
 def _allocate(
-    budget: float, stages: Stages, found: MetricAnalysis, allocation: AllocationFit, resampled: Bootstrap | None
+    budget: float,
+    stages: Stages,
+    found: MetricAnalysis,
+    allocation: AllocationFit,
+    resampled: Bootstrap | None,
+    *,
+    forecast: bool = True,
 ) -> Recommendation:
     options = stages.options
+    unpicked = options.records == "off"  # evaluations picked because they are high are likelier than noise makes them
     return allocate(
         budget,
         fits=found.fits,
@@ -80,7 +96,8 @@ def _allocate(
         learning_rate=options.learning_rate or _learning_rate(stages.groups),
         reward_range=options.read.reward_range,
         resampled=resampled,
-        forecast=stages.forecast(found) if budget > data_end(found.fits) else None,
+        forecast=stages.forecast(found) if forecast and (budget > data_end(found.fits) or unpicked) else None,
+        measured=found.budgets,
         rollouts=found.rollouts,
     )
 

@@ -19,8 +19,9 @@ from isocompute_jax.fit.results import Configuration, Recommendation
 LIKELY = 0.8
 """A leader is likely where at least this share of the replicates has it (and sure from `frontier_results.SURE` on)."""
 
-Confidence = Literal["sure", "likely", "open", "tied", "unknown"]
-"""Of a leader: by the share of bootstrap replicates that have it; `tied` and `unknown` (no replicates) come first."""
+Confidence = Literal["sure", "likely", "open", "tied", "contradicted", "unknown"]
+"""Of a leader: by the share of replicates that have it; before that come `tied`, `contradicted` (something in the data
+names another leader) and `unknown` (no replicates)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Objection:
 
     Attributes:
       kind: `form`: another form of curve fits clearly better; `evaluations`: the evaluations alone have another leader,
-        beyond noise; `seeds`: single seeds have another leader; `largest` or `smallest`: no larger, or smaller, n was
-        run; `one_seed`: nothing tells the noise. That another choice of evaluations has another leader is among the
-        recommendation's own doubts.
+        beyond noise (and clearly, where the curves tie with it); `seeds`: single seeds have another leader; `largest`
+        or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise. That another choice of
+        evaluations has another leader is among the recommendation's own doubts.
       run: who leads instead; empty where nobody else does.
       by: the form.
       size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree; 0 without.
@@ -51,8 +52,8 @@ class BudgetAnswer:
 
     Attributes:
       recommendation: for it.
-      share: of the replicates that lead with the recommended configuration there, or where the data end or begin; None
-        without a bootstrap.
+      share: of the replicates that lead with the recommended configuration there, or where the data end or begin; of
+        the draws where a forecast answers; None without.
       rival: who leads in most of the other replicates, and in which share of all; None without.
       tied_group_sizes: n of those that no difference was seen from and the recommended one, in order; empty without.
       confidence: in the configuration.
@@ -79,11 +80,11 @@ class BudgetRange:
     Attributes:
       start: where it begins: the first budget, or the switch to this configuration.
       end: where it ends, likewise.
-      run: the recommended configuration.
+      run: the recommended configuration; of several that tie with each other the one of most budgets.
       group_size: its n; 0 when unknown.
       rewards: expected at the first and at the last of the budgets.
-      share: median over the budgets of the share of replicates that it leads in; None without a bootstrap.
-      confidence: what that comes to; `tied` where a tie is seen at most of the budgets.
+      share: median over the budgets of the share of replicates, or draws, that it leads in; None without.
+      confidence: what that comes to; `tied`, or `contradicted`, where most of the budgets are.
       tied_group_sizes: every n of those ties.
       beyond: whether the range lies beyond the data.
     """

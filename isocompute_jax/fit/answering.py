@@ -23,16 +23,13 @@ from isocompute_jax.fit.curve_results import FormChoice
 from isocompute_jax.fit.frontier.bootstrap import leaders_at
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.recommendation import REACH
-from isocompute_jax.fit.frontier.ties import Budget
+from isocompute_jax.fit.frontier.ties import nearest
 from isocompute_jax.fit.frontier_results import SURE, SegmentResult
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import CurveFit, Recommendation, Switch
-from isocompute_jax.fit.stages import MetricAnalysis
 
 LINE_POINTS = 48
 """Of a curve's line in the interactive picture."""
-
-NEAR = 1.25
-"""Evaluations within this factor of a budget say something about it."""
 
 
 def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> BudgetAnswer:
@@ -46,21 +43,30 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
     main = analysis.main
     if found.run not in [curve.configuration.name for curve in main.curves]:  # the budget pays no step of any
         return BudgetAnswer(found, None, None, (), "unknown", ())
-    leaders, tied = _leaders(analysis, found), found.tied
-    others = collections.Counter({run: share for run, share in leaders.items() if run != found.run}).most_common(1)
-    share = leaders.get(found.run, 0.0) if leaders else None
+    share, rival = _lead(analysis, found)
+    tied, objections = found.tied, tuple(_objections(analysis, found, choice))
     sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
     return BudgetAnswer(
         recommendation=found,
         share=share,
-        rival=others[0] if others else None,
+        rival=rival,
         tied_group_sizes=tuple(sorted(sizes)) if tied else (),
-        confidence=_confidence(share, bool(tied)),
-        objections=tuple(_objections(analysis, found, tied, choice)),
+        confidence=_confidence(share, bool(tied), _contradicted(found, objections)),
+        objections=objections,
     )
 
 
-def _confidence(share: float | None, tied: bool) -> Confidence:
+def _contradicted(found: Recommendation, objections: Sequence[Objection]) -> bool:
+    """Whether something names another leader than the recommended one and those that tie with it."""
+    for objection in objections:
+        if objection.run and (objection.kind != "seeds" or objection.size > objection.of / 2):
+            return True
+    return bool(found.by_records)
+
+
+def _confidence(share: float | None, tied: bool, contradicted: bool) -> Confidence:
+    if contradicted:
+        return "contradicted"
     if tied:
         return "tied"
     if share is None:
@@ -68,33 +74,28 @@ def _confidence(share: float | None, tied: bool) -> Confidence:
     return "sure" if share >= SURE else "likely" if share >= LIKELY else "open"
 
 
-def _leaders(analysis: Analysis, found: Recommendation) -> dict[str, float]:
-    """Configuration -> share of the replicates that it leads, at the budget or where the data end; empty without."""
+def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tuple[str, float] | None]:
+    """In which share of the forecast's draws, or else of the replicates, it leads, and the strongest rival."""
+    if math.isfinite(found.best_share):
+        return found.best_share, found.rival
     resampled, fits = analysis.resampled, analysis.main.fits
     if resampled is None or not all(resampled.tells(fit, i) for i, fit in enumerate(fits) if fit.search):
-        return {}
+        return None, None
     numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
     known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
-    return {analysis.main.curves[i].configuration.name: count / sum(known.values()) for i, count in known.items()}
+    names = [curve.configuration.name for curve in analysis.main.curves]
+    shares = collections.Counter({names[i]: count / sum(known.values()) for i, count in known.items()})
+    share = shares.pop(found.run, 0.0)
+    return share, next(iter(shares.most_common(1)), None)
 
 
-def _nearest(main: MetricAnalysis, budget: float) -> Budget | None:
-    """The evaluated budget nearest to a budget, inside the data or at their end; None where none is near."""
-    last = max((b.compute for b in main.budgets), default=math.nan)
-    at = min(budget, last)
-    near = min(main.budgets, key=lambda b: abs(math.log(b.compute / at)), default=None)
-    return near if near and max(near.compute / at, at / near.compute) <= NEAR else None
-
-
-def _objections(
-    analysis: Analysis, found: Recommendation, tied: Sequence[str], choice: FormChoice | None
-) -> list[Objection]:
-    main, same = analysis.main, {found.run, *tied}
-    rows = [
-        *_other_form(analysis, found, same, choice),
-        *_evaluations(main, found, same),
-        *_seeds(analysis.by_seed, found, same),
-    ]
+def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> list[Objection]:
+    main, same = analysis.main, {found.run, *found.tied}
+    rows = []
+    if found.place != "beyond" or math.isnan(found.best_share):  # a forecast need not have who leads where the data end
+        rows += _other_form(analysis, found, same, choice)
+        rows += _evaluations(main, found, same)
+        rows += _seeds(analysis.by_seed, found, same)
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
     sizes = {curve.configuration.group_size for curve in main.curves}
@@ -119,7 +120,7 @@ def _other_form(
     analysis: Analysis, found: Recommendation, same: set[str], choice: FormChoice | None
 ) -> list[Objection]:
     """Another form that fits clearly better, and who leads by it."""
-    used = {fit.form for fit in analysis.main.fits}
+    used = {*found.forms, *(fit.form for fit in analysis.main.fits)}
     if choice is None or choice.best in used or choice.strength != "clear":
         return []
     fits = analysis.forms[choice.best]
@@ -133,12 +134,15 @@ def _other_form(
 
 def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) -> list[Objection]:
     """Who is ahead by the evaluations alone, where the recommended configuration is not."""
-    budget = _nearest(main, found.budget)
+    budget = nearest(main.budgets, found.budget)
     names = [curve.configuration.name for curve in main.curves]
-    if budget is None or names[budget.best] in same or found.run in [names[i] for i in budget.tied]:
+    own = names.index(found.run)
+    if budget is None or budget.best == own or own in budget.tied:
         return []
-    ahead = float(budget.mean[budget.best] - budget.mean[names.index(found.run)])
-    return [Objection("evaluations", names[budget.best], size=ahead)] if math.isfinite(ahead) else []
+    ahead = float(budget.mean[budget.best] - budget.mean[own])
+    if not math.isfinite(ahead) or (names[budget.best] in same and own not in budget.behind):
+        return []
+    return [Objection("evaluations", names[budget.best], size=ahead)]
 
 
 def _seeds(by_seed: Mapping[int, MetricAnalysis], found: Recommendation, same: set[str]) -> list[Objection]:
@@ -151,25 +155,34 @@ def _seeds(by_seed: Mapping[int, MetricAnalysis], found: Recommendation, same: s
 
 
 def ranges(answers: Sequence[BudgetAnswer], switches: Sequence[Switch], names: Sequence[str]) -> list[BudgetRange]:
-    """Neighbouring budgets with the same answer; they meet at the frontier's switch where there is one.
+    """Neighbouring budgets with the same answer, or with answers that tie; they meet at the frontier's switches.
 
     Args:
       answers: by budget, in order.
       switches: of the frontier.
       names: [K] of the configurations.
     """
-    groups = [
-        list(group)
-        for _, group in itertools.groupby(
-            answers, key=lambda a: (a.recommendation.run, a.recommendation.place == "beyond")
-        )
-    ]
+    groups: list[list[BudgetAnswer]] = []
+    for each in answers:
+        if groups and _alike(groups[-1][-1], each):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
     found, start = [], answers[0].budget if answers else math.nan
     for group, after in itertools.zip_longest(groups, groups[1:]):
         end = group[-1].budget if after is None else _meeting(group[-1], after[0], switches, names)
         found.append(_range(group, start, end))
         start = end
     return found
+
+
+def _alike(one: BudgetAnswer, other: BudgetAnswer) -> bool:
+    """Whether two answers are the same: one configuration, or two that tie with each other at both budgets."""
+    a, b = one.recommendation, other.recommendation
+    if (a.place == "beyond") != (b.place == "beyond"):
+        return False
+    tied = one.confidence == other.confidence == "tied"
+    return a.run == b.run or (tied and a.run in b.tied and b.run in a.tied)
 
 
 def _meeting(before: BudgetAnswer, after: BudgetAnswer, switches: Sequence[Switch], names: Sequence[str]) -> float:
@@ -188,15 +201,19 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRan
     first, last = group[0].recommendation, group[-1].recommendation
     shares = [answer.share for answer in group if answer.share is not None]
     share = float(np.median(shares)) if shares else None
-    tied = sum(answer.confidence == "tied" for answer in group) > len(group) / 2
+    levels = collections.Counter(answer.confidence for answer in group)
+    tied, contradicted = (levels[level] > len(group) / 2 for level in ("tied", "contradicted"))
+    run, size = collections.Counter((a.recommendation.run, a.recommendation.group_size) for a in group).most_common()[
+        0
+    ][0]
     return BudgetRange(
         start=start,
         end=end,
-        run=first.run,
-        group_size=first.group_size,
+        run=run,
+        group_size=size,
         rewards=(first.reward, last.reward),
         share=share,
-        confidence=_confidence(share, tied),
+        confidence=_confidence(share, tied, contradicted),
         tied_group_sizes=tuple(sorted({size for each in group for size in each.tied_group_sizes})) if tied else (),
         beyond=first.place == "beyond",
     )

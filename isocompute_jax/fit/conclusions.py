@@ -31,20 +31,20 @@ from isocompute_jax.fit.frontier.switch_evidence import seed_agreement, switch_r
 from isocompute_jax.fit.frontier_results import (
     AllocationLaw,
     BestN,
-    ChoiceBudget,
     FrontierBudget,
     FrontierPoint,
     FrontierResult,
-    RecordChoice,
     SegmentResult,
     SliceResult,
     TargetBudget,
     TargetResult,
     TiesResult,
 )
+from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
 from isocompute_jax.fit.read import SOLVE_SHARES
+from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.results import Frontier
-from isocompute_jax.fit.stages import FrontierSlice, MetricAnalysis, uncontested
+from isocompute_jax.fit.stages import FrontierSlice
 from isocompute_jax.fit.sweep_results import (
     AllocationResult,
     BootstrapFacts,
@@ -83,6 +83,7 @@ def conclude(analysis: Analysis) -> SweepResult:
         targets={name: _target(found) for name, found in analysis.targets.items()},
         training=_training(analysis),
         answers=answers,
+        next_runs=analysis.next_runs,
         ranges=tuple(ranges(answers, main.frontier.switches, names)),
         charts={found.metric: chart(found, budgets) for found in {main.metric: main, **analysis.targets}.values()},
     )

@@ -78,7 +78,7 @@ def read_options() -> ReadOptions:
     law: dict[str, Any] = {"single_points": chinchilla} | _metric()
     if by_tokens and not VALUES["compute"].present:
         law["compute"] = "tokens"
-    if chinchilla and not VALUES["reward_range"].present:
+    if chinchilla and LAW_LOSS.value != "one_minus_metric" and not VALUES["reward_range"].present:
         law["reward_range"] = (0.0, math.inf)
     return from_flags(ReadOptions, VALUES, **law)
 
@@ -94,7 +94,7 @@ def options() -> AnalysisOptions:
 
 def law_options() -> LawOptions:
     """The options of --analysis=model_size and --analysis=chinchilla."""
-    law = _metric()
+    law = {"reward_range": read_options().reward_range} | _metric()
     if LAW_LOSS.value or ANALYSIS.value == "chinchilla":
         law["loss"] = LAW_LOSS.value or "metric"
     return from_flags(LawOptions, VALUES, analysis=ANALYSIS.value, **law)

@@ -15,6 +15,7 @@ from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.plain_data import INTERNAL
 
 Status = Literal["ok", "warning", "failed"]
+LawStatus = Literal["ok", "warning", "extrapolated", "failed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +194,8 @@ class AllocationFit:
       compute: [P] rollouts, or steps.
       group_size: [P] n* read off the frontier.
       smoothed: [P] n* after the running average (of log2 n*).
-      status: `warning` when the law is degenerate and `failed` when there is nothing to fit.
+      status: `warning` when the law is degenerate, `extrapolated` when its midpoint, floor or saturation value lies
+        outside of the data (see `frontier.allocation`), and `failed` when there is nothing to fit.
       message: empty, or the reason.
       interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; empty when there is none.
     """
@@ -207,7 +209,7 @@ class AllocationFit:
     compute: np.ndarray
     group_size: np.ndarray
     smoothed: np.ndarray
-    status: Status
+    status: LawStatus
     message: str
     interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
@@ -234,18 +236,20 @@ class Recommendation:
       num_steps: M, rounded down; None when it cannot be told.
       learning_rate: for rollouts_per_step = n B_problem; None when that is unknown.
       law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
-      reward: expected, from the configuration's curve; beyond all data from the forecast.
-      interval95: of that curve, or of the forecast's draws; NaN where nothing could be resampled.
+      reward: expected: by the forecast, or the configuration's fitted curve.
+      interval95: of the forecast's draws, or of that curve; NaN where nothing could be resampled.
       beyond: budget / largest compute that this configuration was run to; above 1 is an extrapolation.
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
       doubts: those of the reasons that say what to mistrust.
-      tied: names of the other configurations that cannot be told from this one at 95%, at the budget or, beyond the
-        data, where they end (by the forecast: at the budget).
-      expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN inside the data, or
-        without a forecast.
-      forms: form -> its weight in the forecast that the answer rests on; empty inside the data.
+      tied: names of the other configurations that cannot be told from this one at 95%, at the budget (without a
+        forecast, beyond the data: where they end).
+      expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN without a forecast.
+      best_share: share of the forecast's draws in which it is the best of all; NaN without a forecast.
+      rival: who is the best in most of the other draws, and in which share of all; None where nobody is.
+      by_records: who leads with the other choice of evaluations; empty where nobody else does.
+      forms: form -> its weight in the forecast that the answer rests on; empty without.
     """
 
     budget: float
@@ -264,4 +268,49 @@ class Recommendation:
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan
+    best_share: float = math.nan
+    rival: tuple[str, float] | None = None
+    by_records: str = dataclasses.field(default="", metadata=INTERNAL)
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class NextRun:
+    """Runs to add to a sweep.
+
+    Attributes:
+      run: name of their configuration.
+      group_size: n.
+      problems_per_batch: B_problem; None when the data do not say.
+      seeds: how many runs.
+      compute: of each, in the unit of the analysis.
+      num_steps: M of each; None when it cannot be told.
+      cost: compute of all of them.
+      expected_regret: after these and the ones proposed before them, at the budget.
+      untried: whether no run has this configuration yet.
+    """
+
+    run: str
+    group_size: int
+    problems_per_batch: int | None
+    seeds: int
+    compute: float
+    num_steps: int | None
+    cost: float
+    expected_regret: float
+    untried: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class NextRuns:
+    """The runs that reduce the regret at a budget most.
+
+    Attributes:
+      budget: that n is to be chosen for.
+      expected_regret: of choosing today, in units of reward.
+      proposals: in order; empty where no run is expected to reduce it.
+    """
+
+    budget: float
+    expected_regret: float
+    proposals: tuple[NextRun, ...]

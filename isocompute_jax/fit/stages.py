@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -26,78 +27,15 @@ from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.frontier.forecast import Forecast, forecast
-from isocompute_jax.fit.frontier.ties import Budget, compare
-from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
+from isocompute_jax.fit.frontier.ties import compare
+from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, optimal_group_size
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
 """Bin width, a share of the range, of the bucketed rule in the comparison when the flag leaves it at 0 (strict)."""
 
-Rollouts = Callable[[int, float], float]
 _Series = tuple[tuple[Curve, ...], tuple[Screening, ...], tuple[np.ndarray, ...] | None]
-
-
-class Trusted(NamedTuple):
-    """K curves as they are fitted: which of their evaluations were `used` [K] of [E], and their `errors`."""
-
-    curves: tuple[Curve, ...]
-    used: tuple[np.ndarray, ...]
-    errors: tuple[np.ndarray, ...] | None
-
-    @property
-    def compute(self) -> list[np.ndarray]:
-        """[K] of [E]."""
-        return [curve.compute for curve in self.curves]
-
-    @property
-    def reward(self) -> list[np.ndarray]:
-        """[K] of [E]."""
-        return [curve.reward for curve in self.curves]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MetricAnalysis:
-    """Everything about one metric: K mean curves, what was fitted, and who leads where.
-
-    Attributes:
-      metric: column name.
-      curves: [K] mean curves.
-      screened: [K] what they leave to be fitted: collapses and outliers.
-      used: [K] of [E] bool, the evaluations that were fitted.
-      errors: [K] of [E] standard errors of the rewards; None for equal weights.
-      fits: [K] fitted curves.
-      frontier: their upper envelope.
-      budgets: comparison at every evaluated compute, with ties.
-      rollouts: (number of a configuration, compute) -> rollouts; None when compute is in rollouts.
-    """
-
-    metric: str
-    curves: tuple[Curve, ...]
-    screened: tuple[Screening, ...]
-    used: tuple[np.ndarray, ...]
-    errors: tuple[np.ndarray, ...] | None
-    fits: tuple[CurveFit, ...]
-    frontier: Frontier
-    budgets: tuple[Budget, ...]
-    rollouts: Rollouts | None
-
-    @functools.cached_property
-    def sound(self) -> tuple[Curve, ...]:
-        """The curves without their outliers, collapses and all: what configurations are compared by."""
-        return tuple(
-            curve.only(~screening.outlier) for curve, screening in zip(self.curves, self.screened, strict=True)
-        )
-
-    @functools.cached_property
-    def trusted(self) -> Trusted:
-        """What may be fitted of the curves, seed by seed: outliers and what comes after a collapse are gone."""
-        orders = [curve.seed_by_seed for curve in self.curves]
-        kept = [order[screening.kept[order]] for order, screening in zip(orders, self.screened, strict=True)]
-        return Trusted(
-            curves=tuple(curve.only(mask) for curve, mask in zip(self.curves, kept, strict=True)),
-            used=tuple(used[mask] for used, mask in zip(self.used, kept, strict=True)),
-            errors=None if self.errors is None else tuple(e[m] for e, m in zip(self.errors, kept, strict=True)),
-        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +63,7 @@ class Stages:
     def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
         self.options, self.groups = options, groups
         self._known: dict[tuple[str, int | None], _Series] = {}
-        self._forecasts: dict[MetricAnalysis, Forecast] = {}
+        self._forecasts: dict[tuple[MetricAnalysis, tuple[Configuration, ...]], Forecast] = {}
 
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
@@ -212,24 +150,33 @@ class Stages:
             seed=self.options.seed,
         )
 
-    def forecast(self, found: MetricAnalysis) -> Forecast | None:
-        """What the curves are beyond their data; None where the fit is told its form, or holds its parameters."""
+    def forecast(self, found: MetricAnalysis, untried: tuple[Configuration, ...] = ()) -> Forecast | None:
+        """Draws of what the curves are, and those of configurations that were not run.
+
+        None where the fit is told its form, or holds its parameters, and where no curve has more points than
+        parameters: nothing tells the noise then.
+        """
         options = self.options
+        if not any(math.isfinite(fit.noise) for fit in found.fits):
+            return None
         if options.forecast == "form" or options.fit.limits() or options.fit.r0 != "free":
             return None
-        if found not in self._forecasts:
+        if (found, untried) not in self._forecasts:
             data = found.trusted
-            self._forecasts[found] = forecast(
+            self._forecasts[found, untried] = forecast(
                 data.compute,
                 data.reward,
                 [curve.configuration for curve in found.curves],
                 use=data.used,
                 noise=[fit.noise for fit in found.fits],
                 correlation=[fit.correlation for fit in found.fits],
+                runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
+                peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
+                untried=untried,
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )
-        return self._forecasts[found]
+        return self._forecasts[found, untried]
 
     def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
         """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""
@@ -333,44 +280,6 @@ class Stages:
         rows = zip(main.curves, main.screened, strict=True)
         found = [(curve.configuration.name, screening.reasons(curve)) for curve, screening in rows]
         return [f"{name}: {'; '.join(reasons)}" for name, reasons in found if reasons]
-
-
-def uncontested(analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()) -> list[tuple[Budget, int]]:
-    """The budgets at which the envelope says who is best, with that configuration's number.
-
-    Not those at which a configuration without data would lead by its own curve: the leader is then one by default.
-
-    Args:
-      analysis: of a metric.
-      envelope: over all of its configurations or some.
-      members: numbers of those; empty for all.
-    """
-    found = []
-    fits = [fit if not members or i in members else None for i, fit in enumerate(analysis.fits)]
-    for budget in analysis.budgets:
-        held = [s.index for s in reversed(envelope.segments) if s.start <= budget.compute <= s.end]
-        if not held:
-            continue
-        index = max(held, key=lambda i: float(analysis.fits[i].reward(budget.compute)))  # two where segments meet
-        best = float(analysis.fits[index].reward(budget.compute))
-        absent = [
-            fit
-            for i, fit in enumerate(fits)
-            if fit and fit.status != "failed" and not fit.fall and np.isnan(budget.mean[i])
-        ]
-        if all(float(fit.reward(budget.compute)) <= best for fit in absent):
-            found.append((budget, index))
-    return found
-
-
-def optimal_group_size(
-    analysis: MetricAnalysis, envelope: Frontier, members: Sequence[int] = ()
-) -> tuple[np.ndarray, np.ndarray]:
-    """n*(C) at the uncontested budgets: compute [P] and the group size of the envelope's configuration [P]."""
-    found = uncontested(analysis, envelope, members)
-    led = [(budget.compute, analysis.curves[i].configuration.group_size) for budget, i in found]
-    compute, group_size = np.array(led, dtype=np.float64).reshape(-1, 2).T
-    return compute, group_size
 
 
 def _allocation(

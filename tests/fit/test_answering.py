@@ -12,13 +12,13 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.answer_results import BudgetAnswer, Objection, tie_ranges
-from isocompute_jax.fit.answering import ranges
+from isocompute_jax.fit.answering import _confidence, _contradicted, ranges
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curve_results import choose_form
 from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.frontier.switch_evidence import _established
-from isocompute_jax.fit.report.findings.answers import objection_text, pick
+from isocompute_jax.fit.report.findings.answers import answer_text, objection_text, pick
 from isocompute_jax.fit.results import CurveFit, Switch
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.runs import CROSSING, write_sweep
@@ -61,9 +61,12 @@ def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
 
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
-    result = conclude(analyse_runs([str(root)], AnalysisOptions(bootstrap="none", holdout=0.0)))
+    quiet = {"bootstrap": "none", "holdout": 0.0}
+    untold = conclude(analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet))).asked[0]
+    assert untold.confidence == "unknown" and untold.share is None
+    result = conclude(analyse_runs([str(root)], AnalysisOptions(**quiet)))
     (found,) = result.asked
-    assert found.confidence == "unknown" and found.share is None
+    assert found.confidence == "sure" and found.share == found.recommendation.best_share == 1.0
     assert set(kinds(found)) == {"one_seed", "largest"}
     assert set(kinds(result.answers[0])) == {"one_seed", "smallest"}
 
@@ -106,7 +109,36 @@ def test_ranges_join_equal_answers_and_part_at_switches():
     assert [row.share for row in rows] == pytest.approx([0.98, 0.75, 0.9])
     assert [row.confidence for row in rows] == ["sure", "open", "likely"]
     assert ranges(answers, [], ["a", "b"])[0].end == pytest.approx(math.sqrt(8e6))
+    tied = [put(dataclasses.replace(a, confidence="tied"), "recommendation", tied=("a", "b")) for a in answers]
+    (inside, beyond) = ranges(tied, [], ["a", "b"])
+    assert (inside.run, inside.end, inside.confidence) == ("a", 8e3, "tied") and beyond.beyond
     assert ranges([], [], []) == []
+
+
+def test_what_names_another_leader_contradicts():
+    found = put(rich().asked[0], "recommendation", by_records="")
+    rows = {
+        (Objection("evaluations", "a", size=0.1),): True,
+        (Objection("seeds", "a", size=1, of=3), Objection("largest")): False,
+        (Objection("seeds", "a", size=2, of=3),): True,
+        (Objection("form", "", "power", 20.0),): False,
+        (Objection("form", "a", "power", 20.0),): True,
+    }
+    for objections, verdict in rows.items():
+        assert _contradicted(found.recommendation, objections) is verdict
+    assert _contradicted(put(found, "recommendation", by_records="a").recommendation, ())
+    assert _confidence(1.0, tied=False, contradicted=True) == _confidence(1.0, tied=True, contradicted=True)
+    assert answer_text(rich(), dataclasses.replace(found, confidence="contradicted")).label == "Contradicted"
+
+
+def test_beyond_the_data_the_forecast_says_how_sure():
+    far = rich().asked[1]
+    row = far.recommendation
+    assert row.place == "beyond" and far.share == row.best_share and far.rival == row.rival
+    lone = dataclasses.replace(put(far, "recommendation", tied=(), best_share=0.84), confidence="likely", share=0.84)
+    text = answer_text(rich(), lone)
+    assert text.label == "Likely, extrapolated" and "the best in 84% of the draws" in text.certainty
+    assert "bootstrap" not in text.certainty
 
 
 def test_the_grid_has_the_ends_of_the_data_and_what_was_asked_for():

@@ -13,6 +13,7 @@ from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.findings.answers import answer_text
+from isocompute_jax.fit.report.findings.frontier_findings import switch_sentences
 from isocompute_jax.fit.report.terminal import headline_table
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
@@ -150,6 +151,34 @@ def test_equal_curves_tie(tmp_path):
         (advice,) = found.recommendations
         assert len(advice.tied) == 4 and advice.run not in advice.tied
         assert "n between 4 and 64: no difference seen." in advice.reasons
+
+
+def test_a_bad_fit_does_not_tie_where_the_evaluations_part(tmp_path):
+    """A collapse that is kept bends the whole curve, whose error is then so large that it ties with everything."""
+
+    def collapse(compute: np.ndarray) -> np.ndarray:
+        return np.where(compute > 2e5, 0.2, hill(compute, *CURVES[64]))
+
+    found = analysed(
+        tmp_path / "bad.csv", {8: healthy(8), 32: healthy(32), 64: collapse}, seeds=3, falls="keep",
+        budgets=(3e4, 1e6), bootstrap="blocks", replicates=50,
+    )  # fmt: skip
+    near, far = found.recommendations
+    assert near.group_size == 64 and near.tied == ()
+    result = conclude(found)
+    at_end = result.asked[1]
+    assert far.group_size == 32 and at_end.confidence != "sure"
+    where = next(budget for budget in found.main.budgets if abs(budget.compute / 3e4 - 1) < 0.2)
+    assert where.best == 2 and {0, 1} <= set(where.behind)
+
+
+def test_a_fall_is_told_as_the_reason_why_the_lead_changes(tmp_path):
+    def collapse(compute: np.ndarray) -> np.ndarray:
+        return np.where(compute > 2e5, 0.2, hill(compute, *CURVES[64]))
+
+    result = conclude(analysed(tmp_path / "fall.csv", {8: healthy(8), 32: healthy(32), 64: collapse}))
+    told = " ".join(switch_sentences(result))
+    assert "n = 64 falls after its peak, and the lead passes to n = 32" in told and "begin or end" not in told
 
 
 def test_clear_leads_are_no_ties(tmp_path):

@@ -56,7 +56,8 @@ def test_every_flag_of_curves_arrives(parse):
     assert found.learning_rate == LearningRate(2e-6, 512, 1.0, "that of --base_lr")
     default = AnalysisOptions()
     changed = {f.name for f in dataclasses.fields(found) if getattr(found, f.name) != getattr(default, f.name)}
-    assert changed == {f.name for f in dataclasses.fields(found)} - {"stderr_column"}  # it excludes evaluation_samples
+    excluded = {"stderr_column", "next"}  # by evaluation_samples, by forecast=form
+    assert changed == {f.name for f in dataclasses.fields(found)} - excluded
 
 
 def test_every_flag_of_laws_arrives(parse):
@@ -71,6 +72,18 @@ def test_every_flag_of_laws_arrives(parse):
     assert (found.weights, found.held_out_models, found.anchors) == ("models", 2, 4)
     assert (found.most_reuse, found.holdout) == (10.0, 0.3)
     assert read.reward_range == (0.0, float("inf")) and read.compute == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("given", "reward_range"),
+    [
+        (("--analysis=model_size", "--reward_range=0,100"), (0.0, 100.0)),
+        (("--analysis=chinchilla", "--law_loss=one_minus_metric"), (0.0, 1.0)),
+    ],
+)
+def test_the_range_of_rewards_reaches_the_laws(parse, given, reward_range):
+    parse(*given)
+    assert flags.law_options().reward_range == flags.read_options().reward_range == reward_range
 
 
 def test_laws_read_what_they_need(parse):

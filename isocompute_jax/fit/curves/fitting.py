@@ -11,8 +11,9 @@ from isocompute_jax.fit.curves import uncertainty
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import FORMS, Form
 from isocompute_jax.fit.curves.identification import describe, failed
+from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import Prepared, prepare
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
+from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
 from isocompute_jax.fit.results import CurveFit
 
 _HUBER_ROUNDS = 60

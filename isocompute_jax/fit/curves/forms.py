@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.solver import Share
+from isocompute_jax.fit.curves.share import Share
 
 MARGIN = np.log(100.0)
 """A midpoint is searched from the first compute / 100 to the last x 100."""

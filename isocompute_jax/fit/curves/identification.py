@@ -11,8 +11,9 @@ import numpy as np
 from isocompute_jax.fit.curves import uncertainty
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import FORMS, Form
+from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import Prepared
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit
+from isocompute_jax.fit.curves.solver import RisingFit
 from isocompute_jax.fit.results import CurveFit, Search, Status
 
 FLAT = 1e-12

@@ -20,8 +20,9 @@ import scipy.special
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import residuals
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import Prepared, prepare
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
+from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
 
 ERROR_RATE = 0.001
 """Nominal probability that a curve with Gaussian noise loses an evaluation; short curves lose one more often."""

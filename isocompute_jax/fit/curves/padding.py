@@ -10,7 +10,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import FORMS, Form
-from isocompute_jax.fit.curves.solver import CurveBatch
+from isocompute_jax.fit.curves.levels import CurveBatch
 
 
 class Prepared(NamedTuple):

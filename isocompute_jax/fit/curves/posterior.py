@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
+from isocompute_jax.fit.curves.levels import decorrelate
 
 STEEPNESS: dict[FormName, tuple[float, float]] = {
     "hill": (0.0, 0.6),
@@ -131,6 +132,20 @@ def steepness(name: FormName, theta: np.ndarray) -> np.ndarray | None:
     return theta[:, 0] + theta[:, 1] if name == "logistic" else theta[:, -1]
 
 
+def moved(name: FormName, theta: np.ndarray, by: np.ndarray, steeper: np.ndarray) -> np.ndarray:
+    """[N, Q] theta with its position moved `by` [N] and its steepness by `steeper` [N], as far as the form has them."""
+    found = theta.copy()
+    if name == "expsat":
+        found[:, 0] -= by
+    elif name == "power":
+        found[:, -1] += steeper
+    elif name == "logistic":
+        found += np.stack([by, steeper - by], axis=1)
+    else:
+        found += np.stack([by, steeper], axis=1)
+    return found
+
+
 def log_prior(name: FormName, theta: np.ndarray) -> np.ndarray:
     """[N] log prior density of theta, up to a constant."""
     value = steepness(name, theta)
@@ -170,7 +185,7 @@ def _levels(
     factor, so twelve nodes over what the range leaves of it are enough.
     """
     climbed = form.share(theta, x)
-    a, b, v = (_whiten(z, correlation) for z in (1.0 - climbed, climbed, y[None]))
+    a, b, v = (decorrelate(z, correlation) for z in (1.0 - climbed, climbed, y[None]))
     aa = np.maximum(np.sum(a * a, axis=1), _TINY)
     ab, bb, ay, by, yy = (np.sum(p * q, axis=1) for p, q in ((a, b), (b, b), (a, v), (b, v), (v, v)))
     curvature = np.maximum(bb - ab**2 / aa, _TINY**2)
@@ -197,12 +212,6 @@ def _support(middle: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndar
     first = np.where(above, np.maximum(0.0, 1.0 - tail / np.maximum(middle - 1.0, _TINY)), first)
     last = np.where(below, np.minimum(1.0, tail / np.maximum(-middle, _TINY)), last)
     return first, last
-
-
-def _whiten(values: np.ndarray, correlation: float) -> np.ndarray:
-    """Removes the AR(1) correlation of neighbours along the last axis (as `solver.whiten`)."""
-    first = math.sqrt(1 - correlation**2) * values[..., :1]
-    return np.concatenate([first, values[..., 1:] - correlation * values[..., :-1]], axis=-1)
 
 
 def _log_between(low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.levels import decorrelate
 from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.curves.uncertainty import CORRELATIONS, LEAST_FREEDOM, NEGLIGIBLE
@@ -148,8 +149,8 @@ def _series(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray) -
 
 
 def _white(values: np.ndarray, rho: float) -> np.ndarray:
-    """[P, ...] without the AR(1) correlation of neighbours (as `solver.whiten`)."""
-    return np.concatenate([math.sqrt(1 - rho**2) * values[:1], values[1:] - rho * values[:-1]])
+    """[P, ...] without the AR(1) correlation of neighbours."""
+    return np.asarray(decorrelate(values.T, rho)).T
 
 
 class _Left(NamedTuple):

@@ -9,13 +9,14 @@ forms apart is data to these programs (see `Share`), so all forms use the same t
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from isocompute_jax.fit.curves.levels import TINY, CurveBatch, project
+from isocompute_jax.fit.curves.share import Array, Share, ShareKind, share_at
 
 MAX_STEPS = 200
 STEP_TOLERANCE = 1e-10
@@ -34,90 +35,6 @@ LANES = 256
 _BLOCK = 32  # lanes that step together: their arrays stay in the processor's cache, and a few searches cost little
 _MOST_CELLS = 200
 _SLICE = 5  # steps between two looks at which searches have ended, while others wait for their lanes
-_TINY = 1e-300
-
-Array = Any
-"""NumPy outside of the compiled functions, JAX inside."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """A share that climbs: 1 / (1 + exp(-z)), or 1 - exp(-z) where it `saturates`, with z = rate (u - place).
-
-    `theta` holds (place, ln rate), the logarithm of the place where u is compute; without a `place`, (ln rate,) alone.
-
-    Attributes:
-      of_compute: u = exp(x), compute in units of C_ref, rather than x.
-      saturates: which of the two.
-      has_place: whether theta has a place; z = rate u otherwise.
-    """
-
-    of_compute: bool = False
-    saturates: bool = False
-    has_place: bool = True
-
-    def __call__(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """[..., P] share at x [P], in NumPy."""
-        return self.with_slopes(theta, x)[0]
-
-    def with_slopes(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """[..., P] share and [..., P, Q] its derivative in theta [..., Q], at x [..., P], in NumPy."""
-        theta, x = np.asarray(theta, np.float64)[..., None, :], np.asarray(x, np.float64)
-        u = np.exp(x) if self.of_compute else x
-        reached = np.isfinite(u)  # x = ln 0 = -inf stands for the base model
-        rate, place = np.exp(theta[..., -1]), 0.0
-        if self.has_place:
-            place = np.exp(theta[..., 0]) if self.of_compute else theta[..., 0]
-        z = rate * (np.where(reached, u, 0.0) - place)
-        with np.errstate(under="ignore"):
-            tail = np.exp(-z if self.saturates else -np.abs(z))
-            share = 1.0 - tail if self.saturates else np.where(z < 0, tail, 1.0) / (1.0 + tail)
-            slope = tail if self.saturates else tail / (1.0 + tail) ** 2
-            slopes = [z * slope]
-            if self.has_place:
-                slopes.insert(0, -rate * (place if self.of_compute else 1.0) * slope)
-        reached = reached & np.ones_like(z, bool)
-        return np.where(reached, share, 0.0), np.where(reached[..., None], np.stack(slopes, axis=-1), 0.0)
-
-
-class _Kind(NamedTuple):
-    """Per curve: whether theta[0] is the logarithm of the place, the share saturates, and low <= high is imposed."""
-
-    log_place: Array  # [L] bool
-    saturates: Array  # [L] bool
-    ordered: Array  # [L] bool
-
-
-def _share(theta: jax.Array, u: jax.Array, kind: _Kind) -> jax.Array:
-    """[P] share of any form, from theta = (place, ln rate); see `Share`."""
-    reached = jnp.isfinite(u)
-    place = jnp.where(kind.log_place, jnp.exp(jnp.where(kind.log_place, theta[0], 0.0)), theta[0])
-    z = jnp.exp(theta[1]) * (jnp.where(reached, u, 0.0) - place)
-    tail = jnp.exp(jnp.where((z < 0) & ~kind.saturates, z, -z))  # one exponential for both, which does not overflow
-    share = jnp.where(kind.saturates, 1.0 - tail, jnp.where(z < 0, tail, 1.0) / (1.0 + tail))
-    return jnp.where(reached, share, 0.0)
-
-
-class CurveBatch(NamedTuple):
-    """K curves to fit, P points each.
-
-    Attributes:
-      x: [K, P] argument of the share.
-      y: [K, P].
-      root_weight: [K, P] square root of each point's weight; 0 on padding, which comes last.
-      rho: [K] correlation of neighbouring residuals: the fit is by generalised least squares under AR(1) noise.
-      levels: [K, 4] bounds of low (0, 1) and of high (2, 3); equal bounds fix a level, infinite ones leave it free.
-      lower: [K, Q] bounds of theta.
-      upper: [K, Q]; equal bounds fix a parameter.
-    """
-
-    x: Array
-    y: Array
-    root_weight: Array
-    rho: Array
-    levels: Array
-    lower: Array
-    upper: Array
 
 
 class RisingFit(NamedTuple):
@@ -144,67 +61,11 @@ class _Search(NamedTuple):
     done: Array  # [L] bool: converged, or out of steps
 
 
-def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
-    """Scales residual-like `values` [P] by their weight and removes the AR(1) correlation of neighbours.
-
-    (w r)_1 sqrt(1 - rho^2), then (w r)_t - rho (w r)_{t-1}: independent with equal variance when w r is AR(1).
-    """
-    scaled = root_weight * values
-    before = jnp.concatenate([jnp.zeros(1), scaled[:-1]])
-    first = jnp.sqrt(1.0 - rho**2) * scaled[0]
-    return jnp.where(root_weight > 0, (scaled - rho * before).at[0].set(first), 0.0)
-
-
-def project(
-    problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
-
-    They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
-    minimum breaks a bound the answer lies on an edge of the feasible region, each a one-dimensional problem.
-    """
-    white = functools.partial(whiten, root_weight=problem.root_weight, rho=problem.rho)
-    share = jnp.where(problem.root_weight > 0, share, 0.0)
-    y, ones, climbed = white(problem.y), white(jnp.ones_like(share)), white(share)
-    rest = ones - climbed
-    total = _positive(ones @ ones)
-    spread = climbed - ones * (ones @ climbed / total)
-    rise = spread @ y / _positive(spread @ spread)
-    low = ones @ y / total - rise * (ones @ climbed / total)
-    l0, l1, h0, h1 = problem.levels
-
-    def best_high(given: jax.Array) -> jax.Array:
-        free = (climbed @ y - given * (climbed @ rest)) / _positive(climbed @ climbed)
-        return jnp.clip(free, jnp.where(ordered, jnp.maximum(h0, given), h0), h1)
-
-    def best_low(given: jax.Array) -> jax.Array:
-        free = (rest @ y - given * (climbed @ rest)) / _positive(rest @ rest)
-        return jnp.clip(free, l0, jnp.where(ordered, jnp.minimum(l1, given), l1))
-
-    level = jnp.clip(ones @ y / total, jnp.maximum(l0, h0), jnp.minimum(l1, h1))
-    lows = jnp.stack([low, l0, l1, best_low(h0), best_low(h1), level])
-    highs = jnp.stack([low + rise, best_high(l0), best_high(l1), h0, h1, level])
-    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | jnp.logical_not(ordered))
-    errors = (
-        lows**2 * (rest @ rest) + highs**2 * (climbed @ climbed) + 2 * lows * highs * (rest @ climbed)
-        - 2 * lows * (rest @ y) - 2 * highs * (climbed @ y)
-    )  # fmt: skip
-    edge = 1 + jnp.argmin(jnp.where(inside & jnp.isfinite(errors), errors, jnp.inf)[1:])
-    best = jnp.where(inside[0], 0, edge)
-    low, high = lows[best], highs[best]
-    return low, high, y - low * rest - high * climbed
-
-
-def _positive(value: jax.Array) -> jax.Array:
-    """`value`, or 1 where it is 0 (its numerator then is 0 too)."""
-    return jnp.where(value > _TINY, value, 1.0)
-
-
-def _evaluate(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _evaluate(problem: CurveBatch, kind: ShareKind, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Residuals [P] and their Jacobian [P, 2] in theta, levels eliminated."""
 
     def residuals(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)[2]
+        values = project(problem, share_at(theta, problem.x, kind), ordered=kind.ordered)[2]
         return values, values
 
     jacobian, values = jax.jacfwd(residuals, has_aux=True)(theta)
@@ -217,7 +78,7 @@ def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
     return jnp.stack([d * vector[0] - b * vector[1], a * vector[1] - c * vector[0]]) / (a * d - b * c)
 
 
-def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
+def _step(search: _Search, problem: CurveBatch, kind: ShareKind) -> _Search:
     """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
 
     A parameter that the gradient presses against its bound is held for the proposal. A search is done when a step is
@@ -235,7 +96,7 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
 
     held = ((theta <= problem.lower) & (gradient >= 0)) | ((theta >= problem.upper) & (gradient <= 0))
     diagonal = jnp.diag(normal)
-    scale = jnp.where(held | (diagonal <= _TINY), 1.0, diagonal)
+    scale = jnp.where(held | (diagonal <= TINY), 1.0, diagonal)
     active = jnp.where(held[:, None] | held[None, :], 0.0, normal)
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
@@ -246,7 +107,7 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
 
 
 @jax.jit
-def _advance(search: _Search, problem: CurveBatch, kind: _Kind, steps: int, blocks: int) -> _Search:
+def _advance(search: _Search, problem: CurveBatch, kind: ShareKind, steps: int, blocks: int) -> _Search:
     """`steps` steps of each search that is not done, in the first `blocks` blocks of lanes; a block may end earlier."""
 
     def block(i: jax.Array, search: _Search) -> _Search:
@@ -285,7 +146,7 @@ def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
 
 @jax.jit
 def _levels(
-    problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
+    problem: CurveBatch, kind: ShareKind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
 ) -> jax.Array:
     """[U, 3, L] low, high and the sum of squares at first + unit (last - first), for `units` [U, 2].
 
@@ -293,8 +154,8 @@ def _levels(
     and single points, few curves and many share one program.
     """
 
-    def one(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> jax.Array:
-        low, high, residuals = project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)
+    def one(problem: CurveBatch, kind: ShareKind, theta: jax.Array) -> jax.Array:
+        low, high, residuals = project(problem, share_at(theta, problem.x, kind), ordered=kind.ordered)
         return jnp.stack([low, high, residuals @ residuals])
 
     def block(j: jax.Array, found: jax.Array) -> jax.Array:
@@ -309,7 +170,7 @@ def _levels(
     return jax.lax.fori_loop(0, blocks, block, jnp.full((len(units), 3, len(first)), jnp.inf))
 
 
-def _levels_at(problem: CurveBatch, kind: _Kind, first: Array, last: Array, units: np.ndarray) -> np.ndarray:
+def _levels_at(problem: CurveBatch, kind: ShareKind, first: Array, last: Array, units: np.ndarray) -> np.ndarray:
     """[K, U, 3] low, high and the sum of squares of all curves, `LANES` of them at a time: see `_levels`."""
     count = len(problem.x)
     padded, found = np.zeros((_MOST_CELLS, 2)), np.empty((count, len(units), 3))
@@ -346,7 +207,7 @@ def _take(tree, rows):
     return jax.tree.map(lambda a: np.asarray(a)[rows], tree)
 
 
-def _run(problem: CurveBatch, kind: _Kind, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _run(problem: CurveBatch, kind: ShareKind, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All searches to their end: theta [N, 2] and whether each converged [N].
 
     N is a multiple of the number of curves K; search i belongs to curve i mod K. `LANES` of them run at a time, in one
@@ -434,12 +295,12 @@ def grid_starts(problem: CurveBatch, first: np.ndarray, last: np.ndarray, *, sha
     return first + units[chosen] * (last - first)
 
 
-def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, _Kind]:
+def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, ShareKind]:
     """The problem as the compiled programs see it: u in place of x, and a theta of two with the place held at 0."""
     arrays = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
     x = np.exp(arrays.x) if share.of_compute else arrays.x
     flags = (share.of_compute and share.has_place, share.saturates, ordered)
-    kind = _Kind(*(np.full(len(x), flag) for flag in flags))
+    kind = ShareKind(*(np.full(len(x), flag) for flag in flags))
     lower, upper = _with_place(arrays.lower, share), _with_place(arrays.upper, share)
     return arrays._replace(x=x, lower=lower, upper=upper), kind
 

@@ -20,8 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
+from isocompute_jax.fit.curves.levels import CurveBatch, decorrelate
 from isocompute_jax.fit.curves.noise_model import NoiseModel
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising, repeat
+from isocompute_jax.fit.curves.share import Share
+from isocompute_jax.fit.curves.solver import RisingFit, fit_rising, repeat
 
 CORRELATIONS = np.arange(-6, 10) / 10
 """Grid of rho; holds 0."""
@@ -104,10 +106,7 @@ def jacobian(problem: CurveBatch, fit: RisingFit, *, share: Share) -> np.ndarray
         [(1.0 - climbed)[..., None], climbed[..., None], (fit.high - fit.low)[:, None, None] * slopes], axis=-1
     )
     scaled = np.asarray(problem.root_weight)[..., None] * columns
-    rho = np.asarray(problem.rho)[:, None]
-    white = scaled.copy()  # as `solver.whiten`, for a batch
-    white[:, 1:] -= rho[..., None] * scaled[:, :-1]
-    white[:, 0] *= np.sqrt(1.0 - rho**2)
+    white = decorrelate(scaled.swapaxes(1, 2), np.asarray(problem.rho)[:, None, None]).swapaxes(1, 2)
     white *= (np.asarray(problem.root_weight) > 0)[..., None]
     return white * ((at > lower) & (at < upper))[:, None, :]
 

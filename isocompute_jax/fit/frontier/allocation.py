@@ -8,8 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import padded_points
-from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, Share, fit_rising
+from isocompute_jax.fit.curves.share import Share
+from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
 from isocompute_jax.fit.results import AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)
@@ -18,8 +20,11 @@ SLOPE_RANGE = (0.1, 100.0)
 MIDPOINT_MARGIN = 1.0
 """The midpoint is searched from one decade (one range of the data) before the data to one after."""
 
-EXTRAPOLATION = 0.25
+SATURATION_MARGIN = 0.25
 """Octaves by which the saturation value may exceed the largest n* seen before it counts as an extrapolation."""
+
+FLOOR_MARGIN = 1.0
+"""Octaves by which the floor may leave the n* seen before it counts as one: group sizes are swept in octaves."""
 
 NUM_PARAMETERS = 4
 MAX_OCTAVES = 1000.0  # 2^1024 overflows
@@ -61,9 +66,10 @@ def fit_allocation(
       largest: the largest n that was run: where n* reaches it, nothing larger could have led.
 
     Returns:
-      The law with n* saturating at 2^(L + b). Its status is `warning`, with the reason, when the data cannot carry four
-      parameters: one level, a single step between two levels, few points, a bound hit, a saturation never reached, or
-      an n* that ends at the largest n that was run.
+      The law with n* saturating at 2^(L + b). Its status is `extrapolated`, with the reason, when its midpoint lies
+      outside of the data, its floor more than `FLOOR_MARGIN` outside of the n* seen, or its saturation value more than
+      `SATURATION_MARGIN` above them. It is `warning` when the data cannot carry four parameters: one level, a single
+      step between two levels, few points, a bound hit, or an n* that ends at the largest n that was run.
     """
     compute = np.asarray(compute, dtype=np.float64)
     group_size = np.asarray(group_size, dtype=np.float64)
@@ -82,8 +88,12 @@ def fit_allocation(
         message="",
         interval95=_intervals(compute, replicates, window=window, axis=axis),
     )
-    reasons = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0], largest=largest)
-    return dataclasses.replace(fit, status="warning", message="; ".join(reasons)) if reasons else fit
+    doubts = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0], largest=largest)
+    unseen = _unseen(fit)
+    if not (doubts or unseen):
+        return fit
+    status = "extrapolated" if unseen else "warning"
+    return dataclasses.replace(fit, status=status, message="; ".join(doubts + unseen))
 
 
 PARAMETERS = ("span", "slope", "midpoint", "floor", "saturation")
@@ -164,14 +174,26 @@ def _doubts(fit: AllocationFit, *, at_bound: np.ndarray, largest: float) -> list
     reasons += [f"the {name} is at its bound" for name, hit in zip(("midpoint", "slope"), at_bound, strict=True) if hit]
     if fit.group_size[-1] >= largest and fit.span > 0:
         reasons.append(f"n* ends at {largest:g}, the largest n that was run, so a larger one might lead")
-    last = fit.compute[-1] if fit.axis == "steps" else np.log10(fit.compute[-1])
     if fit.span <= 0:
         reasons.append(f"n* does not rise with {fit.axis}")
-    elif fit.midpoint > last:
+    return reasons
+
+
+def _unseen(fit: AllocationFit) -> list[str]:
+    """What the law says of budgets and n that the data do not show; a law of which that is much describes no data."""
+    ends = fit.compute[[0, -1]] if fit.axis == "steps" else np.log10(fit.compute[[0, -1]])
+    least, most = np.log2(fit.group_size.min()), np.log2(fit.group_size.max())
+    reasons = []
+    if fit.midpoint > ends[1]:
         reasons.append("the data end before the midpoint of the rise: the saturation value is an extrapolation")
-    elif fit.saturation > levels[-1] * 2**EXTRAPOLATION:
+    elif fit.midpoint < ends[0]:
+        reasons.append("the data begin after the midpoint of the rise: the floor is an extrapolation")
+    if not least - FLOOR_MARGIN <= fit.floor <= most + FLOOR_MARGIN:
+        seen, floor = f"{2**least:g} to {2**most:g}", 2.0 ** min(fit.floor, MAX_OCTAVES)
+        reasons.append(f"the floor, n = {floor:.3g}, lies far outside of the n* seen ({seen}): an extrapolation")
+    if fit.span > 0 and fit.midpoint <= ends[1] and fit.saturation > 2 ** (most + SATURATION_MARGIN):
         reasons.append(
-            f"the fitted value, n = {fit.saturation:.3g}, lies beyond the largest n* seen ({levels[-1]:g}): "
+            f"the fitted value, n = {fit.saturation:.3g}, lies beyond the largest n* seen ({2**most:g}): "
             "an extrapolation"
         )
     return reasons

@@ -1,4 +1,4 @@
-"""Which configuration is best where the data end: draws of all curves together, averaged over forms.
+"""Which configuration is best, inside the data and beyond them: draws of all curves together, averaged over forms.
 
 Each curve's posterior (`curves.posterior`) says what its own points say. Two things are shared by a sweep. Neighbours
 in n are alike: asymptote, position and steepness walk at random in log n and log B_problem (`STEP`), so that a curve
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.posterior import (
@@ -23,11 +24,14 @@ from isocompute_jax.fit.curves.posterior import (
     Draws,
     log_normal,
     log_sum,
+    moved,
     position,
     posterior,
     steepness,
 )
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
+from isocompute_jax.fit.frontier.collapse import Collapses, collapses
+from isocompute_jax.fit.frontier.standings import ALIKE, SURER
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -47,7 +51,7 @@ DRAWS = 400
 """Joint draws, and particles of each curve."""
 
 ONE_SIDED = 0.025
-"""Configurations that lie below in all but so many of the draws are told apart."""
+"""Configurations that lie below in all but this share of the draws are told apart."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -67,6 +71,7 @@ class Forecast:
       form: [S] number of each draw's form in `weights`.
       draws: per form, per curve, the draws; row s of the joint draws is row s of the curves' draws of form `form[s]`.
       members: [K] whether the configuration has a curve; the others' rewards are NaN.
+      collapses: where curves fall, where some have; None in a sweep without a fall.
     """
 
     reference: float
@@ -75,11 +80,13 @@ class Forecast:
     form: np.ndarray
     draws: tuple[tuple[Draws | None, ...], ...]
     members: np.ndarray
+    collapses: Collapses | None = None
 
     def rewards(self, compute: float) -> np.ndarray:
         """[S, K] reward at `compute`."""
         x = np.log(np.array([compute]) / self.reference)
         found = np.full((len(self.form), len(self.members)), np.nan)
+        kept = np.ones(found.shape) if self.collapses is None else self.collapses.kept(compute)
         for number, name in enumerate(self.weights):
             rows = np.flatnonzero(self.form == number)
             if not len(rows):
@@ -88,47 +95,86 @@ class Forecast:
                 draws = self.draws[number][k]
                 assert draws is not None
                 climbed = FORMS[name].share(draws.theta[rows], x)[:, 0]
-                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed
+                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed * kept[rows, k]
         low, high = self.reward_range
         return low + (high - low) * found
 
-    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
-        """What to expect at `compute` of the configurations with the numbers `among`."""
-        rewards = self.rewards(compute)[:, among]
-        place = int(rewards.mean(axis=0).argmax())
-        own = rewards[:, place]
-        low, high = np.percentile(own, PERCENTILES)
-        behind = np.mean(rewards < own[:, None], axis=0)  # how surely each lies below
-        tied = tuple(k for k, share in zip(among, behind, strict=True) if share < 1 - ONE_SIDED)
-        best = rewards.max(axis=1)
-        return Prospect(
-            index=among[place],
-            reward=float(own.mean()),
-            interval95=(float(low), float(high)),
-            best_share=float(np.mean(own >= best)),
-            regret=float(np.mean(best - own)),
-            tied=tied,
-        )
+    def prospect(self, compute: float, among: Sequence[int], *, surest: bool = False) -> Prospect:
+        """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
+        return prospect(self.rewards(compute)[:, among], among, surest=surest)
 
 
 class Prospect(NamedTuple):
-    """A budget beyond the data, over the draws.
+    """A budget, over the draws.
 
     Attributes:
-      index: number of the configuration with the highest expected reward.
-      reward: that reward.
+      index: number of the configuration to take: that with the highest expected reward, or the surest (`prospect`).
+      surest: whether another one has a higher expected reward, and is known much worse.
+      reward: its expected reward.
       interval95: 95% interval of its reward: parameters, noise and form.
       best_share: share of the draws in which it is the best.
+      rival: who is the best in most of the others; None where nobody else ever is.
+      rival_share: share of all draws in which it is.
       regret: mean over the draws of the best reward less its own: what choosing it is expected to cost.
       tied: numbers of those that cannot be told from it at 95%, itself included.
     """
 
     index: int
+    surest: bool
     reward: float
     interval95: tuple[float, float]
     best_share: float
+    rival: int | None
+    rival_share: float
     regret: float
     tied: tuple[int, ...]
+
+
+def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False) -> Prospect:
+    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
+
+    One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
+    is taken whose standard deviation is smaller by `SURER` or more; of several such the highest.
+    """
+    mean, error = rewards.mean(axis=0), rewards.std(axis=0)
+    highest = place = int(mean.argmax())
+    tied = _tied(rewards, highest)
+    if surest and error[highest] > ALIKE:
+        place = max((k for k in tied if SURER * error[k] <= error[highest]), key=lambda k: mean[k], default=highest)
+    own, best = rewards[:, place], rewards.max(axis=1)
+    low, high = np.percentile(own, PERCENTILES)
+    first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
+    leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
+    rival = int(leaders.argmax())
+    return Prospect(
+        index=among[place],
+        surest=place != highest,
+        reward=float(own.mean()),
+        interval95=(float(low), float(high)),
+        best_share=float(np.mean(~first)),
+        rival=among[rival] if leaders.any() else None,
+        rival_share=float(leaders[rival] / len(rewards)),
+        regret=float(np.mean(best - own)),
+        tied=tuple(among[k] for k in tied),
+    )
+
+
+def _tied(rewards: np.ndarray, place: int) -> list[int]:
+    """Who cannot be told from `place` at 95%: by the draws, and for all pairs that tie together (Bonferroni).
+
+    The highest of many equal curves stands out from each of them by luck.
+    """
+    behind = rewards[:, place, None] - rewards
+    told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
+    far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
+    tied = np.arange(rewards.shape[1])
+    for _ in range(rewards.shape[1]):  # whoever is clearly below leaves fewer pairs to compare
+        pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
+        still = tied[~told[tied] | (far[tied] < -scipy.special.ndtri(ONE_SIDED / pairs))]
+        if len(still) == len(tied):
+            break
+        tied = still
+    return tied.tolist()
 
 
 def forecast(
@@ -139,6 +185,9 @@ def forecast(
     use: Sequence[np.ndarray],
     noise: Sequence[float],
     correlation: Sequence[float],
+    runs: Sequence[float] | None = None,
+    peaks: Sequence[float] | None = None,
+    untried: Sequence[Configuration] = (),
     forms: Sequence[FormName] = tuple(FORMS),
     reward_range: tuple[float, float] = (0.0, 1.0),
     draws: int = DRAWS,
@@ -153,6 +202,10 @@ def forecast(
       use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
       noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
       correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
+      runs: [K] how many runs a point is the mean of; None for the same number everywhere.
+      peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
+      untried: [U] configurations without data, of known n: they stand last among the draws, a step of the random walk
+        and its drift away from their nearest neighbour.
       forms: forms to average over; one for that form alone.
       reward_range: range of rewards.
       draws: S.
@@ -161,12 +214,17 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
+    given = [*configurations, *untried]
+    nearest = [_nearest(new, configurations, members) for new in untried]
     order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
     errors, rho = _noise(
-        [points[k] for k in order], [noise[k] / (high - low) for k in order], [correlation[k] for k in order]
+        [len(points[k][0]) for k in order],
+        [noise[k] / (high - low) for k in order],
+        [correlation[k] for k in order],
+        [1.0 if runs is None else runs[k] for k in order],
     )
     steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
     rng = np.random.default_rng(seed)
@@ -178,17 +236,23 @@ def forecast(
                 for k, error in zip(order, errors, strict=True)
             ]
         single = [one.draw(draws, rng) for one in found]
-        joint, gained = _walk(name, single, steps, box, rng)
-        row: list[Draws | None] = [None] * len(points)
+        joint, drift, gained = _walk(name, single, steps, box, rng)
+        row: list[Draws | None] = [None] * len(given)
         for k, own in zip(order, joint, strict=True):
             row[k] = own
+        for i, (new, k) in enumerate(zip(untried, nearest, strict=True), start=len(points)):
+            row[i] = _onwards(name, row[k], drift, _step(configurations[k], new), rng)
         table.append(tuple(row))
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
     shares = (rng.permutation(draws) + 0.5) / draws
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
     named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
-    return Forecast(reference, reward_range, named, form, tuple(table), members)
+    ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
+    unknown = [np.nan] * len(untried)
+    fallen = None if peaks is None else collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
+    known = np.concatenate([members, np.ones(len(untried), bool)])
+    return Forecast(reference, reward_range, named, form, tuple(table), known, fallen)
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:
@@ -213,19 +277,34 @@ def _step(one: Configuration, other: Configuration) -> Step:
         return Step(0.0, float("inf"))
     factors = float(np.log2(other.group_size / one.group_size))
     batches = _batch(one), _batch(other)
-    return Step(factors, max(factors + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5))
+    return Step(
+        factors, max(abs(factors) + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5)
+    )
+
+
+def _nearest(new: Configuration, configurations: Sequence[Configuration], members: np.ndarray) -> int:
+    """Number of the member from which it is the smallest step."""
+    return min(np.flatnonzero(members).tolist(), key=lambda k: _step(configurations[k], new).size)
+
+
+def _onwards(name: FormName, before: Draws | None, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
+    """Draws of a curve of which nothing is known but its neighbour's draws."""
+    assert before is not None
+    change = {key: scale * np.sqrt(step.size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
+    high = np.clip(before.high + drift * step.factors + change["high"], before.low, 1.0)
+    return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))
 
 
 def _noise(
-    points: Sequence[tuple[np.ndarray, np.ndarray]], noise: Sequence[float], correlation: Sequence[float]
+    counts: Sequence[int], noise: Sequence[float], correlation: Sequence[float], runs: Sequence[float]
 ) -> tuple[np.ndarray, float]:
-    """[K] standard deviation of a point of each curve, drawn towards that of all, and one correlation."""
-    freedom = np.array([max(len(c) - 4, 1) for c, _ in points], float)
-    own = np.array(noise, float)
+    """[K] standard deviation of a point of each curve, drawn towards that of all runs, and one correlation."""
+    freedom = np.maximum(np.array(counts, float) - 4, 1)
+    own = np.array(noise, float) * np.sqrt(runs)
     known = np.isfinite(own)
     pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
     freedom = np.where(known, freedom, 0.0)
-    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
+    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom) / runs
     rho = np.array(correlation, float)
     told = np.isfinite(rho) & known
     shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
@@ -238,8 +317,8 @@ def _walk(
     steps: Sequence[Step],
     box: tuple[float, float],
     rng: np.random.Generator,
-) -> tuple[list[Draws], float]:
-    """Joint draws of neighbouring curves under the random walk, and the log evidence that it gains.
+) -> tuple[list[Draws], np.ndarray, float]:
+    """Joint draws of neighbouring curves under the random walk, the drift of each, and the log evidence that it gains.
 
     The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
     divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
@@ -258,7 +337,8 @@ def _walk(
     for number in np.unique(drawn):
         rows = np.flatnonzero(drawn == number)
         chosen[:, rows] = _backwards(filters[number], moves, float(DRIFTS[number]), len(rows), rng)
-    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+    joint = [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)]
+    return joint, DRIFTS[drawn], gained
 
 
 class Moves(NamedTuple):

@@ -13,14 +13,15 @@ from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.forecast import Forecast, Prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
+from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
 from isocompute_jax.options import option
 
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
 
-BEYOND = 1 + 1e-9
-"""A budget of more than so many times the data is beyond them; the margin is for rounding."""
+BEYOND = 1 + SAME_COMPUTE
+"""A budget of more than so many times the data is beyond them."""
 
 ROUNDING = 1e-12
 """Budgets that are a whole number of steps up to rounding pay that many."""
@@ -70,16 +71,19 @@ def allocate(
     reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
     forecast: Forecast | None = None,
+    measured: Sequence[Budget] = (),
     rollouts: Callable[[int, float], float] | None = None,
 ) -> Recommendation:
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
-    Only configurations of which the budget pays at least one step are considered, and M is rounded down. Inside the
-    data the highest curve is taken (see `standings` for ties); one whose data end earlier is carried on, to at most
-    twice their end, so that nobody leads by having been run a little longer, and never past the peak of a curve that
-    collapses. Beyond all data, the configuration with the highest expected reward in the forecast is taken. Without a
-    forecast n is that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of
-    the configuration that leads where the data end; B_problem is that of the best curve with this n.
+    Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
+    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. Inside, one
+    whose data end earlier is carried on, to at most twice their end, so that nobody leads by having been run a little
+    longer, and never past the peak of a curve that collapses.
+
+    Without a forecast the highest curve is taken inside the data (see `standings` for ties). Beyond all data n is then
+    that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of the
+    configuration that leads where the data end; B_problem is that of the best curve with this n.
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -90,7 +94,8 @@ def allocate(
       learning_rate: the rule.
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
-      forecast: what the curves are beyond their data; None to carry on the fitted ones.
+      forecast: draws of what the curves are; None to compare and carry on the fitted ones.
+      measured: the evaluated budgets: whom the evaluations have clearly behind ties with nobody.
       rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
 
     Raises:
@@ -103,7 +108,7 @@ def allocate(
     affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast)
+    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
     index, reasons, found = contest.choose(budget, affordable)
     if len(affordable) < len(known):
         reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
@@ -112,12 +117,12 @@ def allocate(
     stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
     steps, rate, reason = _steps(chosen, stop, learning_rate)
     reasons.append(reason)
-    if resampled is not None and len(known) > 1:
+    prospect = contest.prospect(budget, affordable)
+    if prospect is None and resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
     beyond = budget / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    prospect = contest.prospect(budget, affordable)
     reward = float(fit.reward(at)) if prospect is None else prospect.reward
     ends = interval(fit, index, at, resampled) if prospect is None else prospect.interval95
     return Recommendation(
@@ -137,6 +142,10 @@ def allocate(
         doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
         expected_regret=math.nan if prospect is None else prospect.regret,
+        best_share=math.nan if prospect is None else prospect.best_share,
+        rival=None
+        if prospect is None or prospect.rival is None
+        else (configurations[prospect.rival].name, prospect.rival_share),
         forms={} if prospect is None or forecast is None else forecast.weights,
     )
 
@@ -160,27 +169,28 @@ class Contest:
     resampled: Bootstrap | None
     reward_range: tuple[float, float]
     forecast: Forecast | None
+    measured: Sequence[Budget]
 
     def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
         """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
         alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
         if not alive:
             return self._stop_at_a_peak(allowed)
-        windows = [self.fits[i].window for i in alive]
-        first, last = min(start for start, _ in windows), max(end for _, end in windows)
+        prospect = self.prospect(budget, allowed)
+        if prospect is not None:
+            behind = () if prospect.index in (below := self._behind(budget, alive)) else below
+            tied = tuple(i for i in prospect.tied if i not in behind)
+            found = Standings(prospect.index, tied, tuple(self._rivals(budget, alive)))
+            return prospect.index, [*self._forecast_reasons(budget, prospect, alive), *self._tie(found)], found
+        first, last = self._data(alive)
         found = self._standings(min(max(budget, first), last), alive)
         index, name = found.chosen, self.configurations[found.chosen].name
         if budget < first * (1 - SAME_COMPUTE):
             reason = f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
             return index, [reason, *self._tie(found)], found
         if budget <= last * (1 + SAME_COMPUTE):
-            end = self.fits[index].window[1]
-            carried = "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
             lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
-            return index, [f"{name} {lead}{carried} at this budget.", *self._tie(found)], found
-        prospect = self.prospect(budget, allowed)
-        if prospect is not None:
-            return prospect.index, [self._forecast_reason(budget, prospect)], found._replace(tied=prospect.tied)
+            return index, [f"{name} {lead}{self._carried(budget, index)} at this budget.", *self._tie(found)], found
         if self.allocation.status != "ok":
             reason = (
                 f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
@@ -191,26 +201,54 @@ class Contest:
         return index, [reason], found
 
     def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
-        """What the forecast says of a budget beyond all data; None inside them, or where there is no forecast."""
-        if self.forecast is None:
+        """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast."""
+        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
+        if self.forecast is None or not alive:
             return None
-        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf) and self.forecast.members[i]]
-        if not alive or budget <= max(self.fits[i].window[1] for i in alive) * (1 + SAME_COMPUTE):
-            return None
-        return self.forecast.prospect(budget, alive)
+        rivals = [i for i in self._rivals(budget, alive) if self.forecast.members[i]]
+        first, last = self._data(alive)
+        inside = budget <= last * (1 + SAME_COMPUTE)
+        return self.forecast.prospect(max(budget, first), rivals, surest=inside) if rivals else None
 
-    def _forecast_reason(self, budget: float, prospect: Prospect) -> str:
+    def _data(self, alive: Sequence[int]) -> tuple[float, float]:
+        """Where the data of these begin and end."""
+        windows = [self.fits[i].window for i in alive]
+        return min(start for start, _ in windows), max(end for _, end in windows)
+
+    def _rivals(self, budget: float, alive: Sequence[int]) -> list[int]:
+        """Who competes: beyond all data everybody, inside them those whose own reach so far (`REACH`)."""
+        first, last = self._data(alive)
+        if budget > last * (1 + SAME_COMPUTE):
+            return list(alive)
+        near = contestants(self.fits, min(max(budget, first), last), beyond=REACH)
+        return [i for i in near if i in alive] or list(alive)
+
+    def _carried(self, budget: float, index: int) -> str:
+        end = self.fits[index].window[1]
+        return "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
+
+    def _forecast_reasons(self, budget: float, found: Prospect, alive: Sequence[int]) -> list[str]:
         assert self.forecast is not None
+        name, (first, last) = self.configurations[found.index].name, self._data(alive)
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
-        forms = ", ".join(f"{name} {weight:.0%}" for name, weight in weights if weight >= 0.005)
-        law = ""
-        if self.allocation.status == "ok":
-            law = f" The law of n*(C) gives n* = {float(self.allocation.optimal_group_size(budget)):.3g}."
-        return (
-            f"{self.configurations[prospect.index].name} has the highest expected reward beyond the data, averaged "
-            f"over forms of curve ({forms}): it is the best in {prospect.best_share:.0%} of the draws, and choosing it "
-            f"is expected to cost {prospect.regret:.2g} of reward.{law}"
+        forms = ", ".join(f"{form} {weight:.0%}" for form, weight in weights if weight >= 0.005)
+        where = (
+            " beyond the data" if budget > last * (1 + SAME_COMPUTE) else f"{self._carried(budget, found.index)} here"
         )
+        if budget < first * (1 - SAME_COMPUTE):
+            where = f" where the data begin, at {first:.3g}; below that nothing was measured"
+        lead = "is the surest of those that tie for" if found.surest else "has"
+        reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
+        share = f"It is the best in {found.best_share:.0%} of the draws"
+        if found.rival is not None:
+            rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
+            others = f"; the strongest rival is {rival}" if found.best_share < 0.9 else ""
+            reasons.append(f"{share}{others}, and choosing it is expected to cost {found.regret:.2g} of reward.")
+        elif len(alive) > 1:
+            reasons.append(f"{share}.")
+        if self.allocation.status == "ok" and budget > last * (1 + SAME_COMPUTE):
+            reasons.append(f"The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}.")
+        return reasons
 
     def _by_the_law(self, budget: float, alive: Sequence[int]) -> tuple[int, str]:
         """Of the n nearest to that of the law the best curve, and why."""
@@ -233,11 +271,17 @@ class Contest:
         return index, [reason], Standings(index, (index,), (index,))
 
     def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
-        near = [i for i in contestants(self.fits, compute, beyond=REACH) if i in alive] or list(alive)
         return standings(
-            compute, near, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
-            reward_range=self.reward_range,
+            compute, self._rivals(compute, alive), fits=self.fits, configurations=self.configurations,
+            resampled=self.resampled, reward_range=self.reward_range, behind=self._behind(compute, alive),
         )  # fmt: skip
+
+    def _behind(self, compute: float, alive: Sequence[int]) -> tuple[int, ...]:
+        """Whom the evaluations have clearly below the best ones there; nobody beyond all data."""
+        if compute > self._data(alive)[1] * (1 + SAME_COMPUTE):
+            return ()
+        near = nearest(self.measured, compute)
+        return near.behind if near else ()
 
     def _highest(self, budget: float, found: Standings) -> int:
         """Of equal curves that of the smaller n."""

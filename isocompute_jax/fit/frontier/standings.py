@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ def standings(
     configurations: Sequence[Configuration],
     resampled: Bootstrap | None,
     reward_range: tuple[float, float],
+    behind: Collection[int] = (),
 ) -> Standings:
     """Compares the curves `members` at `compute`; of equal ones that of the smaller n is the highest.
 
@@ -52,6 +53,9 @@ def standings(
 
     One noisy seed may lie above five quiet ones by luck alone, so of those that tie with the highest one is preferred
     whose standard error is smaller by `SURER` or more; of several such the highest.
+
+    A curve that follows its evaluations badly is known badly, and ties with everything. So those that the evaluations
+    themselves have clearly `behind` (see `ties.Budget`) tie with nothing, unless the highest is one of them.
     """
     reward = {i: float(fits[i].reward(compute)) for i in members}
     highest = max(members, key=lambda i: (reward[i], -configurations[i].group_size))
@@ -67,6 +71,8 @@ def standings(
         if still == tied:
             break
         tied = still
+    if highest not in behind:
+        tied = [i for i in tied if i not in behind]
     surer = [i for i in tied if SURER * error[i] <= error[highest]] if error[highest] > least else []
     return Standings(max(surer, key=lambda i: reward[i], default=highest), tuple(tied), tuple(members))
 

@@ -10,8 +10,8 @@ import numpy as np
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, SwitchInterval, switch_interval
 from isocompute_jax.fit.frontier.ties import lead
 from isocompute_jax.fit.frontier_results import SURE, Lead, SeedAgreement, SeedBudget, SwitchResult, SwitchRow
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import Configuration, Switch
-from isocompute_jax.fit.stages import MetricAnalysis
 
 LEAD_ERRORS = 2.0
 """A lead counts as beyond seed noise above so many standard errors."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.special
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, Curve, merge_close, read_off
+from isocompute_jax.fit.curves.uncertainty import CONFIDENCE
+
+NEAR = 1.25
+"""Evaluations within this factor of a compute say something about it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,6 +26,8 @@ class Budget:
       seed_sd: standard deviation of one seed's reward, pooled over configurations; NaN with one seed each.
       best: number of the configuration with the highest mean.
       tied: those within one standard error of the difference of the best, itself included; only `best` without noise.
+      behind: those clearly below the best: beyond the 95% interval of the difference, for all pairs at once
+        (Bonferroni: the best of several is picked because it is high); none without noise.
     """
 
     compute: float
@@ -27,6 +35,14 @@ class Budget:
     seed_sd: float
     best: int
     tied: tuple[int, ...]
+    behind: tuple[int, ...]
+
+
+def nearest(budgets: Sequence[Budget], compute: float) -> Budget | None:
+    """The evaluated budget nearest to a compute, inside the data or at their end; None where none is near (`NEAR`)."""
+    at = min(compute, max((budget.compute for budget in budgets), default=math.nan))
+    near = min(budgets, key=lambda budget: abs(math.log(budget.compute / at)), default=None)
+    return near if near and max(near.compute / at, at / near.compute) <= NEAR else None
 
 
 def compare(curves: Sequence[Curve]) -> list[Budget]:
@@ -41,11 +57,16 @@ def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
     levels = [_level(curve, np.array([compute])) for curve in curves]
     mean = np.array([np.nan if level is None else level.mean() for level in levels])
     seeds = np.array([1 if level is None else len(level) for level in levels])
-    seed_sd = _pooled_sd(levels)
+    seed_sd, freedom = _pooled_sd(levels)
     best = int(np.nanargmax(mean))
     error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
-    tied = {best} | {int(k) for k in np.flatnonzero(mean[best] - mean <= error)}
-    return Budget(compute, mean, seed_sd, best, tuple(sorted(tied)))
+    below = mean[best] - mean
+    tied = {best} | {int(k) for k in np.flatnonzero(below <= error)}
+    count = int(np.count_nonzero(~np.isnan(mean)))
+    pairs = max(count * (count - 1) // 2, 1)
+    least = scipy.special.stdtrit(max(freedom, 1), 1 - (1 - CONFIDENCE) / 2 / pairs) * error
+    behind = tuple(int(k) for k in np.flatnonzero(below > least))  # none where the noise, and so the limit, is NaN
+    return Budget(compute, mean, seed_sd, best, tuple(sorted(tied)), behind)
 
 
 def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarray) -> tuple[float, float]:
@@ -70,7 +91,7 @@ def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarra
     one, other = levels[better], levels[worse]
     if one is None or other is None:
         return float("nan"), float("nan")
-    error = _pooled_sd(levels) * np.sqrt(1.0 / len(one) + 1.0 / len(other))
+    error = _pooled_sd(levels)[0] * np.sqrt(1.0 / len(one) + 1.0 / len(other))
     return float(one.mean() - other.mean()), float(error)
 
 
@@ -100,9 +121,9 @@ def _level(curve: Curve, compute: np.ndarray) -> np.ndarray | None:
     return np.array(found) if found else None
 
 
-def _pooled_sd(levels: Sequence[np.ndarray | None]) -> float:
-    """Standard deviation of one seed, pooled over configurations; NaN when none has two seeds."""
+def _pooled_sd(levels: Sequence[np.ndarray | None]) -> tuple[float, int]:
+    """Standard deviation of one seed, pooled over configurations, and its freedom; NaN when none has two seeds."""
     known = [level for level in levels if level is not None]
     freedom = sum(len(level) - 1 for level in known)
     squares = sum(float(np.sum((level - level.mean()) ** 2)) for level in known)
-    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
+    return (float(np.sqrt(squares / freedom)) if freedom else float("nan")), freedom

@@ -90,7 +90,7 @@ def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSiz
     if fit.status == "failed":
         raise InputError(
             f"--runs: the model-size law cannot be fitted to {options.metric}: {fit.message} "
-            f"({'; '.join(fit.left_out) or 'no point left out'}); a loss column needs --loss=metric"
+            f"({'; '.join(fit.left_out) or 'no point left out'}); a loss column needs --law_loss=metric"
         )
     data = (points.model_params, points.x, reward)
     share = 1.0 - options.holdout
@@ -187,7 +187,7 @@ def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[Chinchil
         raise InputError(
             f"--runs: the pre-training law cannot be fitted to {options.metric}: {fits[0].message} "
             f"({'; '.join(fits[0].left_out) or 'no point left out'}); --points=all uses every row of a run, and a loss "
-            "column needs --loss=metric"
+            "column needs --law_loss=metric"
         )
     kept = np.isfinite(points.loss) & (points.loss > 0) & (points.x > 0)
     data = LossPoints(points.model_params[kept], points.x[kept], points.loss[kept], points.run[kept].astype(int))

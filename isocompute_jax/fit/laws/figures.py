@@ -60,7 +60,7 @@ def model_lines(analysis: LawAnalysis) -> Figure:
     unit = result.resource.unit
     axes.set(
         xlabel=f"training compute X, {unit}" if result.resource.kind == "compute" else f"data X, {unit}",
-        ylabel=f"1 - {options.metric}" if options.loss == "one_minus_metric" else options.metric,
+        ylabel=f"1 - {options.reward_name}" if options.loss == "one_minus_metric" else options.metric,
     )
     log_axis(axes)
     log_axis(axes, "y")
@@ -113,7 +113,7 @@ def holdout(analysis: LawAnalysis) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     panels = figure.subplots(1, len(kinds), squeeze=False, sharex=True, sharey=True)[0]
     colours = _model_colours(result)
-    reward = options.metric if options.loss == "one_minus_metric" else f"1 - {options.metric}"
+    reward = options.reward_name if options.loss == "one_minus_metric" else f"1 - {options.metric}"
     for axes, (name, rows) in zip(panels, kinds.items(), strict=True):
         for row in rows:
             colour = colours[row.model_params]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
+
+import numpy as np
 
 from isocompute_jax.fit.flag_parsing import numbers
 from isocompute_jax.fit.laws.reuse import MOST_REUSE
@@ -22,8 +25,11 @@ class LawOptions:
     eval_set: str = option("validation", "Evaluation set whose rows are used.")
     loss: Literal["one_minus_metric", "metric"] = option(
         "one_minus_metric",
-        "What L is in a law: 1 - metric (model_size), or the metric itself (chinchilla).",
+        "What L is in a law: 1 - metric, as a share of --reward_range (model_size), or the metric itself (chinchilla).",
         flag="law_loss",
+    )
+    reward_range: tuple[float, float] = option(
+        (0.0, 1.0), "Least and largest possible metric, of which 1 - metric is a share.", flag=None
     )
     x: Literal["compute", "data"] = option(
         "compute",
@@ -52,6 +58,12 @@ class LawOptions:
 
     def __post_init__(self) -> None:
         check(self, "--")
+        low, high = self.reward_range
+        if self.loss == "one_minus_metric" and not -math.inf < low < high < math.inf:
+            raise InputError(
+                f"--reward_range={low:g},{high:g} must be two finite numbers, the lower one first: L is what "
+                f"{self.metric} lacks of the larger one; a column that is a loss itself needs --law_loss=metric"
+            )
         if not 0 < self.holdout < 1:
             raise InputError(f"--holdout={self.holdout} must lie between 0 and 1: a share of each run's evaluations")
         for name, values in (
@@ -59,3 +71,14 @@ class LawOptions:
         ):  # fmt: skip
             if not all(0 < value < float("inf") for value in values):
                 raise InputError(f"--{name}={','.join(f'{v:g}' for v in values)} must be above 0 and finite")
+
+    @property
+    def reward_name(self) -> str:
+        """What L is one minus: the metric, as a share of its range where that is another one than 0 to 1."""
+        low, high = self.reward_range
+        return self.metric if (low, high) == (0, 1) else f"{self.metric} as a share of {low:g} to {high:g}"
+
+    def loss_of(self, metric: np.ndarray) -> np.ndarray:
+        """[P] L of a metric [P]: what it lacks of the largest possible one, as a share of the range, or itself."""
+        low, high = self.reward_range
+        return (high - metric) / (high - low) if self.loss == "one_minus_metric" else metric

@@ -21,6 +21,9 @@ from isocompute_jax.fit.laws.results import Estimate
 
 MARGIN = 1e3
 """N0 is searched from the smallest model / margin to the largest model x margin."""
+FAR = 10.0
+"""N0 lies far outside of the models when it is so many times smaller or larger than all of them: the slope of each is
+then within a tenth of k_max of one of its limits, 0 and k_max, so that the rise between them was not seen."""
 CELLS = 240
 CONFIDENCE = 0.95
 MISFIT = 0.01
@@ -263,6 +266,10 @@ def _estimates(lines: Lines, log_n0: float, k_max: float, region) -> tuple[Estim
         n0_note = k_note = "k(N) does not level off within these model sizes: any larger N0 fits as well"
     elif open_low:
         n0_note = "k(N) does not change with N within these model sizes: any smaller N0 fits as well"
+    elif np.exp(log_n0) > lines.model_params[-1] * FAR:
+        n0_note = k_note = f"N0 is more than {FAR:g} times larger than these models: k_max is an extrapolation"
+    elif np.exp(log_n0) < lines.model_params[0] / FAR:
+        n0_note = f"N0 is more than {FAR:g} times smaller than these models: k(N) hardly changes among them"
     interval = (0.0 if open_low else np.exp(low), np.inf if open_high else np.exp(high))
     k_low = float(np.min(k_region[:, 0])) if known else np.nan
     k_high = (np.inf if open_high else float(np.max(k_region[:, 1]))) if known else np.nan

@@ -103,7 +103,7 @@ def _points(runs: Sequence[RunCurve], options: LawOptions, resource, unit: str) 
         rows.append((
             facts.model_params * one,
             np.asarray(resource(run), np.float64),
-            1.0 - metric if options.loss == "one_minus_metric" else metric,
+            options.loss_of(metric),
             rollouts / per_epoch if per_epoch else np.nan * one,
             facts.problem_set_size * one,
             number * one,

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import html
 import pathlib
+import re
 from collections.abc import Sequence
 
 import jinja2
@@ -22,6 +23,7 @@ from isocompute_jax.fit.report.wording import unit
 from isocompute_jax.fit.sweep_results import SweepResult
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+FLAG = r"--[a-z]\w*(=[\w.,:]*\w)?"
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
@@ -171,6 +173,8 @@ def picture(path: pathlib.Path, alt: str) -> Html:
     return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
 
 
-def unbroken(text: str) -> str:
-    """`n = 8` kept on one line; the text's own type (markup or plain) is kept too."""
-    return type(text)(text.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}"))
+def unbroken(text: str) -> Html:
+    """The text (plain, or `Html`) with `n = 8` and `--flag=value` each kept on one line."""
+    marked = text if isinstance(text, Html) else html.escape(text, quote=False)
+    marked = re.sub(FLAG, r'<span class="flag">\g<0></span>', marked)
+    return Html(marked.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}"))

@@ -104,9 +104,9 @@ def _law(found: AllocationLaw) -> list[str]:
 
 def _answer(text: AnswerText) -> list[str]:
     parts = [
-        f"{text.question}: {', '.join(filter(None, (text.pick, text.plan)))}.",
+        f"{text.question}: {text.pick}.",
+        *filter(None, [text.label and f"{text.label}. {text.certainty}", text.plan and f"{text.plan}."]),
         text.expectation,
-        f"{text.label}. {text.certainty}",
         *text.against,
         *filter(None, [text.fixed]),
         *text.reasons,

@@ -11,7 +11,8 @@ import scipy.optimize
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, HILL, hill
-from isocompute_jax.fit.curves.solver import LANES, CurveBatch, fit_rising, grid_starts, project, whiten
+from isocompute_jax.fit.curves.levels import CurveBatch, project, whiten
+from isocompute_jax.fit.curves.solver import LANES, fit_rising, grid_starts
 
 X = np.linspace(0.0, 6.0, 14)
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from isocompute_jax.fit.frontier.allocation import fit_allocation, running_average
+from isocompute_jax.fit.frontier.allocation import (
+    FLOOR_MARGIN,
+    SATURATION_MARGIN,
+    fit_allocation,
+    running_average,
+)
 
 
 def test_noise_free_law_is_recovered():
@@ -38,7 +45,41 @@ def test_falling_group_size_is_flagged():
 def test_rise_that_goes_on_is_an_extrapolation():
     compute = np.geomspace(1e4, 1e6, 12)
     fit = fit_allocation(compute, 2 ** (6 / (1 + np.exp(-2 * (np.log10(compute) - 6.5))) + 2), window=1)
-    assert fit.status == "warning" and "extrapolation" in fit.message
+    assert fit.status == "extrapolated" and "extrapolation" in fit.message
+
+
+@pytest.mark.parametrize(
+    ("midpoint", "floor", "why"),
+    [(3.9, 2.0, "the data begin after the midpoint"), (4.2, -1.0, "the floor, n = 0.5"), (6.3, 2.0, "the data end")],
+)
+def test_a_law_whose_lower_or_upper_half_was_not_seen_is_an_extrapolation(midpoint, floor, why):
+    compute = np.geomspace(1e4, 1e6, 20)
+    fit = fit_allocation(compute, 2 ** (6 / (1 + np.exp(-4 * (np.log10(compute) - midpoint))) + floor), window=1)
+    assert (fit.midpoint, fit.floor) == (pytest.approx(midpoint, rel=1e-4), pytest.approx(floor, rel=1e-3, abs=1e-3))
+    assert fit.status == "extrapolated" and why in fit.message
+
+
+@given(
+    octaves=st.lists(st.integers(1, 11), min_size=6, max_size=24),
+    rising=st.booleans(),
+    axis=st.sampled_from(["compute", "steps"]),
+    window=st.sampled_from([1, 3, 5]),
+)
+@settings(max_examples=60)
+def test_no_law_is_ok_unless_the_data_show_all_of_it(octaves, rising, axis, window):
+    octaves = np.array(sorted(octaves) if rising else octaves, float)
+    compute = np.geomspace(30.0, 3e3, len(octaves))
+    fit = fit_allocation(compute, 2.0**octaves, window=window, axis=axis)
+    if fit.status == "ok":
+        midpoint = fit.midpoint if axis == "steps" else 10**fit.midpoint
+        assert compute[0] <= midpoint <= compute[-1]
+        assert octaves.min() - FLOOR_MARGIN <= fit.floor < fit.floor + fit.span <= octaves.max() + SATURATION_MARGIN
+    assert (fit.status == "ok") == (fit.message == "")
+    if fit.status == "ok":
+        moved = fit_allocation(100 * compute, 2.0 ** (octaves + 1), window=window, axis=axis)
+        assert moved.status == "ok"
+        wanted = 2 * fit.optimal_group_size(compute)
+        np.testing.assert_allclose(moved.optimal_group_size(100 * compute), wanted, rtol=1e-3)
 
 
 def test_nothing_to_fit_fails():

@@ -254,6 +254,21 @@ def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
     assert section.table is None
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 100.0), (-1.0, 1.0)])
+def test_rewards_of_any_range_have_the_same_law(low, high):
+    runs = rl_runs()
+    moved = [
+        dataclasses.replace(r, columns=r.columns | {"avg@4": low + (high - low) * r.columns["avg@4"]}) for r in runs
+    ]
+    one = analyse(runs, [], LawOptions()).result
+    other = analyse(moved, [], LawOptions(reward_range=(low, high))).result
+    for name in ("k_max", "n0"):
+        assert getattr(other.law, name).value == pytest.approx(getattr(one.law, name).value, rel=1e-6)
+    assert [row.reward_error for row in other.intra_model] == pytest.approx(
+        [row.reward_error for row in one.intra_model]
+    )
+
+
 def test_data_as_resource_and_missing_columns():
     result = analyse(rl_runs(tokens=False, sizes=SIZES[:3]), [], LawOptions(x="data")).result
     assert result.resource.unit == "rollouts" and result.models[0].last_x == pytest.approx(4e6)
@@ -268,7 +283,7 @@ def test_data_as_resource_and_missing_columns():
 
 
 def test_a_loss_read_as_a_reward_says_which_flag_fixes_it():
-    with pytest.raises(InputError, match="--loss=metric"):
+    with pytest.raises(InputError, match="--law_loss=metric"):
         analyse(pretraining_runs(), [], LawOptions(analysis="chinchilla", metric="loss"))
 
 
@@ -306,6 +321,8 @@ def test_models_count_alike_when_asked():
         ({"predict_params": (1e9, -1.0)}, r"--predict_params=1e\+09,-1"),
         ({"flops": (math.inf,)}, "--flops=inf"),
         ({"resamples": -1}, "--replicates = -1"),
+        ({"reward_range": (1.0, 0.0)}, "--reward_range=1,0"),
+        ({"reward_range": (0.0, math.inf)}, "--reward_range=0,inf .*--law_loss=metric"),
     ],
 )
 def test_bad_options_name_the_flag(change, flag):

@@ -103,6 +103,14 @@ def test_a_slope_that_does_not_level_off_has_no_n0():
     assert fit.n0.high == math.inf and fit.k_max.high == math.inf and fit.n0.low > SIZES[-1]
 
 
+@pytest.mark.parametrize(("n0", "k_known"), [(SIZES[0] / 40, True), (SIZES[-1] * 40, False)])
+def test_an_n0_far_outside_of_the_models_is_never_ok(n0, k_known):
+    """However exact the data are: what lies between was not seen."""
+    fit = fitted(lines(n0=n0))
+    assert fit.n0.value == pytest.approx(n0, rel=1e-3)
+    assert fit.status == "warning" and not fit.n0.identified and fit.k_max.identified == k_known
+
+
 def test_pure_noise_says_nothing_about_n0():
     n, x, _ = lines()
     fit = fitted((n, x, 0.5 + 0.02 * np.random.default_rng(0).normal(size=len(n))))

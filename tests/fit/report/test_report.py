@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.scalerl import GridFit
-from isocompute_jax.fit.frontier_results import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.law_sections import law_title
+from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.findings import curve_findings as curves
 from isocompute_jax.fit.report.findings import frontier_findings as frontier
 from isocompute_jax.fit.report.findings import headline
@@ -115,7 +115,8 @@ def test_a_recommendation_says_only_what_is_known():
     text = answer_text(rich(), found)
     assert (text.pick, text.plan, text.fixed) == ("gspo", "", "")
     assert "no interval could be given" in text.expectation and "inside the data" in text.expectation
-    far = answer_text(rich(), put(found, "recommendation", expected_regret=0.0123))
+    unsure = dataclasses.replace(found, confidence="open")
+    far = answer_text(rich(), put(unsure, "recommendation", expected_regret=0.0123))
     assert "expected to cost 0.012 in avg@4" in far.certainty
     poor = answer_text(rich(), put(found, "recommendation", run="none", reward=math.nan, reasons=("Too little.",)))
     assert (poor.pick, poor.expectation, poor.label) == ("no configuration fits", "Too little.", "")

@@ -47,6 +47,7 @@ def learning_curves(result: SweepResult) -> Figure:
                 (line,) = panel.plot(*drawn(curves[run], curves[run].fit.window), color=colours[run], linewidth=1.2)
                 line.set_alpha(0.8)
                 hover(line, [run])
+            _peak(panel, curves[run], colours[run])
         for segment in result.frontier.segments:
             compute, reward = drawn(curves[segment.run], (segment.start, segment.end))
             if segment.run not in runs:
@@ -83,6 +84,16 @@ def _points(axes: Axes, curve: CurveResult, colour: Any, *, small: bool) -> None
                 dots,
                 [f"{curve.run}: {r:z.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
             )
+
+
+def _peak(axes: Axes, curve: CurveResult, colour: Any) -> None:
+    """Marks where a curve begins to fall."""
+    fall = curve.fit.fall
+    if fall:
+        dot = axes.scatter(
+            fall.compute, fall.reward, marker="v", s=70, color=colour, edgecolors=INK, linewidths=0.8, zorder=7
+        )
+        hover(dot, [f"{curve.run} {fall.text()}"])
 
 
 def holdout(result: SweepResult) -> Figure | None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 
 from isocompute_jax.fit.answer_results import LIKELY, BudgetAnswer, BudgetRange, Confidence, Objection
 from isocompute_jax.fit.frontier_results import SURE
-from isocompute_jax.fit.report.wording import amount, between, capital, figures, listed, shortlist, spent
+from isocompute_jax.fit.report.wording import amount, between, figures, listed, shortlist, spent
 from isocompute_jax.fit.results import Recommendation
 from isocompute_jax.fit.sweep_results import SweepResult
 
 LABELS: dict[Confidence, str] = {
-    "sure": "Sure", "likely": "Likely", "open": "Uncertain", "tied": "A tie", "unknown": "Not known"
+    "sure": "Sure", "likely": "Likely", "open": "Uncertain", "tied": "A tie", "contradicted": "Contradicted",
+    "unknown": "Not known",
 }  # fmt: skip
 CONFIDENCE_RULE = (
-    f"Sure: it leads in at least {SURE:.0%} of the bootstrap replicates (the experiment repeated on paper); likely: in "
-    f"at least {LIKELY:.0%}; uncertain: in fewer. A tie: no difference was seen from the others named."
+    f"Sure: the best in at least {SURE:.0%} of the draws (curves as the data allow them to be; without them, bootstrap "
+    f"replicates); likely: in at least {LIKELY:.0%}; uncertain: in fewer. A tie: no difference was seen between those "
+    "named. Contradicted: something in the data, told under Doubts, names another leader."
 )
 ESTABLISHED_RULE = (
     f"Established: at least {SURE:.0%} of the bootstrap replicates have the switch, and every seed alone shows it."
@@ -33,7 +36,7 @@ class AnswerText:
       pick: n, or the n between which no difference was seen, or the configuration.
       plan: steps and, where several were tried, problems per batch.
       expectation: the reward with its interval, and how far the budget is from the data.
-      level: of confidence; `beyond` for an answer beyond the data.
+      level: of confidence.
       label: the same in a word.
       certainty: the same in a sentence.
       against: what speaks against it, and what to mistrust.
@@ -66,8 +69,8 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
         pick=pick(result, row.group_size, row.run, found.tied_group_sizes),
         plan=_plan(result, found),
         expectation=f"Expect {result.metric} {row.reward:z.3f} ({ends}), {_where(row)}.",
-        level="beyond" if row.place == "beyond" else found.confidence,
-        label="Extrapolated" if row.place == "beyond" else LABELS[found.confidence],
+        level=found.confidence,
+        label=f"{LABELS[found.confidence]}, extrapolated" if row.place == "beyond" else LABELS[found.confidence],
         certainty=_certainty(result, found),
         against=(*row.doubts, *(objection_text(result, objection) for objection in found.objections)),
         fixed=_fixed(result, row),
@@ -94,7 +97,7 @@ def _plan(result: SweepResult, found: BudgetAnswer) -> str:
         return ""
     steps = f"{row.num_steps:,} step{'s' if row.num_steps != 1 else ''}"
     text = f"{steps} of {row.problems_per_batch:,} problems \N{MULTIPLICATION SIGN} {row.group_size} rollouts"
-    return f"with {row.run}: {text}" if row.tied else text
+    return f"Such as {row.run}: {text}" if row.tied else text
 
 
 def _where(row: Recommendation) -> str:
@@ -109,19 +112,26 @@ def _certainty(result: SweepResult, found: BudgetAnswer) -> str:
     where = {"beyond": " where the data end", "before": " where the data begin"}.get(row.place, "")
     parts = []
     if row.tied:
-        there = "" if math.isfinite(row.expected_regret) else where  # a forecast compares at the budget itself
-        parts.append(f"No difference was seen between {shortlist([row.run, *row.tied])}{there}.")
-    if not result.several:
+        there = "" if math.isfinite(row.best_share) else where  # a forecast compares at the budget itself
+        parts.append(f"No difference was seen between {shortlist(sorted([row.run, *row.tied], key=_natural))}{there}.")
+    elif not result.several:
         parts.append("No other configuration was run.")
-    elif found.share is not None and result.bootstrap:
-        count = result.bootstrap.replicates
+    elif found.share is not None:
         rival = f", {found.rival[0]} in {found.rival[1]:.0%}" if found.rival and found.share < SURE else ""
-        parts.append(f"{row.run} leads{where} in {found.share:.0%} of {count} bootstrap replicates{rival}.")
-    elif not parts:
+        if math.isfinite(row.best_share):
+            parts.append(f"{row.run} is the best in {found.share:.0%} of the draws{rival}.")
+        else:
+            parts.append(f"{row.run} leads{where} in {found.share:.0%} of the bootstrap replicates{rival}.")
+    else:
         parts.append("The frontier was not resampled.")
-    if math.isfinite(row.expected_regret):
-        parts.append(f"Choosing it is expected to cost {row.expected_regret:.2g} in {result.metric}.")
+    if result.several and math.isfinite(row.expected_regret) and found.confidence != "sure":
+        parts.append(f"Choosing {row.run} is expected to cost {row.expected_regret:.2g} in {result.metric}.")
     return " ".join(parts)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Names in the order of their numbers: `n = 8` before `n = 16`."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _fixed(result: SweepResult, row: Recommendation) -> str:
@@ -161,13 +171,13 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     if not math.isfinite(low):
         return f"{amount(row.start)} to {amount(row.end)}", "no configuration fits", None, None
     reward = f"{low:z.3f} to {high:z.3f}" if f"{low:z.3f}" != f"{high:z.3f}" else f"{low:z.3f}"
-    share = "" if row.share is None else f" ({row.share:.0%} of replicates)"
-    sure = f"{LABELS[row.confidence].lower()}{share}"
+    told = row.share is not None and row.confidence in ("sure", "likely", "open")
+    share = f" ({row.share:.0%})" if told else ""
     return (
         f"{amount(row.start)} to {amount(row.end)}",
         pick(result, row.group_size, row.run, row.tied_group_sizes),
         reward,
-        f"Extrapolated; where the data end {sure}" if row.beyond else capital(sure),
+        f"{LABELS[row.confidence]}{share}{', extrapolated' if row.beyond else ''}",
     )
 
 

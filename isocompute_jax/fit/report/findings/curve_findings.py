@@ -71,11 +71,17 @@ def residuals(result: SweepResult) -> list[str]:
         )
     left = result.num_not_fitted
     if left:
-        why = ["stand alone, come after a collapse"]
-        why += ["do not exceed the earlier ones"] if result.options.records != "off" else []
-        why += ["lie outside of --window"] if result.options.fit.window else []
-        sentences.append(f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they {' or '.join(why)}.")
+        why = not_fitted(result)
+        sentences.append(f"{left} evaluation{'s were' if left > 1 else ' was'} not fitted: they {why}.")
     return sentences
+
+
+def not_fitted(result: SweepResult) -> str:
+    """Why evaluations may have been left out, under the options of the analysis."""
+    why = ["stand alone far from their curve", "come after the peak of a curve that falls"]
+    why += ["do not exceed the earlier ones"] if result.options.records != "off" else []
+    why += ["lie outside of --window"] if result.options.fit.window else []
+    return f"{', '.join(why[:-1])} or {why[-1]}"
 
 
 def _typical(values: Spread, form: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
+from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier_results import BestN, FrontierBudget, SwitchResult, wants_larger_n
 from isocompute_jax.fit.report.wording import (
     MOST_LISTED,
@@ -71,13 +73,25 @@ def switch_sentences(result: SweepResult) -> list[str]:
         sentences = ["No two fitted curves cross on the frontier: there is no switch."]
     elif len(found) > MOST_LISTED:
         sentences = [_many(result)]
-    ended = len(result.frontier.switches) - len(found)
+    ends = [switch for switch in result.frontier.switches if switch.row.cause == "range"]
+    fallen = [switch.row for switch in ends if _falls(result, switch)]
+    for row in fallen[:MOST_LISTED]:
+        sentences.append(
+            f"At {spent(result, row.compute)} {row.from_run} falls after its peak, and the lead passes to {row.to_run}."
+        )
+    ended = len(ends) - len(fallen)
     if ended:
         sentences.append(
             f"{'One more change' if ended == 1 else f'{ended} more changes'} of the leader only "
             f"mark{'s' if ended == 1 else ''} where a configuration's data begin or end, which says nothing about n."
         )
     return sentences
+
+
+def _falls(result: SweepResult, switch: SwitchResult) -> bool:
+    """Whether the configuration that loses the lead does so because it collapses there."""
+    curve = next(curve for curve in result.curves if curve.run == switch.row.from_run)
+    return curve.fit.fall is not None and math.isclose(curve.fit.window[1], switch.row.compute, rel_tol=SAME_COMPUTE)
 
 
 def _many(result: SweepResult) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from isocompute_jax.fit.curve_results import CurveResult
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS
 from isocompute_jax.fit.report.findings import curve_findings
+from isocompute_jax.fit.report.findings.curve_findings import not_fitted
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section
 from isocompute_jax.fit.report.wording import between, parameter
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -57,10 +58,10 @@ def learning_curves(result: SweepResult, figures: Figures) -> Section:
         alt="Reward against compute for each configuration, with fitted curves and their upper envelope",
         how_to_read=(
             "Each dot is the mean evaluation of a configuration on the evaluation problems; hollow ones were not "
-            "fitted: they do not exceed the earlier ones, or lie outside of --window. Thin lines are the fitted "
-            "curves, drawn only where there are data. The thick line is the frontier, the best curve at each budget, "
-            "in its configuration's colour; where another panel has it, it is dotted. Dotted verticals mark where the "
-            "lead changes. The base model has no place on a logarithmic axis."
+            f"fitted: they {not_fitted(result)}. Thin lines are the fitted curves, drawn only where there are data; a "
+            "triangle marks the peak of one that falls after it. The thick line is the frontier, the best curve at "
+            "each budget, in its configuration's colour; where another panel has it, it is dotted. Dotted verticals "
+            "mark where the lead changes. The base model has no place on a logarithmic axis."
         ),
         findings=tuple(curve_findings.learning_curves(result)),
         table=ReportTable(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from isocompute_jax.fit.answer_results import tie_ranges
-from isocompute_jax.fit.frontier_results import SwitchResult, choice_rows
+from isocompute_jax.fit.frontier_results import SwitchResult
+from isocompute_jax.fit.record_choices import choice_rows
 from isocompute_jax.fit.report.findings import frontier_findings
 from isocompute_jax.fit.report.findings.answers import ESTABLISHED_RULE
 from isocompute_jax.fit.report.sections.section import Figures, Html, ReportTable, Section, cell

@@ -33,18 +33,25 @@ function mark(name, attributes, parent) {
   return element;
 }
 
+// A text with `--flag=value` kept on one line.
+function fill(element, text) {
+  const parts = unbroken(text).split(/(--[a-z]\w*(?:=[\w.,:]*\w)?)/);
+  element.replaceChildren(...parts.map((part, i) => (i % 2 ? make("span", { class: "flag" }, null, part) : part)));
+  return element;
+}
+
 // --- The answer ---------------------------------------------------------------------------------------------------
 
 function answer() {
   const found = data.metrics[state.metric].answers[state.at];
   for (const part of panel.querySelectorAll("[data-part]")) {
     const text = found[part.dataset.part];
-    part.textContent = unbroken(text);
+    fill(part, text);
     part.hidden = !text;
   }
   panel.querySelector(".confidence").dataset.level = found.level;
   for (const list of panel.querySelectorAll("[data-list]")) {
-    list.replaceChildren(...found[list.dataset.list].map((text) => make("li", {}, null, unbroken(text))));
+    list.replaceChildren(...found[list.dataset.list].map((text) => fill(make("li"), text)));
     list.parentElement.hidden = !found[list.dataset.list].length;
   }
   return found;
