@@ -14,7 +14,6 @@ from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.law_sections import law_sections
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
 from isocompute_jax.fit.read import ReadOptions, read_curves
@@ -51,8 +50,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, ties.csv, summary.json, headline.txt (what
-    is printed), figures/*.svg, and report.html, each written under a temporary name and renamed.
+    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, summary.json,
+    headline.txt (what is printed), figures/*.svg, and report.html, each written under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
@@ -101,7 +100,7 @@ def analyse_law(
         return draw_law_figures(analysis, folder, png=png)
 
     def render(figures: Figures) -> str:
-        return render_law_report(analysis, law_sections(analysis, figures))
+        return render_law_report(analysis, figures)
 
     _write(pathlib.Path(out_dir), summary, {**law_tables(analysis), HEADLINE: f"{text}\n"}, draw, render)
     return Written(summary, text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,8 @@ from isocompute_jax.fit.curve_results import (
     choose_form,
     spread,
 )
-from isocompute_jax.fit.curves.forms import FormName
+from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
+from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier_results import (
     AllocationLaw,
@@ -36,11 +37,13 @@ from isocompute_jax.fit.frontier_results import (
     OfConfiguration,
     SeedAgreement,
     SliceResult,
+    SwitchRow,
     TargetResult,
     TiesResult,
+    wants_larger_n,
 )
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL
-from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.read import SOLVE_SHARES, RunCurve
 from isocompute_jax.fit.record_choices import RecordChoice, SwitchesCompared, compared_switches
 from isocompute_jax.fit.results import Configuration, NextRuns, Recommendation
 from isocompute_jax.options import unknown_word
@@ -97,6 +100,15 @@ class TrainingResult(OfConfiguration):
 
     configuration: Configuration = dataclasses.field(metadata=INLINE)
     series: Mapping[str, TrainingSeries]
+
+
+class EntropyMove(NamedTuple):
+    """Of one configuration, in nats per token."""
+
+    run: str
+    first: float
+    last: float
+    falls: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,6 +243,16 @@ class SweepResult:
         return [curve for curve in self.curves if curve.fit.status != "failed"]
 
     @property
+    def form(self) -> Form:
+        """The form of the curves."""
+        return FORMS[self.curves[0].fit.form]
+
+    @property
+    def curves_with_asymptote(self) -> list[CurveResult]:
+        """The fitted curves whose A is identified."""
+        return [curve for curve in self.fitted if curve.identified()]
+
+    @property
     def held_asymptote(self) -> float | None:
         """The A that every curve was given (--fix holds a parameter of all of them); None where it was fitted."""
         held = [curve.fit.asymptote for curve in self.fitted if "asymptote" in curve.held]
@@ -313,6 +335,38 @@ class SweepResult:
     def choices_compared(self) -> SwitchesCompared:
         """Whether the switches depend on which evaluations count."""
         return compared_switches(self.record_choices)
+
+    @property
+    def fallen_leaders(self) -> list[SwitchRow]:
+        """The changes of the leader where it collapses."""
+        peaks = {curve.run: curve.fit.window[1] for curve in self.curves if curve.fit.fall}
+        rows = [switch.row for switch in self.frontier.switches if switch.row.cause == "range"]
+        return [
+            row for row in rows if math.isclose(peaks.get(row.from_run, math.nan), row.compute, rel_tol=SAME_COMPUTE)
+        ]
+
+    @property
+    def coverage_wants_larger_n(self) -> Literal["coverage", "sharpening", "same", ""]:
+        """Which of best@k and worst@k asks for the larger n at the largest budget; empty where that cannot be told."""
+        last = self.largest_budgets
+        best = next((row for name, row in last.items() if name.startswith("best@")), None)
+        worst = next((row for name, row in last.items() if name.startswith("worst@")), None)
+        if best is None or worst is None or not self.known_sizes:
+            return ""
+        larger = wants_larger_n(best, worst)
+        return "same" if larger is None else "coverage" if larger else "sharpening"
+
+    @property
+    def entropy_moves(self) -> list[EntropyMove]:
+        """First and last entropy of the configurations that have two or more."""
+        found = [(row.run, row.series["entropy"].mean) for row in self.training if "entropy" in row.series]
+        return [EntropyMove(run, mean[0], mean[-1], mean[-1] < mean[0]) for run, mean in found if len(mean) >= 2]
+
+    @property
+    def last_solve_shares(self) -> list[dict[str, Any]]:
+        """Shares of evaluation problems by solve rate at the end of each `run` that has them."""
+        rows = [row for row in self.training if all(name in row.series for name in SOLVE_SHARES)]
+        return [{"run": row.run, **{name: row.series[name].mean[-1] for name in SOLVE_SHARES}} for row in rows]
 
     @property
     def largest_budgets(self) -> dict[str, BestN]:

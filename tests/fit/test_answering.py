@@ -18,7 +18,7 @@ from isocompute_jax.fit.curve_results import choose_form
 from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.frontier.switch_evidence import _established
-from isocompute_jax.fit.report.findings.answers import answer_text, objection_text, pick
+from isocompute_jax.fit.report.answers import answer_text, objection_text, pick
 from isocompute_jax.fit.results import CurveFit, Switch
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.runs import CROSSING, write_sweep

@@ -12,8 +12,8 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.report.findings.answers import answer_text
-from isocompute_jax.fit.report.findings.frontier_findings import switch_sentences
+from isocompute_jax.fit.report.answers import answer_text
+from isocompute_jax.fit.report.templating import told as findings
 from isocompute_jax.fit.report.terminal import headline_table
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
@@ -177,7 +177,7 @@ def test_a_fall_is_told_as_the_reason_why_the_lead_changes(tmp_path):
         return np.where(compute > 2e5, 0.2, hill(compute, *CURVES[64]))
 
     result = conclude(analysed(tmp_path / "fall.csv", {8: healthy(8), 32: healthy(32), 64: collapse}))
-    told = " ".join(switch_sentences(result))
+    told = " ".join(findings("sections/switches", result))
     assert "n = 64 falls after its peak, and the lead passes to n = 32" in told and "begin or end" not in told
 
 

@@ -18,10 +18,8 @@ from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.figures import DRAWINGS
-from isocompute_jax.fit.report.findings import curve_findings as curves
-from isocompute_jax.fit.report.findings import frontier_findings as frontier
-from isocompute_jax.fit.report.findings import headline
 from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
@@ -120,7 +118,7 @@ def test_the_report_is_one_file_with_computed_findings(written):
         assert switch["beyond_noise"] and switch["established"]
     assert "all 3 seeds show it alone" in html
     assert "How the runs were made" in html and "By hand &amp; on purpose." in html
-    for term in ("rollout", "B<sub>problem</sub>", "epoch", "How to read this"):
+    for term in ("rollout", "B<sub>problem</sub>", "epoch", "not pinned down"):
         assert term in html
 
 
@@ -132,14 +130,8 @@ def result_of(root, **options) -> SweepResult:
 
 
 def text_of(result: SweepResult) -> str:
-    parts = (
-        headline,
-        curves.learning_curves,
-        frontier.ties,
-        frontier.optimal_group_size,
-        frontier.targets,
-    )
-    return " ".join(sentence for part in parts for sentence in part(result))
+    names = ("headline", *(f"sections/{name}" for name in ("learning_curves", "ties", "optimal_group_size", "targets")))
+    return " ".join(sentence for name in names for sentence in told(name, result))
 
 
 def test_one_group_size_cannot_answer_the_question(tmp_path):

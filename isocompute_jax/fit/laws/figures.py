@@ -14,8 +14,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
-from isocompute_jax.fit.laws.findings import METHODS
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
+from isocompute_jax.fit.laws.quotes import METHODS
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,

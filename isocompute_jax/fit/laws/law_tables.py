@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isocompute_jax.fit.laws import findings
 from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaResult
-from isocompute_jax.fit.laws.findings import METHODS
-from isocompute_jax.fit.laws.law_sections import estimates
 from isocompute_jax.fit.laws.model_size_results import ModelSizeResult
-from isocompute_jax.fit.laws.quotes import reach, value_of
+from isocompute_jax.fit.laws.quotes import METHODS, estimates, reach, value_of
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.report.csv_tables import csv_text
-from isocompute_jax.fit.report.wording import aligned, scale, wrapped
+from isocompute_jax.fit.report.templating import told
+from isocompute_jax.fit.report.terminal import table
 from isocompute_jax.fit.report.wording import figures as number
+from isocompute_jax.fit.report.wording import scale, wrapped
 
 
 def law_table(analysis: LawAnalysis) -> str:
     """The law for a terminal: what was fitted, parameters with intervals, one line per model, then the findings."""
-    result, metric = analysis.result, analysis.options.metric
-    parts = _model_size_lines(result, metric) if isinstance(result, ModelSizeResult) else _fit_lines(result, metric)
-    sentences = findings.law_headline(analysis)
-    return "\n".join([*parts, "", *(line for sentence in sentences for line in wrapped(sentence))])
+    result, options = analysis.result, analysis.options
+    model_size = isinstance(result, ModelSizeResult)
+    parts = _model_size_lines(result, options.metric) if model_size else _fit_lines(result, options.metric)
+    found = told("laws/headline", result, options=options)
+    return "\n".join([*parts, "", *(line for text in found for line in wrapped(text))])
 
 
 def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
@@ -48,9 +48,9 @@ def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
         f"metric {metric}  X in {result.resource.unit}  points {law.num_points}  "
         f"R2 within models {number(law.r2)}  status {law.status}",
         "",
-        *aligned([("parameter", "value", "s.e.", "95% interval"), *parameters]),
+        *table(("parameter", "value", "s.e.", "95% interval"), parameters),
         "",
-        *aligned([("model", "runs", "points", "k law", "k own", "s.e.", "E"), *rows]),
+        *table(("model", "runs", "points", "k law", "k own", "s.e.", "E"), rows),
     ]
 
 
@@ -64,7 +64,7 @@ def _fit_lines(result: ChinchillaResult, metric: str) -> list[str]:
         "L(N, D) = E + A / N^alpha + B / D^beta",
         f"metric {metric}  points {len(result.points.loss)}",
         "",
-        *aligned([("fit", "parameter", "value", "95% interval", "status"), *rows]),
+        *table(("fit", "parameter", "value", "95% interval", "status"), rows),
     ]
 
 

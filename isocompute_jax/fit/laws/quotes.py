@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit
 from isocompute_jax.fit.laws.model_size_results import Crossover
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.report.wording import figures
 
 NOT_IDENTIFIED = "not identified"
+METHODS = {"squares": "least squares", "huber": "Huber on ln L"}
+SYMBOLS = {"e": "E", "a": "A", "b": "B", "alpha": "alpha", "beta": "beta", "exponent": "exponent of N*(C)"}
+"""Estimates of a pre-training fit, in the order that tables have them."""
+
+
+def estimates(fit: ChinchillaFit) -> list[tuple[str, Estimate]]:
+    """(symbol, estimate) of a pre-training fit."""
+    return [(symbol, getattr(fit, name)) for name, symbol in SYMBOLS.items()]
 
 
 def value_of(estimate: Estimate, text: Callable[[float], str] = figures) -> str:

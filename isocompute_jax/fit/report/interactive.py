@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 
 from isocompute_jax.fit.answer_results import Chart
 from isocompute_jax.fit.plain_data import plain
+from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick
 from isocompute_jax.fit.report.figures import by_configuration
-from isocompute_jax.fit.report.findings.answers import AnswerText, answer_text, pick
 from isocompute_jax.fit.report.wording import amount, spent, unit
 from isocompute_jax.fit.sweep_results import SweepResult
 

@@ -5,10 +5,14 @@ An estimate that the data do not identify is never said: in its place stands `no
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from isocompute_jax.fit.curves.forms import SYMBOLS
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.curve_results import CurveResult
@@ -22,6 +26,9 @@ _KEPT_TOGETHER = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 
 UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours", "steps": "steps"}
 
+EN_DASH = "\N{EN DASH}"
+
+_SYMBOLS = {name: text for text, name in SYMBOLS.items()} | {"exponent": "B"}
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -144,8 +151,39 @@ def wrapped(text: str, *, indent: str = "") -> list[str]:
     return [line.replace(_KEPT_TOGETHER, " = ") for line in lines]
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text in columns, with a rule under the first."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "-" * max(len(line) for line in lines), *lines[1:]]
+def cell(value: Any) -> str:
+    """The text of a table's cell: floats to four significant figures, a dash for what is unknown."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return EN_DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:z.4g}"
+    return value if isinstance(value, str) else str(value)
+
+
+def span(first: float, last: float) -> str:
+    """`2,048 to 2,944`, or the one number."""
+    return " to ".join(dict.fromkeys((cell(first), cell(last))))
+
+
+def symbol(name: str) -> str:
+    """What the papers call a parameter."""
+    return _SYMBOLS[name]
+
+
+def course(result: SweepResult, rows: Sequence[Any], name: str) -> str:
+    """How an attribute of the rows goes: `8 from 2,050 and 4 from 3,810 rollouts`."""
+    value = operator.attrgetter(name)
+    steps = [*rows[:1], *(b for a, b in itertools.pairwise(rows) if value(a) != value(b))]
+    if len(steps) == 1:
+        return f"{value(steps[0])} at every budget"
+    return listed(f"{value(row)} from {amount(row.compute)}" for row in steps) + f" {unit(result)}"
+
+
+def not_fitted(result: SweepResult) -> str:
+    """Why evaluations may have been left out, under the options of the analysis."""
+    why = ["stand alone far from their curve", "come after the peak of a curve that falls"]
+    why += ["do not exceed the earlier ones"] if result.options.records != "off" else []
+    why += ["lie outside of --window"] if result.options.fit.window else []
+    return f"{', '.join(why[:-1])} or {why[-1]}"

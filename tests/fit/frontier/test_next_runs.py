@@ -12,6 +12,7 @@ from isocompute_jax.fit import analyze
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.frontier.next_runs import FORM_ERROR, LOOKS, Candidate, Evaluations, candidates, propose
+from isocompute_jax.fit.report.html_page import render_report
 from isocompute_jax.records.errors import InputError
 
 
@@ -104,6 +105,11 @@ def test_proposals_of_an_analysis():
         assert run.group_size in (32, 64, 128) and run.untried == (run.group_size == 128)
         assert run.cost == run.compute * run.seeds and 1e6 <= run.compute <= 4e6
         assert run.num_steps == pytest.approx(run.compute / (32 * run.group_size), abs=1)
+    page, text = render_report(result, {}), str(result)
+    assert "What to run next, to spend 8 million rollouts" in page and "after these runs" in text
+    for run in asked.proposals:
+        assert any(line.startswith(run.run) and f"{run.num_steps:,}" in line for line in text.splitlines())
+        assert f"{run.expected_regret:.2g}</td>" in page
     table = result.to_table("next").to_pylist()
     assert [row["run"] for row in table] == [run.run for run in asked.proposals]
     assert analyze(sweep(), AnalysisOptions(bootstrap="none", holdout=0.0)).next_runs == ()

@@ -15,14 +15,14 @@ import pytest
 
 from isocompute_jax.fit.laws.analysis import LawAnalysis, analyse_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
-from isocompute_jax.fit.laws.findings import law_headline
 from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.law_sections import law_sections, law_title
 from isocompute_jax.fit.laws.law_summary import law_summary
 from isocompute_jax.fit.laws.law_tables import law_table, law_tables
 from isocompute_jax.fit.laws.quotes import reach, stated
 from isocompute_jax.fit.laws.results import Estimate
 from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.report.html_page import LAWS, render_law_report
+from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
@@ -96,9 +96,10 @@ def analyse(runs, warnings, options) -> Any:
 
 
 def text_of(analysis: LawAnalysis) -> str:
-    sections = law_sections(analysis, {})
-    told = [*law_headline(analysis), *(sentence for section in sections for sentence in section.findings)]
-    return " ".join([*told, law_table(analysis)])
+    names = ("headline", *LAWS[analysis.options.analysis])
+    findings = [told(f"laws/{name}", analysis.result, options=analysis.options) for name in names]
+    assert all(found and all(sentence.endswith(".") for sentence in found) for found in findings)
+    return " ".join([*(sentence for found in findings for sentence in found), law_table(analysis)])
 
 
 def test_the_summary_is_plain_data(model_size, chinchilla):
@@ -209,15 +210,16 @@ def test_figures_sections_and_tables(which, tmp_path, request):
     )
     for path in figures.values():
         assert path.read_text().startswith("<?xml") and path.with_suffix(".png").stat().st_size > 10_000
-    sections = law_sections(analysis, figures)
-    assert {section.figure for section in sections} - {None} == set(figures.values())
-    for section in sections:
-        assert section.findings and all(sentence.endswith(".") for sentence in section.findings)
-        assert section.table is None or all(len(row) == len(section.table.columns) for row in section.table.rows)
+    assert text_of(analysis)
+    page = render_law_report(analysis, figures)
+    assert (page.count("<svg role=") == len(figures) and "a remark" in page) or which == "chinchilla"
+    for table in re.findall(r"<table>(.*?)</table>", page, flags=re.DOTALL):
+        rows = [len(re.findall("<t[hd]", row)) for row in re.findall(r"<tr>(.*?)</tr>", table, flags=re.DOTALL)]
+        assert len(rows) > 1 and set(rows) == {rows[0]}
     for name, text in law_tables(analysis).items():
         rows = list(csv.DictReader(io.StringIO(text)))
         assert rows and name.endswith(".csv") and None not in rows[0]
-    assert law_title(analysis.options).endswith("?")
+    assert re.search(r"<h1>[^<]*\?</h1>", page)
 
 
 def test_what_is_not_identified_is_never_quoted(tmp_path):
@@ -250,8 +252,7 @@ def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
     assert "Too few model sizes (2; 3 are needed)" in text and "allocation is not identified" in text
     assert not any(row.identified for row in analysis.result.optimal)
     assert set(draw_law_figures(analysis, tmp_path)) == {"prediction"}
-    section = law_sections(analysis, {})[1]
-    assert section.table is None
+    assert "C (FLOPs)" not in render_law_report(analysis, {})
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 100.0), (-1.0, 1.0)])

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from isocompute_jax.fit.report.findings.answers import answer_text
+from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.html_page import render_report
 from isocompute_jax.fit.report.wording import spent
 from tests.fit.report.browser import Browser, browser

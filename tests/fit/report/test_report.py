@@ -12,19 +12,23 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.scalerl import GridFit
-from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.law_sections import law_title
 from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
-from isocompute_jax.fit.report.findings import curve_findings as curves
-from isocompute_jax.fit.report.findings import frontier_findings as frontier
-from isocompute_jax.fit.report.findings import headline
-from isocompute_jax.fit.report.findings import training_findings as training
-from isocompute_jax.fit.report.findings.answers import answer_text
-from isocompute_jax.fit.report.html_page import picture, render_report, unbroken
-from isocompute_jax.fit.report.sections import Html, ReportTable, Section, analysis_sections, cell
-from isocompute_jax.fit.report.sections.curve_sections import typeset
+from isocompute_jax.fit.report.answers import answer_text
+from isocompute_jax.fit.report.html_page import render_report, section_names
+from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.templating import Html, picture, sentences, told, typeset, unbroken
 from isocompute_jax.fit.report.terminal import headline_table
-from isocompute_jax.fit.report.wording import amount, figures, listed, parameter, scale, shortened, shortlist, spent
+from isocompute_jax.fit.report.wording import (
+    amount,
+    cell,
+    figures,
+    listed,
+    parameter,
+    scale,
+    shortened,
+    shortlist,
+    spent,
+)
 from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 
@@ -34,15 +38,20 @@ def plain(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", text)).replace("\N{NO-BREAK SPACE}", " ")
 
 
+def tables(page: str) -> dict[str, list[list[str]]]:
+    """Title -> the rows of the section's table, its head first."""
+    found = {}
+    for part in re.split(r'<details class="check"', page)[1:]:
+        rows = re.findall(r"<tr>(.*?)</tr>", part, flags=re.DOTALL)
+        title = plain(re.findall(r"<summary><span>(.*?)</span>", part)[0])
+        if rows:
+            found[title] = [[plain(text) for text in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+    return found
+
+
 def every_sentence(result) -> str:
-    parts = (
-        headline, curves.learning_curves, curves.identification, curves.residuals, curves.forms, curves.holdout,
-        curves.comparison,
-        frontier.optimal_group_size, frontier.switches, frontier.choices, frontier.ties, frontier.batches,
-        frontier.targets, training.entropy, training.solve_rates,
-    )  # fmt: skip
-    sentences = [sentence for part in parts for sentence in part(result)]
-    sentences += [s for kind in ("problems_per_batch", "rollouts_per_step") for s in frontier.slices(result, kind)]
+    names = ["headline", *(f"sections/{name}" for name in section_names(result, pictures()))]
+    sentences = [sentence for name in names for sentence in told(name, result)]
     assert all(sentence.endswith(".") for sentence in sentences)
     return " ".join(sentences)
 
@@ -171,10 +180,10 @@ def with_identified(*known: bool):
 
 
 def test_identification_follows_the_data():
-    (sentence,) = curves.identification(with_identified(*[True] * 6))
+    (sentence,) = told("sections/profiles", with_identified(*[True] * 6))
     assert "is identified for all 6 curves" in sentence
     result = put(with_identified(True, True, False, *[True] * 3), "curves.2.fit.interval95", asymptote=(0.4, 0.61))
-    first, second = curves.identification(result)
+    first, second = told("sections/profiles", result)
     assert "5 of 6 curves" in first and "not identified for n = 32, B = 16 (0.4 to 0.61)" in second
 
 
@@ -182,9 +191,9 @@ def test_the_grid_gives_no_estimate_at_its_edge_or_where_a_is_not_identified():
     result = with_identified(True, True, False)
     for i, edge in enumerate((True, False, False)):
         result = put(result, f"curves.{i}", grid=GridFit(0.4321, 1e4, 1.0, 0.1, 0.0, edge))
-    table = next(s.table for s in analysis_sections(result, pictures()) if s.title == "Is the asymptote identified?")
-    assert table is not None and table.columns[2] == "A by grid"
-    assert [row[2] for row in table.rows[:4]] == ["at the edge of the grid", "0.4321", "not identified", None]
+    head, *rows = tables(render_report(result, pictures()))["Is the asymptote identified?"]
+    assert head[1] == "A by grid"
+    assert [row[1] for row in rows[:4]] == ["at the edge of the grid", "0.4321", "not identified", "\N{EN DASH}"]
 
 
 def test_many_switches_are_counted():
@@ -192,7 +201,7 @@ def test_many_switches_are_counted():
     for rule, count in (("strict", 5), ("bucketed", 4), ("off", 5)):
         result = put(result, f"record_choices.{rule}", switches=(row,) * count)
     assert not result.choices_compared.alike
-    (sentence,) = frontier.choices(result)
+    (sentence,) = told("sections/choices", result)
     assert "5 with strict, 4 with bucketed and 5 with off" in sentence
 
 
@@ -203,7 +212,7 @@ def test_choices_that_agree_say_how_far_apart_their_switches_are():
         result = put(result, f"record_choices.{rule}", switches=(dataclasses.replace(row, compute=compute),))
     found = result.choices_compared
     assert found.alike and found.widest == pytest.approx(0.1)
-    assert "differ by up to 10.0%" in frontier.choices(result)[0]
+    assert "differ by up to 10.0%" in told("sections/choices", result)[0]
 
 
 def test_forms_follow_the_data():
@@ -213,7 +222,7 @@ def test_forms_follow_the_data():
     choice = result.form_choice
     assert choice is not None and (choice.best, choice.second, choice.strength) == ("power", "hill", "hardly")
     assert choice.ahead == pytest.approx(1.0)
-    text = " ".join(curves.forms(result))
+    text = " ".join(told("sections/forms", result))
     assert "hardly" in text and "another one than power" in text and "--form=power" in text
 
 
@@ -222,7 +231,7 @@ def test_holdout_and_residuals_follow_the_data():
     totals = result.holdout_totals
     assert totals is not None and (totals.num_points, totals.inside) == (12, 6.0)
     assert (totals.mean_abs_error, totals.bias) == pytest.approx((0.25, -0.2))
-    (text,) = curves.holdout(result)
+    (text,) = told("sections/holdout", result)
     assert "0.25" in text and "too low" in text and "6 of the 12" in text
     assert rich().outliers == []
     points = rich().curves[1].points
@@ -232,7 +241,7 @@ def test_holdout_and_residuals_follow_the_data():
     result = put(rich(), "curves.1.points", reward=reward, used=used)
     ((curve, compute, t),) = result.outliers
     assert curve.run == "n = 8, B = 64" and compute == points.compute[4] and t > 6
-    assert "n = 8, B = 64 at" in " ".join(curves.residuals(result))
+    assert "n = 8, B = 64 at" in " ".join(told("sections/residuals", result))
 
 
 def steepness_of(*intervals: tuple[float, float]):
@@ -243,30 +252,30 @@ def steepness_of(*intervals: tuple[float, float]):
 
 
 def test_a_difference_in_steepness_needs_intervals_apart():
-    assert "no difference is established" in curves.comparison(steepness_of(*[(0.5, 2.0)] * 6))[1]
+    assert "no difference is established" in told("sections/comparison", steepness_of(*[(0.5, 2.0)] * 6))[1]
     result = steepness_of((0.9, 1.1), *[(0.5, 2.0)] * 4, (1.2, 1.8))
     first, *_, last = result.comparison.curves
-    assert curves.comparison(result)[1] == (
+    assert told("sections/comparison", result)[1] == (
         f"B goes from 1 ({first.run}, 0.9 to 1.1) to 1.5 ({last.run}, 1.2 to 1.8): these two differ."
     )
     # A common A that a curve's own data exclude bends its B.
     result = put(result, "comparison.curves.0", asymptote_within=False)
-    held, verdict = curves.comparison(result)
+    held, verdict = told("sections/comparison", result)
     assert f"outside the interval of A of {first.run}" in held and "no difference is established" in verdict
 
 
 def test_switches_carry_their_intervals_and_share():
     result = put(rich(), "frontier.switches.0", interval95=(61000.0, 65400.0), share=0.68)
     result = put(result, "frontier.switches.0.row", compute=63200.0)
-    text = frontier.switch_sentences(result)[0]
+    text = told("sections/switches", result)[0]
     assert "at 63,200 rollouts (95% interval 61,000 to 65,400); 68% of the bootstrap replicates have this" in text
     result = put(result, "frontier.switches.0", interval95=None, share=None)
-    assert "interval" not in frontier.switch_sentences(result)[0]
+    assert "interval" not in told("sections/switches", result)[0]
     switch = dataclasses.replace(result.frontier.switches[0], share=0.5)
     five = tuple(dataclasses.replace(switch, established=i == 0) for i in range(5))
     result = put(result, "frontier", switches=five)
     assert result.frontier.num_established == 1 and result.frontier.shares == (0.5, 0.5)
-    (text,) = frontier.switch_sentences(result)
+    text = told("sections/switches", result)[0]
     assert "changes 5 times" in text and "1 of these switches" in text and "in 50% of the bootstrap" in text
 
 
@@ -281,7 +290,7 @@ def with_budgets(batches: list[int], steps: list[float | None]):
 def test_batches_and_slices_follow_the_data():
     rows = rich().frontier.budgets
     result = with_budgets([16] * 3 + [64] * 9, [10.0 * (i + 1) for i in range(12)])
-    first, second = frontier.batches(result)
+    first, second = told("sections/batches", result)
     assert first == f"The best B_problem is 16 from 10,000 and 64 from {amount(rows[3].compute)} rollouts."
     assert "grows 12-fold, from 10 to 120" in second
     i, part = next((i, p) for i, p in enumerate(rich().slices) if p.kind == "problems_per_batch" and p.value == 16)
@@ -289,7 +298,7 @@ def test_batches_and_slices_follow_the_data():
     assert sizes == sorted(sizes) and part.course == "rises"
     result = put(rich(), f"slices.{i}.budgets.0.configuration", group_size=512)
     assert result.slices[i].course == "mixed"
-    assert "does not rise throughout for B_problem = 16" in frontier.slices(result, "problems_per_batch")[0]
+    assert "does not rise throughout for B_problem = 16" in told("sections/slices_by_problems", result)[0]
 
 
 def test_steps_grow_or_fall_throughout_or_nothing_is_said():
@@ -305,7 +314,7 @@ def test_changes_of_the_leader_agree_with_their_verb():
     ends = put(rich().frontier.switches[0], "row", cause="range")
     for more, words in (((ends,), "One more change of the leader only marks"), ((ends, ends), "2 more changes")):
         result = put(rich(), "frontier", switches=(*rich().frontier.switches, *more))
-        assert words in frontier.switch_sentences(result)[-1]
+        assert words in told("sections/switches", result)[-2]
 
 
 def test_a_held_parameter_is_held_and_not_identified():
@@ -313,11 +322,11 @@ def test_a_held_parameter_is_held_and_not_identified():
     result = put_all(result, "curves", "fit.params", asymptote=0.61, floor=0.1)
     result = put_all(result, "curves", "fit.identified", asymptote=False, floor=True)
     assert parameter(result.curves[0], "asymptote") == "0.61 (held)"
-    (sentence,) = curves.identification(result)
+    (sentence,) = told("sections/profiles", result)
     assert sentence.startswith("A is held at 0.61") and "identified" not in sentence
-    assert "as in every fit" in curves.comparison(result)[0]
-    table = analysis_sections(result, pictures())[0].table
-    assert table is not None and [row[table.columns.index("A")] for row in table.rows] == ["0.61 (held)"] * 6
+    assert "as in every fit" in told("sections/comparison", result)[0]
+    head, *rows = tables(render_report(result, pictures()))["Learning curves and the frontier"]
+    assert [row[head.index("A")] for row in rows] == ["0.61 (held)"] * 6
     assert headline_table(result).count("0.61 (held)") == headline_table(result).count("0.1 (held)") == 6
 
 
@@ -328,9 +337,9 @@ def test_what_was_not_fitted_is_explained():
         used[0] = False
         result = put(result, f"curves.{i}.points", used=used)
     assert result.num_not_fitted == 6
-    assert "--window" not in curves.residuals(result)[-1]
+    assert "--window" not in told("sections/residuals", result)[-1]
     result = put(result, "options.fit", window=(2e4, 1e6))
-    assert "--window" in curves.residuals(result)[-1]
+    assert "--window" in told("sections/residuals", result)[-1]
 
 
 def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
@@ -340,11 +349,9 @@ def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
         for rule, runs in leaders.items()
     }
     result = put(rich(), "", record_choices=choices)
-    table = next(s.table for s in analysis_sections(result, pictures()) if "evaluations are fitted" in s.title)
-    assert table is not None
-    assert table.rows == (
-        ("2,048 to 2,496", "a", "a", "a"), ("2,944 to 3,392", "b", "b", "b"), ("3,840", "b", "b", "a")
-    )  # fmt: skip
+    assert tables(render_report(result, pictures()))["Does it depend on which evaluations are fitted?"][1:] == [
+        ["2,048 to 2,496", "a", "a", "a"], ["2,944 to 3,392", "b", "b", "b"], ["3,840", "b", "b", "a"]
+    ]  # fmt: skip
 
 
 def test_zero_has_no_sign():
@@ -359,15 +366,17 @@ def test_the_unit_of_compute_is_that_of_the_data():
 
 def test_one_configuration_has_no_sections_about_n():
     result = alone(rich(), "n = 8, B = 16")
-    titles = [section.title for section in analysis_sections(result, {})]
-    assert titles == ["Learning curves and the frontier"]
-    assert "cannot say which n is best" in " ".join(headline(result)) and "n*" not in " ".join(headline(result))
+    assert section_names(result, {}) == ["learning_curves"]
+    text = " ".join(told("headline", result))
+    assert "cannot say which n is best" in text and "n*" not in text
 
 
 def test_every_table_is_rectangular():
-    for section in analysis_sections(rich(), pictures()):
-        assert section.table is None or all(len(row) == len(section.table.columns) for row in section.table.rows)
-        assert section.findings
+    found = tables(render_report(rich(), pictures()))
+    assert len(found) > 10
+    for title, rows in found.items():
+        assert len(rows) > 1 and {len(row) for row in rows} == {len(rows[0])}, title
+    assert all(told(f"sections/{name}", rich()) for name in section_names(rich(), pictures()))
 
 
 def test_foreign_sections_are_escaped_and_html_is_kept():
@@ -397,6 +406,7 @@ def test_small_words():
     assert shortened("short") == "short" and shortened("abcdefghij", 7) == "abc…hij"
     assert shortened("abcdefghij", 7, "..") == "abc..ij"
     assert typeset("(C_mid / C)^B < R0") == "(C<sub>mid</sub> / C)<sup>B</sup> &lt; R<sub>0</sub>"
-    assert unbroken("n = 8") == "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}8" and isinstance(unbroken(Html("x")), Html)
+    assert unbroken("n = 8") == "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}8"
+    assert unbroken(Html("<b>--x=1</b>")) == '<b><span class="flag">--x=1</span></b>'
     assert [cell(v) for v in (None, True, 3, 1234.6, 0.00012347)] == ["\N{EN DASH}", "yes", "3", "1,235", "0.0001235"]
-    assert law_title(LawOptions(title="Mine")) == "Mine"
+    assert sentences("One\nof 1.5.\n\n Two.  And so.\n") == ["One of 1.5.", "Two. And so."]

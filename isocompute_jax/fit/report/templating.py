@@ -1,0 +1,153 @@
+"""The templates' language: what a section of the report may call, and its sentences as text for the terminal.
+
+A section is one file, `templates/sections/NAME.html.j2`: its title, its findings (what the data say, a sentence to a
+line, as strong as the results are) and its body. Numbers and verdicts come from results; a template computes none.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import html
+import math
+import pathlib
+import re
+from typing import Any
+
+import jinja2
+
+from isocompute_jax.fit.answer_results import tie_ranges
+from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.laws import quotes
+from isocompute_jax.fit.record_choices import choice_rows
+from isocompute_jax.fit.report import answers, wording
+from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+FLAG = r"--[a-z]\w*(=[\w.,:]*\w)?"
+
+
+class Html(str):
+    """Text that is HTML already: templates put it in as it is, where plain text is escaped."""
+
+    def __html__(self) -> str:
+        """The protocol by which template engines recognise it."""
+        return self
+
+
+def _escaped(text: str) -> str:
+    return str(text) if hasattr(text, "__html__") else html.escape(text, quote=False)
+
+
+def render(template: str, **context: Any) -> str:
+    """The text of a template."""
+    return environment().get_template(template).render(context)
+
+
+def told(template: str, result: Any, **context: Any) -> list[str]:
+    """What the data say in a section (`sections/forms`, `laws/reuse`) or in a `headline`, as plain sentences."""
+    found = environment().get_template(f"{template}.html.j2")
+    block = found.blocks["findings"](found.new_context({"result": result, **context}))
+    return [html.unescape(str(sentence)) for sentence in sentences("".join(block))]
+
+
+def said(macro: str, *given: Any) -> list[str]:
+    """What a macro of the shared sentences says, as plain sentences."""
+    found = getattr(environment().globals["say"], macro)(*given)
+    return [html.unescape(str(sentence)) for sentence in sentences(found)]
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Every filter and function of the templates, and their shared macros: `m` for HTML, `say` for sentences."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    found.filters.update(
+        amount=wording.amount,
+        capital=wording.capital,
+        cell=wording.cell,
+        f=format,
+        listed=wording.listed,
+        listing=listing,
+        lookup=lambda key, table: table[key],
+        parameter=lambda name, curve: wording.parameter(curve, name),
+        percent=lambda share: f"{share:.0%}",
+        picture=picture,
+        reward=lambda value: f"{value:z.3f}",
+        scale=wording.scale,
+        sentences=sentences,
+        shortlist=wording.shortlist,
+        symbol=wording.symbol,
+        three=wording.figures,
+        typeset=typeset,
+        unbroken=unbroken,
+    )
+    found.tests["finite"] = math.isfinite
+    found.globals.update(
+        amount=wording.amount,
+        between=wording.between,
+        choice_rows=choice_rows,
+        course=wording.course,
+        estimates=quotes.estimates,
+        every_seed=wording.every_seed,
+        not_fitted=wording.not_fitted,
+        range_cells=answers.range_cells,
+        reach=quotes.reach,
+        scale=wording.scale,
+        span=wording.span,
+        spent=wording.spent,
+        stated=quotes.stated,
+        tie_ranges=tie_ranges,
+        unit=wording.unit,
+        CONFIDENCE_RULE=answers.CONFIDENCE_RULE,
+        ESTABLISHED_RULE=answers.ESTABLISHED_RULE,
+        FORMS=FORMS,
+        LARGE_RESIDUAL=LARGE_RESIDUAL,
+        METHODS=quotes.METHODS,
+        MOST_LISTED=wording.MOST_LISTED,
+    )
+    for name, file in (("m", "macros"), ("say", "sentences"), ("law_say", "laws/sentences")):
+        found.globals[name] = found.get_template(f"{file}.html.j2").module
+    return found
+
+
+def sentences(text: str) -> list[Html]:
+    """Sentences of a template's text: one ends with a full stop at the end of a line, and may have several lines."""
+    parts = re.split(r"(?<=\.)[ \t]*\n", str(text))
+    joined = (re.sub(r"[ \t\n]+", " ", part).strip() for part in parts)
+    return [Html(part) for part in joined if part]
+
+
+def listing(lines: str) -> Html:
+    """`a, b and 3 more` of lines."""
+    return Html(wording.shortlist([line.strip() for line in str(lines).splitlines() if line.strip()]))
+
+
+def unbroken(text: str) -> Html:
+    """The text, escaped unless it is HTML, with `n = 8` and `--flag=value` each kept on one line."""
+    marked = re.sub(FLAG, r'<span class="flag">\g<0></span>', _escaped(text))
+    return Html(marked.replace(" = ", f"{NO_BREAK_SPACE}={NO_BREAK_SPACE}"))
+
+
+def typeset(text: str, *, formula: bool = False) -> Html:
+    """Symbols with their subscripts and powers raised; as a line of its own where it is a `formula`."""
+    marked = _escaped(text)
+    for pattern, mark in ((r"C_mid", "C<sub>mid</sub>"), (r"R0", "R<sub>0</sub>"), (r"\^(-?B)", r"<sup>\1</sup>")):
+        marked = re.sub(pattern, mark, marked)
+    return Html(f'<span class="formula">{marked}.</span>' if formula else marked)
+
+
+def picture(path: pathlib.Path, alt: str) -> Html:
+    """A picture as HTML, so that the report is one file: an SVG as it is (its marks have tooltips), else as data."""
+    label = html.escape(alt, quote=True)
+    if path.suffix == ".svg":
+        text = path.read_text(encoding="utf-8")
+        return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
