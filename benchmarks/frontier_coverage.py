@@ -10,8 +10,9 @@ screening, fits, bootstrap with the 200 replicates that it draws by default) to 
 64, which cross at a small angle. Budgets are multiples of the first switch (0.2, 0.9 and 1.1) and the data's end.
 
 The interval of n* is a set of values of n: at a budget where two of them are nearly equal it holds the better one with
-97.5%, elsewhere with more. Widths are medians over the width that 95% of the estimates in fact span. Every share comes
-with its Monte-Carlo standard error.
+97.5%, elsewhere with more. Rewards are those of the fitted curves, whose intervals the bootstrap draws, and the
+expected ones of the forecast, which the answer gives by default. Widths are medians over the width that 95% of the
+estimates in fact span. Every share comes with its Monte-Carlo standard error.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from absl import flags
 from benchmarks.shares import numbers, percent
 from isocompute_jax import app
 from isocompute_jax.fit.advice import recommend
-from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.analysis_options import AnalysisOptions, Beyond
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
-from isocompute_jax.fit.frontier.bootstrap import group_size_interval
+from isocompute_jax.fit.frontier.allocation import fit_allocation
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval
 from isocompute_jax.fit.frontier.switch_evidence import switch_results
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
+from isocompute_jax.fit.results import Frontier
 from isocompute_jax.fit.stages import Stages
 
 REPLICATES = flags.DEFINE_integer("replicates", 1000, "Simulated sweeps per line of the table.", lower_bound=1)
@@ -54,8 +58,8 @@ TIMES = (0.2, 0.9, 1.1)
 
 HEADER = (
     "| curves | seeds | rho | bootstrap | covers the switch | width | has it | covers n\\* at 0.2, 0.9, 1.1 of the "
-    "switch, at the end | covers the reward there | width |\n"
-    "| :-- | --: | --: | :-- | --: | --: | --: | --: | --: | --: |"
+    "switch, at the end | covers the fitted reward there | width | covers the expected reward | width |\n"
+    "| :-- | --: | --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |"
 )
 
 
@@ -100,17 +104,16 @@ class Answer(NamedTuple):
       switch: [W] estimate; NaN where the frontier has none.
       switch_ends: [W, 2].
       group_size_ends: [B, 2].
-      group_size: [B] recommended.
-      reward: [B] of that.
-      reward_ends: [B, 2].
+      fitted: [B, 4] recommended n, its reward and the ends of the reward's interval, by the fitted curves
+        (`--forecast=form`: the bootstrap's).
+      expected: [B, 4] the same by the forecast, which the answer gives.
     """
 
     switch: np.ndarray
     switch_ends: np.ndarray
     group_size_ends: np.ndarray
-    group_size: np.ndarray
-    reward: np.ndarray
-    reward_ends: np.ndarray
+    fitted: np.ndarray
+    expected: np.ndarray
 
 
 def simulate(
@@ -137,8 +140,8 @@ def answers(table: dict[str, np.ndarray], sweep: Sweep, methods: Sequence[str], 
     runs, _ = read_curves(memory_table(table), options.read)
     groups, _ = group_runs(runs)
     stages = Stages(options, groups)
-    main = stages.metric("reward", intervals=True)
-    allocation = stages.allocation(main, None)
+    main = stages.metric("reward", intervals=True, profiles=False)
+    configurations = [curve.configuration for curve in main.curves]
     found = {}
     for method in methods:
         stages.options = dataclasses.replace(options, bootstrap=method)
@@ -146,17 +149,23 @@ def answers(table: dict[str, np.ndarray], sweep: Sweep, methods: Sequence[str], 
         assert resampled is not None
         by_pair = {(s.row.from_group_size, s.row.to_group_size): s for s in switch_results(main, {}, resampled)}
         switches = [by_pair.get(pair) for pair in itertools.pairwise(sweep.curves)]
-        configurations = [curve.configuration for curve in main.curves]
-        advice = recommend(budgets, stages, main, allocation, resampled, {"strict": main})
         found[method] = Answer(
             switch=np.array([s.row.compute if s else np.nan for s in switches]),
             switch_ends=np.array([s.interval95 if s and s.interval95 else (np.nan, np.nan) for s in switches]),
             group_size_ends=np.array([group_size_interval(resampled, configurations, b)[0] for b in budgets]),
-            group_size=np.array([row.group_size for row in advice.values()]),
-            reward=np.array([row.reward for row in advice.values()]),
-            reward_ends=np.array([row.interval95 for row in advice.values()]),
+            fitted=_advice(stages, main, resampled, "form"),
+            expected=_advice(stages, main, resampled, "average"),
         )
     return found
+
+
+def _advice(stages: Stages, main: MetricAnalysis, resampled: Bootstrap, forecast: Beyond) -> np.ndarray:
+    """[B, 4] n, reward and its interval at each budget; no law of n*(C) and no other choice of evaluations."""
+    stages.options = dataclasses.replace(stages.options, forecast=forecast)
+    none = dataclasses.replace(main, frontier=Frontier((), ()))
+    law = fit_allocation(np.empty(0), np.empty(0), window=1)
+    found = recommend(stages.options.budgets, stages, main, law, resampled, {"strict": none})
+    return np.array([(row.group_size, row.reward, *row.interval95) for row in found.values()])
 
 
 def line(cell: Cell, method: str, found: Sequence[Answer]) -> str:
@@ -165,14 +174,12 @@ def line(cell: Cell, method: str, found: Sequence[Answer]) -> str:
     every = Answer(*(np.stack(part) for part in zip(*found, strict=True)))
     truths = {size: hill(np.array(sweep.budgets()), *curve) for size, curve in sweep.curves.items()}
     best = np.array(list(truths))[np.argmax(list(truths.values()), axis=0)]
-    chosen = np.array([[truths[n][b] for b, n in enumerate(sizes)] for sizes in every.group_size])
     switch, width = [], []
     for w, truth in enumerate(sweep.switches()):
         ends = every.switch_ends[:, w]
         known = np.isfinite(ends).all(axis=1)
         switch.append(percent((ends[known, 0] <= truth) & (truth <= ends[known, 1])))
         width.append(_width(np.log(ends[known]), np.log(every.switch[known, w])))
-    rewards = [every.reward[:, b] - chosen[:, b] for b in range(len(best))]
     cells = (
         cell.sweep,
         f"{cell.seeds}",
@@ -181,11 +188,19 @@ def line(cell: Cell, method: str, found: Sequence[Answer]) -> str:
         ", ".join(switch),
         ", ".join(width),
         ", ".join(f"{share:.1%}" for share in np.isfinite(every.switch).mean(axis=0)),
-        _held(every.group_size_ends, np.broadcast_to(best, every.group_size.shape)),
-        _held(every.reward_ends, chosen),
-        ", ".join(_width(every.reward_ends[:, b], error) for b, error in enumerate(rewards)),
+        _held(every.group_size_ends, np.tile(best, (len(found), 1))),
+        *_rewards(every.fitted, truths),
+        *_rewards(every.expected, truths),
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _rewards(advice: np.ndarray, truths: dict[int, np.ndarray]) -> tuple[str, str]:
+    """How often intervals of the reward [R, B, 4] hold the truth [B] of the n that they are of, and their widths."""
+    sizes, rewards, ends = advice[..., 0], advice[..., 1], advice[..., 2:]
+    truth = np.array([[truths[int(n)][b] for b, n in enumerate(row)] for row in sizes])
+    width = ", ".join(_width(ends[:, b], (rewards - truth)[:, b]) for b in range(truth.shape[1]))
+    return _held(ends, truth), width
 
 
 def _held(ends: np.ndarray, truth: np.ndarray) -> str:
