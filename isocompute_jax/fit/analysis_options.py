@@ -73,8 +73,9 @@ class AnalysisOptions:
     )
     bootstrap: Resampling = option(
         "auto",
-        "Intervals of switch points and n*(C) by drawing seeds again (runs), blocks of neighbouring residuals "
-        "(blocks), or seeds where there are at least five of each (auto).",
+        "Intervals of switch points, n*(C) and rewards by drawing new noise around the fitted curves, with the "
+        "correlation and the differences that the seeds show (noise, which auto is), seeds again (runs), or blocks of "
+        "neighbouring residuals (blocks).",
     )
     replicates: int = option(200, "Bootstrap replicates.", low=0)
     seed: int = option(0, "Seed of the bootstrap.", low=0)

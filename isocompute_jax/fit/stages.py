@@ -82,9 +82,13 @@ class Stages:
         return Stages(self.options, self.groups, best) if clearly else self
 
     def metric(
-        self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
-    ) -> MetricAnalysis:
-        """Average seeds, pick the points that count, fit, take the envelope, compare (arXiv 2603.12151)."""
+        self, metric: str, *, intervals: bool = False, profiles: bool = True, seed: int | None = None,
+        records: Records | None = None,
+    ) -> MetricAnalysis:  # fmt: skip
+        """Average seeds, pick the points that count, fit, take the envelope, compare (arXiv 2603.12151).
+
+        With `intervals` but without `profiles` there is all that a bootstrap needs (see `fit_curves`).
+        """
         curves, screened, errors = self._series(metric, seed)
         rule = functools.partial(self._points, records=records or self.options.records)
         used = tuple(_within(s.kept, rule, curve) for curve, s in zip(curves, screened, strict=True))
@@ -93,7 +97,8 @@ class Stages:
         )
         data = unfitted.trusted
         options = dataclasses.replace(self.fit, intervals=intervals)
-        fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
+        given = {"use": data.used, "standard_error": data.errors, "options": options, "profiles": profiles}
+        fits = fit_curves(data.compute, data.reward, **given)
         if (records or self.options.records) != "off":
             fits = [_note_waiver(*each) for each in zip(fits, data.curves, data.used, strict=True)]
         fits = tuple(s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True))
