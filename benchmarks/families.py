@@ -54,6 +54,7 @@ class Study:
       compute: [E], 0 first.
       per_seed: [K, S, E] measured rewards.
       correlation: of neighbouring evaluations' noise.
+      noise: its standard deviation.
       truth: compute [A] -> rewards [K, A].
     """
 
@@ -62,7 +63,17 @@ class Study:
     compute: np.ndarray
     per_seed: np.ndarray
     correlation: float
+    noise: float
     truth: Callable[[np.ndarray], np.ndarray]
+
+    def with_seeds(self, count: int) -> Study:
+        """The same with at most so many seeds."""
+        return dataclasses.replace(self, per_seed=self.per_seed[:, :count])
+
+    def measure(self, index: int, compute: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Rewards of one more run of a configuration at `compute` [E]."""
+        errors = _autocorrelated(rng.normal(size=len(compute)), self.correlation)
+        return np.clip(self.truth(compute)[index] + self.noise * errors, 0.0, 1.0)
 
     def table(self, metric: str) -> dict[str, np.ndarray]:
         """The long table that `analyze` takes, `metric` the name of the rewards' column."""
@@ -90,12 +101,18 @@ def simulate(family: str, draw: Draw, number: int, *, noise: float = 0.01) -> St
     evaluations = int(rng.integers(*ranges.points))
     compute = np.concatenate([[0.0], np.geomspace(LAST / 10 ** rng.uniform(*ranges.span), LAST, evaluations)])
     seeds, correlation = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.5]))
-    errors = rng.normal(size=(count, seeds, len(compute)))
-    for t in range(1, len(compute)):
-        errors[..., t] = correlation * errors[..., t - 1] + np.sqrt(1 - correlation**2) * errors[..., t]
+    errors = _autocorrelated(rng.normal(size=(count, seeds, len(compute))), correlation)
     errors[..., 0] = errors[:1, :, 0]  # the base model's evaluation is the same for all n
     measured = np.clip(truth(compute)[:, None] + noise * errors, 0.0, 1.0)
-    return Study(family, 2 ** np.arange(start, start + count), compute, measured, correlation, truth)
+    return Study(family, 2 ** np.arange(start, start + count), compute, measured, correlation, noise, truth)
+
+
+def _autocorrelated(white: np.ndarray, correlation: float) -> np.ndarray:
+    """Stationary AR(1) noise of variance 1 along the last axis, from white noise."""
+    found = white.copy()
+    for t in range(1, white.shape[-1]):
+        found[..., t] = correlation * found[..., t - 1] + np.sqrt(1 - correlation**2) * white[..., t]
+    return found
 
 
 def _truth(family: str, ranges: Ranges, count: int, rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:

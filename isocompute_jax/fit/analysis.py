@@ -14,9 +14,10 @@ from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steep
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import budget_grid
+from isocompute_jax.fit.further_runs import further_runs
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
-from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
+from isocompute_jax.fit.results import AllocationFit, CurveFit, NextRuns, Recommendation
 from isocompute_jax.fit.stages import FrontierSlice, Stages
 from isocompute_jax.records.errors import InputError
 
@@ -40,6 +41,7 @@ class Analysis:
       slices: frontiers at fixed B_problem and at fixed B, where the sweep has several.
       recommendations: one for each budget that was asked for.
       by_budget: one for each budget of a grid, those that were asked for and the data's end among them.
+      next_runs: for each budget that was asked for the runs to add; empty without `--next`.
       targets: metric -> analysis, for avg@k, best@k and worst@k as far as the runs have them.
       by_seed: seed -> analysis of the main metric on that seed alone (empty with one seed).
       by_records: rule -> analysis of the main metric under that choice of points.
@@ -60,6 +62,7 @@ class Analysis:
     slices: tuple[FrontierSlice, ...]
     recommendations: tuple[Recommendation, ...]
     by_budget: tuple[Recommendation, ...]
+    next_runs: tuple[NextRuns, ...]
     targets: Mapping[str, MetricAnalysis]
     by_seed: Mapping[int, MetricAnalysis]
     by_records: Mapping[str, MetricAnalysis]
@@ -100,6 +103,7 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
         slices=tuple(stages.slices(main)),
         recommendations=tuple(by_budget[budget] for budget in options.budgets),
         by_budget=tuple(by_budget.values()),
+        next_runs=further_runs(stages, main),
         targets=targets,
         by_seed=stages.by_seed(),
         by_records=by_records,

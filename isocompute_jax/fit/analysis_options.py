@@ -82,6 +82,12 @@ class AnalysisOptions:
     budgets: tuple[float, ...] = option(
         (), "Compute to recommend an allocation for: --budget=1e6,4M.", flag="budget", parse=numbers
     )
+    next: int = option(
+        0,
+        "Propose so many further runs (n, B_problem, compute, seeds): those that reduce the expected regret at "
+        "--budget most per rollout; without --budget, at four times the data.",
+        low=0,
+    )
     learning_rate: LearningRate | None = option(
         None, "Rule for recommendations; None for that of the runs, or the paper's where they do not say.", flag=None
     )
@@ -103,6 +109,11 @@ class AnalysisOptions:
             )
         if not (math.isfinite(self.holdout) and self.holdout >= 0):
             raise InputError(f"--holdout={self.holdout} must be a share below 1, a compute, or 0 for none")
+        if self.next and (self.forecast == "form" or self.fit.limits() or self.fit.r0 != "free"):
+            raise InputError(
+                f"--next={self.next} weighs forms of curve by the data: leave out --forecast=form, --fix, --bounds and "
+                "--r0"
+            )
         for budget in self.budgets:
             if not (math.isfinite(budget) and budget > 0):
                 raise InputError(f"--budget={budget:g} must be above 0")

@@ -83,6 +83,7 @@ def conclude(analysis: Analysis) -> SweepResult:
         targets={name: _target(found) for name, found in analysis.targets.items()},
         training=_training(analysis),
         answers=answers,
+        next_runs=analysis.next_runs,
         ranges=tuple(ranges(answers, main.frontier.switches, names)),
         charts={found.metric: chart(found, budgets) for found in {main.metric: main, **analysis.targets}.values()},
     )

@@ -50,8 +50,8 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, ties.csv, summary.json, headline.txt (what
-    is printed), figures/*.svg, and report.html, each written under a temporary name and renamed.
+    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, summary.json,
+    headline.txt (what is printed), figures/*.svg, and report.html, each written under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.

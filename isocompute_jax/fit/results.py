@@ -269,3 +269,45 @@ class Recommendation:
     rival: tuple[str, float] | None = None
     by_records: str = dataclasses.field(default="", metadata=INTERNAL)
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class NextRun:
+    """Runs to add to a sweep.
+
+    Attributes:
+      run: name of their configuration.
+      group_size: n.
+      problems_per_batch: B_problem; None when the data do not say.
+      seeds: how many runs.
+      compute: of each, in the unit of the analysis.
+      num_steps: M of each; None when it cannot be told.
+      cost: compute of all of them.
+      expected_regret: after these and the ones proposed before them, at the budget.
+      untried: whether no run has this configuration yet.
+    """
+
+    run: str
+    group_size: int
+    problems_per_batch: int | None
+    seeds: int
+    compute: float
+    num_steps: int | None
+    cost: float
+    expected_regret: float
+    untried: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class NextRuns:
+    """The runs that reduce the regret at a budget most.
+
+    Attributes:
+      budget: that n is to be chosen for.
+      expected_regret: of choosing today, in units of reward.
+      proposals: in order; empty where no run is expected to reduce it.
+    """
+
+    budget: float
+    expected_regret: float
+    proposals: tuple[NextRun, ...]

@@ -29,7 +29,7 @@ from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.frontier.forecast import Forecast, forecast
 from isocompute_jax.fit.frontier.ties import compare
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, optimal_group_size
-from isocompute_jax.fit.results import AllocationFit, CurveFit, Frontier
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
@@ -63,7 +63,7 @@ class Stages:
     def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
         self.options, self.groups = options, groups
         self._known: dict[tuple[str, int | None], _Series] = {}
-        self._forecasts: dict[MetricAnalysis, Forecast] = {}
+        self._forecasts: dict[tuple[MetricAnalysis, tuple[Configuration, ...]], Forecast] = {}
 
     def metric(
         self, metric: str, *, intervals: bool = False, seed: int | None = None, records: Records | None = None
@@ -150,8 +150,8 @@ class Stages:
             seed=self.options.seed,
         )
 
-    def forecast(self, found: MetricAnalysis) -> Forecast | None:
-        """Draws of what the curves are.
+    def forecast(self, found: MetricAnalysis, untried: tuple[Configuration, ...] = ()) -> Forecast | None:
+        """Draws of what the curves are, and those of configurations that were not run.
 
         None where the fit is told its form, or holds its parameters, and where no curve has more points than
         parameters: nothing tells the noise then.
@@ -161,20 +161,22 @@ class Stages:
             return None
         if options.forecast == "form" or options.fit.limits() or options.fit.r0 != "free":
             return None
-        if found not in self._forecasts:
+        if (found, untried) not in self._forecasts:
             data = found.trusted
-            self._forecasts[found] = forecast(
+            self._forecasts[found, untried] = forecast(
                 data.compute,
                 data.reward,
                 [curve.configuration for curve in found.curves],
                 use=data.used,
                 noise=[fit.noise for fit in found.fits],
                 correlation=[fit.correlation for fit in found.fits],
+                runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
                 peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
+                untried=untried,
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )
-        return self._forecasts[found]
+        return self._forecasts[found, untried]
 
     def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
         """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""

@@ -45,7 +45,7 @@ from isocompute_jax.fit.frontier_results import (
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL
 from isocompute_jax.fit.read import SOLVE_SHARES, RunCurve
 from isocompute_jax.fit.record_choices import RecordChoice, SwitchesCompared, compared_switches
-from isocompute_jax.fit.results import Configuration, Recommendation
+from isocompute_jax.fit.results import Configuration, NextRuns, Recommendation
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 
@@ -125,7 +125,8 @@ class SweepResult:
       targets: metric -> its leaders.
       training: what went on in training.
       answers: what to do at each budget of a grid, in order.
-      ranges: the same, neighbouring budgets with one answer together.
+      next_runs: for each budget that was asked for the runs to add; empty without `--next`.
+      ranges: the answers, neighbouring budgets with one answer together.
       charts: metric -> its picture.
     """
 
@@ -146,6 +147,7 @@ class SweepResult:
     targets: Mapping[str, TargetResult]
     training: tuple[TrainingResult, ...]
     answers: tuple[BudgetAnswer, ...]
+    next_runs: tuple[NextRuns, ...]
     ranges: tuple[BudgetRange, ...]
     charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
 
@@ -165,7 +167,7 @@ class SweepResult:
           name: `frontier`, the best configuration at each budget that compares them, with the interval of its n;
             `ranges`, the answer for each range of budgets; `fits`, every parameter of every curve; `switches`, where
             the frontier passes from one configuration to another; `ties`, who leads by the evaluations alone;
-            `allocation`, the recommendations. Columns are those of NAME.csv.
+            `allocation`, the recommendations; `next`, the runs to add. Columns are those of NAME.csv.
 
         Raises:
           InputError: there is no table of that name.

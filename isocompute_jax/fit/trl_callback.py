@@ -14,7 +14,7 @@ from typing import Any
 
 
 class CurveCallback:
-    """Appends every evaluation of a run to a CSV that all runs share, and fits the curves in it anew.
+    """Appends every evaluation of a run to a CSV that all runs share; prints the answer and which runs to add next.
 
         GRPOTrainer(..., args=GRPOConfig(..., eval_strategy="steps"), callbacks=[CurveCallback("curves.csv")])
 
@@ -24,14 +24,14 @@ class CurveCallback:
 
     Args:
       path: the CSV; its report lies beside it, in PATH.report/.
-      *flags: of the fit, such as "--budget=1e6" or "--reward_range=-1,1".
+      *flags: of the fit, such as "--budget=1e6", "--next=0" or "--reward_range=-1,1".
       metric: what TRL calls the reward, such as `eval_rewards/accuracy_reward/mean`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *flags: str, metric: str = "eval_reward") -> None:
         self._path, self._metric = pathlib.Path(path), metric
-        command = ["-m", "isocompute_jax.fit", f"--runs={path}", f"--out={path}.report", f"--metric={metric}", *flags]
-        self._command = [sys.executable, *command]
+        command = [sys.executable, "-m", "isocompute_jax.fit", f"--runs={path}", f"--out={path}.report"]
+        self._command = [*command, f"--metric={metric}", "--next=3", *flags]
         self._fit: subprocess.Popen[bytes] | None = None
         self._unfitted = False
 

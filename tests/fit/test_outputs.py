@@ -61,7 +61,7 @@ def crossing(one: int, other: int) -> float:
 
 def test_every_file_exists(written):
     out, _, _ = written
-    tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "ties.csv"}
+    tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "next.csv", "ties.csv"}
     assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
     expected = {f"{name}.svg" for name in FIGURES}
     assert {path.name for path in (out / "figures").iterdir()} == expected
@@ -72,7 +72,7 @@ def test_summary_schema_and_numbers(written):
     assert list(summary) == [
         "schema_version", "analysis", "compute_unit", "inputs", "flags", "versions", "seed", "warnings", "base_model",
         "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "ties", "per_seed",
-        "record_choices", "targets", "training", "answers", "ranges",
+        "record_choices", "targets", "training", "answers", "next_runs", "ranges",
     ]  # fmt: skip
     assert [curve["run"] for curve in summary["curves"]] == ["n = 2", "n = 4", "n = 8", "n = 16"]
     for curve in summary["curves"]:

@@ -10,14 +10,18 @@ import pathlib
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.advice import recommend
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
-from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.summary_json import summary_of
+from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG
 from tests.fit.runs import CROSSING, write_sweep
@@ -297,6 +301,22 @@ def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, floa
 LONG = np.geomspace(2e3, 1e6, 30)
 
 
+def test_where_the_choice_of_evaluations_decides_the_answer_says_so(tmp_path):
+    """As if the records told the opposite of all evaluations."""
+    curves = {8: (0.05, 0.70, 3e4, 1.0), 32: (0.05, 0.60, 3e4, 1.0)}
+    path = seeded(tmp_path / "seeds.csv", curves, {8: 2, 32: 2}, sd={8: 0.01, 32: 0.01})
+    runs, _ = read_curves([str(path)], READ)
+    stages = Stages(AnalysisOptions(read=READ, bootstrap="none"), group_runs(runs)[0])
+    main = stages.metric("reward", intervals=True)
+    fits = main.fits[::-1]
+    swapped = dataclasses.replace(main, fits=fits, frontier=frontier(fits, [c.configuration for c in main.curves]))
+    law = stages.allocation(main, None)
+    agreed, doubted = (recommend([1e6], stages, main, law, None, {"strict": it})[1e6] for it in (main, swapped))
+    assert agreed.group_size == doubted.group_size == 8 and agreed.status == "ok" and not agreed.by_records
+    assert doubted.status == "warning" and doubted.by_records == "n = 32"
+    assert any("--records=strict) n = 32 would lead" in reason for reason in doubted.doubts)
+
+
 def test_all_evaluations_are_fitted_by_default(tmp_path):
     """One noisy seed of a worse n beside five of a better: its records lie above its curve, all of it does not."""
     curves = {8: (0.05, 0.70, 3e4, 1.0), 32: (0.05, 0.67, 3e4, 1.0)}
@@ -307,7 +327,6 @@ def test_all_evaluations_are_fitted_by_default(tmp_path):
     assert [fit.num_points for fit in found.main.fits] == [30, 30]
     (advice,) = found.recommendations
     assert advice.group_size == 8
-    assert any("--records=strict) n = 32 would lead" in reason for reason in advice.reasons)
     assert any("who leads where the data end depends" in text for text in found.warnings)
     strict = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(1e6,), records="strict", **quick))
     (advice,) = strict.recommendations  # n = 32 leads, but is known worse by far than n = 8, from which it differs less

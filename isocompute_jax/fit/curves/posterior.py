@@ -132,6 +132,20 @@ def steepness(name: FormName, theta: np.ndarray) -> np.ndarray | None:
     return theta[:, 0] + theta[:, 1] if name == "logistic" else theta[:, -1]
 
 
+def moved(name: FormName, theta: np.ndarray, by: np.ndarray, steeper: np.ndarray) -> np.ndarray:
+    """[N, Q] theta with its position moved `by` [N] and its steepness by `steeper` [N], as far as the form has them."""
+    found = theta.copy()
+    if name == "expsat":
+        found[:, 0] -= by
+    elif name == "power":
+        found[:, -1] += steeper
+    elif name == "logistic":
+        found += np.stack([by, steeper - by], axis=1)
+    else:
+        found += np.stack([by, steeper], axis=1)
+    return found
+
+
 def log_prior(name: FormName, theta: np.ndarray) -> np.ndarray:
     """[N] log prior density of theta, up to a constant."""
     value = steepness(name, theta)

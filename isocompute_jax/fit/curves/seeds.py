@@ -19,6 +19,9 @@ from isocompute_jax.fit.results import Configuration
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
 
+REACH_ALIKE = 1.1
+"""Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConfigurationRuns:
@@ -139,12 +142,12 @@ def _names(members: Sequence[RunCurve]) -> list[str]:
 
 
 def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = None) -> Curve | None:
-    """The curve of a configuration: the mean of seeds on one grid, or all evaluations of seeds on several.
+    """The curve of a configuration: the mean of seeds on one grid, or all evaluations of seeds that differ.
 
-    Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends. A
-    seed that broke off early is left out when the others have more evaluations without it (see `_longest_mean`). The
-    grid is that of the seed with the most evaluations; others whose computes differ by rounding are read off by linear
-    interpolation in log C.
+    Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends, and
+    seeds that do not reach equally far (`REACH_ALIKE`) are pooled, as are those on different grids: nothing is lost.
+    The grid of a mean is that of the seed with the most evaluations; others whose computes differ by rounding are read
+    off by linear interpolation in log C.
 
     Args:
       group: the configuration's runs.
@@ -162,9 +165,9 @@ def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = N
             series.append((run.facts.seed, run.compute[known], values[known]))
     if not series:
         return None
-    if not _on_one_grid([compute[compute > 0] for _, compute, _ in series]):
+    trained = [compute[compute > 0] for _, compute, _ in series]
+    if not (_on_one_grid(trained) and _reach_alike(trained)):
         return _pooled(group.configuration, series)
-    series = [series[i] for i in _longest_mean([compute[compute > 0] for _, compute, _ in series])]
     grid = _shared_grid([compute[compute > 0] for _, compute, _ in series])
     values = np.array([read_off(compute, reward, grid) for _, compute, reward in series])
     if all(compute[0] == 0 for _, compute, _ in series):
@@ -186,6 +189,12 @@ def _on_one_grid(computes: Sequence[np.ndarray]) -> bool:
         if all(len(c) == len(first) and np.all(np.abs(c / first - 1) <= SAME_COMPUTE) for c in inside):
             return True
     return False
+
+
+def _reach_alike(computes: Sequence[np.ndarray]) -> bool:
+    """Whether the series begin and end together, so that next to nothing of them lies outside of what all cover."""
+    ends = np.array([(compute[0], compute[-1]) for compute in computes if len(compute)])
+    return not len(ends) or bool(np.all(ends.max(axis=0) <= ends.min(axis=0) * REACH_ALIKE))
 
 
 def _pooled(configuration: Configuration, series: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Curve:
@@ -223,25 +232,13 @@ def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:
     return densest[(densest >= low) & (densest <= high)]
 
 
-def _longest_mean(computes: Sequence[np.ndarray]) -> list[int]:
-    """The series to average: of the k that reach furthest, the k with the most values (k x points); most of equals."""
-    furthest = sorted(range(len(computes)), key=lambda i: -computes[i][-1] if len(computes[i]) else 0.0)
-    choices = [furthest[:k] for k in range(len(furthest), 0, -1)]
-    return sorted(max(choices, key=lambda chosen: len(chosen) * len(_shared_grid([computes[i] for i in chosen]))))
-
-
 def uncovered(group: ConfigurationRuns, curve: Curve) -> str | None:
     """What the mean of a configuration leaves unused because its seeds do not reach equally far; None if nothing."""
-    if curve.pooled:
-        return None
-    left_out = [str(run.facts.seed) for run in group.runs if run.facts.seed not in curve.seeds]
     reach = max(run.compute[-1] for run in group.runs)
-    parts = []
-    if left_out:
-        parts.append(f"leaves out seed {', '.join(left_out)}, which breaks off early")
-    if len(curve.compute) and curve.compute[-1] < reach * (1 - SAME_COMPUTE):
-        parts.append(f"ends at compute {curve.compute[-1]:g}, although a seed reaches {reach:g}")
-    return f"{group.configuration.name}: the mean of its seeds {' and '.join(parts)}" if parts else None
+    if curve.pooled or not len(curve.compute) or curve.compute[-1] >= reach * (1 - SAME_COMPUTE):
+        return None
+    name, end = group.configuration.name, curve.compute[-1]
+    return f"{name}: the mean of its seeds ends at compute {end:g}, although a seed reaches {reach:g}"
 
 
 def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndarray:

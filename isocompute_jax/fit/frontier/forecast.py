@@ -24,12 +24,14 @@ from isocompute_jax.fit.curves.posterior import (
     Draws,
     log_normal,
     log_sum,
+    moved,
     position,
     posterior,
     steepness,
 )
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
+from isocompute_jax.fit.frontier.standings import ALIKE, SURER
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -50,9 +52,6 @@ DRAWS = 400
 
 ONE_SIDED = 0.025
 """Configurations that lie below in all but this share of the draws are told apart."""
-
-ALIKE = 1e-6
-"""Draws that differ by less are equal."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -100,17 +99,18 @@ class Forecast:
         low, high = self.reward_range
         return low + (high - low) * found
 
-    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
-        """What to expect at `compute` of the configurations with the numbers `among`."""
-        return prospect(self.rewards(compute)[:, among], among)
+    def prospect(self, compute: float, among: Sequence[int], *, surest: bool = False) -> Prospect:
+        """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
+        return prospect(self.rewards(compute)[:, among], among, surest=surest)
 
 
 class Prospect(NamedTuple):
     """A budget, over the draws.
 
     Attributes:
-      index: number of the configuration with the highest expected reward.
-      reward: that reward.
+      index: number of the configuration to take: that with the highest expected reward, or the surest (`prospect`).
+      surest: whether another one has a higher expected reward, and is known much worse.
+      reward: its expected reward.
       interval95: 95% interval of its reward: parameters, noise and form.
       best_share: share of the draws in which it is the best.
       rival: who is the best in most of the others; None where nobody else ever is.
@@ -120,6 +120,7 @@ class Prospect(NamedTuple):
     """
 
     index: int
+    surest: bool
     reward: float
     interval95: tuple[float, float]
     best_share: float
@@ -129,9 +130,17 @@ class Prospect(NamedTuple):
     tied: tuple[int, ...]
 
 
-def prospect(rewards: np.ndarray, among: Sequence[int]) -> Prospect:
-    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K]."""
-    place = int(rewards.mean(axis=0).argmax())
+def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False) -> Prospect:
+    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
+
+    One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
+    is taken whose standard deviation is smaller by `SURER` or more; of several such the highest.
+    """
+    mean, error = rewards.mean(axis=0), rewards.std(axis=0)
+    highest = place = int(mean.argmax())
+    tied = _tied(rewards, highest)
+    if surest and error[highest] > ALIKE:
+        place = max((k for k in tied if SURER * error[k] <= error[highest]), key=lambda k: mean[k], default=highest)
     own, best = rewards[:, place], rewards.max(axis=1)
     low, high = np.percentile(own, PERCENTILES)
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
@@ -139,13 +148,14 @@ def prospect(rewards: np.ndarray, among: Sequence[int]) -> Prospect:
     rival = int(leaders.argmax())
     return Prospect(
         index=among[place],
+        surest=place != highest,
         reward=float(own.mean()),
         interval95=(float(low), float(high)),
         best_share=float(np.mean(~first)),
         rival=among[rival] if leaders.any() else None,
         rival_share=float(leaders[rival] / len(rewards)),
         regret=float(np.mean(best - own)),
-        tied=tuple(among[k] for k in _tied(rewards, place)),
+        tied=tuple(among[k] for k in tied),
     )
 
 
@@ -175,7 +185,9 @@ def forecast(
     use: Sequence[np.ndarray],
     noise: Sequence[float],
     correlation: Sequence[float],
+    runs: Sequence[float] | None = None,
     peaks: Sequence[float] | None = None,
+    untried: Sequence[Configuration] = (),
     forms: Sequence[FormName] = tuple(FORMS),
     reward_range: tuple[float, float] = (0.0, 1.0),
     draws: int = DRAWS,
@@ -190,7 +202,10 @@ def forecast(
       use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
       noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
       correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
+      runs: [K] how many runs a point is the mean of; None for the same number everywhere.
       peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
+      untried: [U] configurations without data, of known n: they stand last among the draws, a step of the random walk
+        and its drift away from their nearest neighbour.
       forms: forms to average over; one for that form alone.
       reward_range: range of rewards.
       draws: S.
@@ -199,12 +214,17 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
+    given = [*configurations, *untried]
+    nearest = [_nearest(new, configurations, members) for new in untried]
     order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
     errors, rho = _noise(
-        [points[k] for k in order], [noise[k] / (high - low) for k in order], [correlation[k] for k in order]
+        [len(points[k][0]) for k in order],
+        [noise[k] / (high - low) for k in order],
+        [correlation[k] for k in order],
+        [1.0 if runs is None else runs[k] for k in order],
     )
     steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
     rng = np.random.default_rng(seed)
@@ -216,10 +236,12 @@ def forecast(
                 for k, error in zip(order, errors, strict=True)
             ]
         single = [one.draw(draws, rng) for one in found]
-        joint, gained = _walk(name, single, steps, box, rng)
-        row: list[Draws | None] = [None] * len(points)
+        joint, drift, gained = _walk(name, single, steps, box, rng)
+        row: list[Draws | None] = [None] * len(given)
         for k, own in zip(order, joint, strict=True):
             row[k] = own
+        for i, (new, k) in enumerate(zip(untried, nearest, strict=True), start=len(points)):
+            row[i] = _onwards(name, row[k], drift, _step(configurations[k], new), rng)
         table.append(tuple(row))
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
@@ -227,8 +249,10 @@ def forecast(
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
     named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
     ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
-    fallen = None if peaks is None else collapses(configurations, peaks, ends, draws=draws, rng=rng)
-    return Forecast(reference, reward_range, named, form, tuple(table), members, fallen)
+    unknown = [np.nan] * len(untried)
+    fallen = None if peaks is None else collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
+    known = np.concatenate([members, np.ones(len(untried), bool)])
+    return Forecast(reference, reward_range, named, form, tuple(table), known, fallen)
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:
@@ -253,19 +277,34 @@ def _step(one: Configuration, other: Configuration) -> Step:
         return Step(0.0, float("inf"))
     factors = float(np.log2(other.group_size / one.group_size))
     batches = _batch(one), _batch(other)
-    return Step(factors, max(factors + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5))
+    return Step(
+        factors, max(abs(factors) + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5)
+    )
+
+
+def _nearest(new: Configuration, configurations: Sequence[Configuration], members: np.ndarray) -> int:
+    """Number of the member from which it is the smallest step."""
+    return min(np.flatnonzero(members).tolist(), key=lambda k: _step(configurations[k], new).size)
+
+
+def _onwards(name: FormName, before: Draws | None, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
+    """Draws of a curve of which nothing is known but its neighbour's draws."""
+    assert before is not None
+    change = {key: scale * np.sqrt(step.size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
+    high = np.clip(before.high + drift * step.factors + change["high"], before.low, 1.0)
+    return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))
 
 
 def _noise(
-    points: Sequence[tuple[np.ndarray, np.ndarray]], noise: Sequence[float], correlation: Sequence[float]
+    counts: Sequence[int], noise: Sequence[float], correlation: Sequence[float], runs: Sequence[float]
 ) -> tuple[np.ndarray, float]:
-    """[K] standard deviation of a point of each curve, drawn towards that of all, and one correlation."""
-    freedom = np.array([max(len(c) - 4, 1) for c, _ in points], float)
-    own = np.array(noise, float)
+    """[K] standard deviation of a point of each curve, drawn towards that of all runs, and one correlation."""
+    freedom = np.maximum(np.array(counts, float) - 4, 1)
+    own = np.array(noise, float) * np.sqrt(runs)
     known = np.isfinite(own)
     pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
     freedom = np.where(known, freedom, 0.0)
-    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom)
+    variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom) / runs
     rho = np.array(correlation, float)
     told = np.isfinite(rho) & known
     shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
@@ -278,8 +317,8 @@ def _walk(
     steps: Sequence[Step],
     box: tuple[float, float],
     rng: np.random.Generator,
-) -> tuple[list[Draws], float]:
-    """Joint draws of neighbouring curves under the random walk, and the log evidence that it gains.
+) -> tuple[list[Draws], np.ndarray, float]:
+    """Joint draws of neighbouring curves under the random walk, the drift of each, and the log evidence that it gains.
 
     The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
     divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
@@ -298,7 +337,8 @@ def _walk(
     for number in np.unique(drawn):
         rows = np.flatnonzero(drawn == number)
         chosen[:, rows] = _backwards(filters[number], moves, float(DRIFTS[number]), len(rows), rng)
-    return [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)], gained
+    joint = [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)]
+    return joint, DRIFTS[drawn], gained
 
 
 class Moves(NamedTuple):

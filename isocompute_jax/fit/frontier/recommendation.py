@@ -206,7 +206,9 @@ class Contest:
         if self.forecast is None or not alive:
             return None
         rivals = [i for i in self._rivals(budget, alive) if self.forecast.members[i]]
-        return self.forecast.prospect(max(budget, self._data(alive)[0]), rivals) if rivals else None
+        first, last = self._data(alive)
+        inside = budget <= last * (1 + SAME_COMPUTE)
+        return self.forecast.prospect(max(budget, first), rivals, surest=inside) if rivals else None
 
     def _data(self, alive: Sequence[int]) -> tuple[float, float]:
         """Where the data of these begin and end."""
@@ -235,7 +237,8 @@ class Contest:
         )
         if budget < first * (1 - SAME_COMPUTE):
             where = f" where the data begin, at {first:.3g}; below that nothing was measured"
-        reasons = [f"{name} has the highest expected reward{where}. Forms of curve are averaged: {forms}."]
+        lead = "is the surest of those that tie for" if found.surest else "has"
+        reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
         share = f"It is the best in {found.best_share:.0%} of the draws"
         if found.rival is not None:
             rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"

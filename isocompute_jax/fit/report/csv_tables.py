@@ -1,4 +1,4 @@
-"""The tables beside summary.json: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv and ties.csv."""
+"""The tables beside summary.json: ranges, fits, frontier, switches, allocation, next and ties, each a .csv."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ TIE_COLUMNS = (
     "compute", "best_run", "best_group_size", "reward", "tied_runs", "seed_sd", "compared", "best_in_each_seed",
 )  # fmt: skip
 
+NEXT_COLUMNS = (
+    "budget", "expected_regret_now", "run", "group_size", "problems_per_batch", "seeds", "compute", "num_steps", "cost",
+    "expected_regret", "untried",
+)  # fmt: skip
+
 
 class Rows(NamedTuple):
     """A table as rows, some of whose keys may not be among its columns."""
@@ -61,6 +66,14 @@ def table_rows(result: SweepResult) -> dict[str, Rows]:
         "frontier": Rows([_row(row, "group_size") for row in frontier.budgets], FRONTIER_COLUMNS),
         "switches": Rows([_row(switch) for switch in frontier.switches], SWITCH_COLUMNS),
         "allocation": Rows([_row(r) | {"reasons": " ".join(r.reasons)} for r in advice], ALLOCATION_COLUMNS),
+        "next": Rows(
+            [
+                {"budget": asked.budget, "expected_regret_now": asked.expected_regret} | _row(run)
+                for asked in result.next_runs
+                for run in asked.proposals
+            ],
+            NEXT_COLUMNS,
+        ),
         "ties": Rows(
             [
                 _row(row) | {"tied_runs": "; ".join(row.rivals), "best_in_each_seed": by_seed.get(row.compute)}

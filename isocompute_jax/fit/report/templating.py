@@ -53,6 +53,12 @@ def told(template: str, result: Any, *, block: str = "findings", **context: Any)
     return [html.unescape(str(sentence)) for sentence in sentences(text)]
 
 
+def said(macro: str, *given: Any) -> list[str]:
+    """What a macro of the shared sentences says, as plain sentences."""
+    found = getattr(environment().globals["say"], macro)(*given)
+    return [html.unescape(str(sentence)) for sentence in sentences(found)]
+
+
 @functools.cache
 def environment() -> jinja2.Environment:
     """Every filter and function of the templates, and their shared macros: `m` for HTML, `say` for sentences."""

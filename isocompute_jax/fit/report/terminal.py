@@ -13,17 +13,19 @@ from rich.text import Text
 
 from isocompute_jax.fit.frontier_results import AllocationLaw
 from isocompute_jax.fit.report.answers import AnswerText, answer_text
-from isocompute_jax.fit.report.templating import told
+from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import (
     TERMINAL_WIDTH,
     amount,
     between,
     figures,
     parameter,
+    spent,
     symbol,
     unit,
     wrapped,
 )
+from isocompute_jax.fit.results import NextRuns
 from isocompute_jax.fit.sweep_results import SweepResult
 
 
@@ -42,6 +44,7 @@ def headline_table(result: SweepResult) -> str:
         *_switches(result),
         *_law(result.allocation.law),
         *(line for found in result.asked for line in _answer(answer_text(result, found))),
+        *(line for asked in result.next_runs for line in _next(result, asked)),
         "",
         *(line for sentence in told("headline", result) for line in wrapped(sentence)),
     ]
@@ -128,3 +131,22 @@ def _answer(text: AnswerText) -> list[str]:
         *text.reasons,
     ]
     return ["", *wrapped(" ".join(filter(None, parts)), indent="  ")]
+
+
+def _next(result: SweepResult, asked: NextRuns) -> list[str]:
+    """The runs to add for a budget."""
+    rows = [
+        (
+            f"{run.run} (not run yet)" if run.untried else run.run,
+            str(run.problems_per_batch or "-"),
+            str(run.seeds),
+            amount(run.compute),
+            "-" if run.num_steps is None else f"{run.num_steps:,}",
+            amount(run.cost),
+            f"{run.expected_regret:.2g}",
+        )
+        for run in asked.proposals
+    ]
+    head = ("run next", "problems", "seeds", "up to", "steps", "cost", "regret after")
+    text = [line for sentence in said("next_runs", result, asked) for line in wrapped(sentence)]
+    return ["", f"To spend {spent(result, asked.budget)}:", *text, *(["", *table(head, rows, names=1)] if rows else [])]

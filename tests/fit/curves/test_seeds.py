@@ -32,7 +32,7 @@ def test_seeds_are_averaged_at_common_compute():
 
 def test_the_mean_ends_where_the_first_seed_ends_and_rounding_of_compute_is_interpolated():
     (curve,) = curves(
-        run(seed=0, compute=(100, 200, 400, 800), reward=(0.1, 0.2, 0.3, 0.4)),
+        run(seed=0, compute=(100, 200, 400, 420), reward=(0.1, 0.2, 0.3, 0.4)),
         run(seed=1, compute=(99, 201, 404), reward=(0.3, 0.4, 0.5)),
     )
     assert not curve.pooled
@@ -81,17 +81,26 @@ def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
     assert lead(pair, 1, 0, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
 
 
-def test_a_seed_that_broke_off_is_left_out_when_the_others_say_more_without_it():
+@pytest.mark.parametrize("short", [(100, 200), (300, 400, 500)])
+def test_a_seed_that_broke_off_or_began_late_takes_nothing_from_the_others(short):
+    """Nor do they from it: a run that is carried further than the others, say because --next said so, counts whole."""
     full = {"compute": (100, 200, 300, 400, 500), "reward": (0.1, 0.2, 0.3, 0.4, 0.5)}
-    runs = [run(seed=0, **full), run(seed=1, **full), run(seed=2, compute=(100, 200), reward=(0.4, 0.5))]
-    groups, _ = group_runs(runs)
+    rewards = tuple(0.3 + 0.1 * i for i in range(len(short)))
+    groups, _ = group_runs([run(seed=0, **full), run(seed=1, **full), run(seed=2, compute=short, reward=rewards)])
     curve = average_seeds(groups[0], "avg@4")
-    assert curve is not None and curve.seeds == (0, 1) and curve.compute[-1] == 500
-    assert "leaves out seed 2" in (uncovered(groups[0], curve) or "")
-    groups, _ = group_runs([*runs[:2], run(seed=2, compute=(100, 200, 300, 400), reward=(0.4, 0.5, 0.6, 0.7))])
+    assert curve is not None and curve.pooled and curve.seeds == (0, 1, 2) and len(curve.compute) == 10 + len(short)
+    np.testing.assert_array_equal(np.stack(curve.of_seed(2)), (short, rewards))
+    assert uncovered(groups[0], curve) is None
+
+
+def test_what_the_mean_of_nearly_equal_runs_leaves_out_is_named():
+    groups, _ = group_runs([
+        run(seed=0, compute=(100, 200, 300, 320), reward=(0.1, 0.2, 0.3, 0.4)),
+        run(seed=1, compute=(100, 200, 300), reward=(0.1, 0.2, 0.3)),
+    ])  # fmt: skip
     curve = average_seeds(groups[0], "avg@4")
-    assert curve is not None and curve.seeds == (0, 1, 2) and curve.compute[-1] == 400
-    assert "ends at compute 400, although a seed reaches 500" in (uncovered(groups[0], curve) or "")
+    assert curve is not None and not curve.pooled and curve.compute[-1] == 300
+    assert "ends at compute 300, although a seed reaches 320" in (uncovered(groups[0], curve) or "")
 
 
 def test_other_swept_fields_keep_configurations_apart_and_name_them():

@@ -42,7 +42,7 @@ def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
         Draws(np.zeros(count), np.full(count, 0.5), -rng.normal(m, e, size=(count, 1)))
         for m, e in zip(mean, error, strict=True)
     ]  # expsat: position = -theta
-    joint, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
+    joint, _, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
     precision = np.diag(error**-2.0)
     for i, step in enumerate(steps):
         walk = 1 / (STEP["position"] ** 2 * step)
@@ -140,6 +140,16 @@ def test_who_cannot_be_told_apart():
     assert alone.index == 7 and alone.rival is None and alone.best_share == 1.0 and alone.regret == 0.0
 
 
+def test_of_those_that_tie_the_surest_may_be_wanted():
+    """One noisy seed above five quiet ones."""
+    rng = np.random.default_rng(0)
+    rewards = np.array([0.5, 0.52, 0.49]) + np.array([0.005, 0.03, 0.014]) * rng.normal(size=(4000, 3))
+    boldly, surely = (module.prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
+    assert boldly.index == 8 and not boldly.surest and boldly.tied == surely.tied == (4, 8, 16)
+    assert surely.index == 4 and surely.surest and surely.regret > boldly.regret and surely.rival == 8
+    assert module.prospect(rewards[:, 1:], (8, 16), surest=True).index == 16
+
+
 def test_curves_fall_where_others_of_the_sweep_have():
     """The smallest n has collapsed: its neighbour, due next, is no longer expected to be as high."""
     rewards = measured(HILLS)
@@ -148,3 +158,15 @@ def test_curves_fall_where_others_of_the_sweep_have():
     np.testing.assert_array_equal(well.rewards(4e5), ill.rewards(4e5))
     lost = (well.rewards(4e6) - ill.rewards(4e6)).mean(axis=0)
     assert np.all(np.diff(lost) < 0) and lost[1] > 0.05
+
+
+def test_a_size_that_was_not_run_is_its_neighbour_and_the_drift():
+    """A climbs by 0.1 with every factor of two: 128 is expected above 64, less surely so."""
+    rewards = measured(HILLS)
+    new = Configuration("n = 128", 128, 32, 1024)
+    found, without = ask(rewards, untried=[new]), ask(rewards)
+    far = found.rewards(1e9)
+    assert far.shape[1] == 5 and found.members.all()
+    np.testing.assert_allclose(far[:, :4].mean(axis=0), without.rewards(1e9).mean(axis=0), atol=0.01)
+    rise = far[:, 4].mean() - far[:, 3].mean()
+    assert 0.02 < rise < 0.12 and far[:, 4].std() > far[:, 3].std()
