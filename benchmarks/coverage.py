@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
+from benchmarks.shares import numbers, percent
 from isocompute_jax import app
 from isocompute_jax.fit import CurveFit, fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.records.errors import InputError
 
 REPLICATES = flags.DEFINE_integer("replicates", 400, "Simulated curves per line of the table.", lower_bound=1)
 POINTS = flags.DEFINE_integer("points", 30, "Evaluations per curve.", lower_bound=2)
@@ -104,20 +104,6 @@ def line(cell: Cell, truth: Truth, compute: np.ndarray, fits: Sequence[CurveFit]
         percent(np.array([not fit.identified["asymptote"] for fit in fits])),
     )
     return "| " + " | ".join(cells) + " |"
-
-
-def percent(hits: np.ndarray) -> str:
-    """A share with its Monte-Carlo standard error."""
-    share = hits.mean()
-    return f"{share:.1%} ± {100 * np.sqrt(share * (1 - share) / len(hits)):.1f}"
-
-
-def numbers(flag: flags.FlagHolder) -> list[float]:
-    """The values of a list flag."""
-    try:
-        return [float(text) for text in flag.value]
-    except ValueError:
-        raise InputError(f"--{flag.name}={','.join(flag.value)} must be numbers with commas between them") from None
 
 
 def main() -> None:

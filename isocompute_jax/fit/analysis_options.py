@@ -7,6 +7,7 @@ import math
 from typing import Any, Literal
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.curves.screening import Falls, Outliers
@@ -18,6 +19,7 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Beyond = Literal["average", "form"]
+FormOption = Literal["auto", "hill", "logistic", "expsat", "power"]
 
 
 def _grid(flag: str, text: str) -> Grid:
@@ -33,6 +35,12 @@ class AnalysisOptions:
 
     read: ReadOptions = option(help="How inputs are read.", default_factory=ReadOptions, flag=None)
     fit: FitOptions = option(help="How curves are fitted.", default_factory=FitOptions, flag=None)
+    form: FormOption = option(
+        "auto",
+        "Form of all curves; auto: answers average all forms by how well they fit, and curves, switches and tables "
+        "have Hill's, or that which fits the whole sweep clearly better. "
+        + "; ".join(f"{form.name}: {form.equation}" for form in FORMS.values()),
+    )
     targets: tuple[str, ...] = option(
         (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
     )
@@ -55,9 +63,8 @@ class AnalysisOptions:
     )
     forecast: Beyond = option(
         "average",
-        "Beyond the data: average all forms of curve by their evidence, configurations of neighbouring n being alike "
-        "(average), or carry on the fitted curves of --form by the law of n*(C) (form). --fix, --bounds and --r0 imply "
-        "form.",
+        "What answers rest on: draws of all curves, the forms of --form averaged and neighbouring n alike (average), "
+        "or the fitted curves, and beyond the data the law of n*(C) (form). --fix, --bounds and --r0 imply form.",
     )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
@@ -66,8 +73,9 @@ class AnalysisOptions:
     )
     bootstrap: Resampling = option(
         "auto",
-        "Intervals of switch points and n*(C) by drawing seeds again (runs), blocks of neighbouring residuals "
-        "(blocks), or seeds where there are at least five of each (auto).",
+        "Intervals of switch points, n*(C) and rewards by drawing new noise around the fitted curves, with the "
+        "correlation and the differences that the seeds show (noise, which auto is), seeds again (runs), or blocks of "
+        "neighbouring residuals (blocks).",
     )
     replicates: int = option(200, "Bootstrap replicates.", low=0)
     seed: int = option(0, "Seed of the bootstrap.", low=0)
@@ -119,7 +127,12 @@ class AnalysisOptions:
                 raise InputError(f"--budget={budget:g} must be above 0")
         if not math.isfinite(self.read.reward_range[0] + self.read.reward_range[1]):
             raise InputError("--reward_range must be finite for learning curves: an asymptote needs a bound")
-        object.__setattr__(self, "fit", dataclasses.replace(self.fit, reward_range=self.read.reward_range))
+        held = self.fit.form != "hill" or self.fit.limits() or self.fit.r0 != "free"
+        form = self.fit.form if self.form == "auto" else self.form
+        if held:  # what holds parameters holds those of one form
+            object.__setattr__(self, "form", form)
+        fit = dataclasses.replace(self.fit, form=form, reward_range=self.read.reward_range)
+        object.__setattr__(self, "fit", fit)
 
     @property
     def metric(self) -> str:

@@ -26,7 +26,7 @@ from isocompute_jax.fit.curve_results import (
 from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout
 from isocompute_jax.fit.curves.seeds import average_seeds
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, leaders_at, parameter_intervals
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals
 from isocompute_jax.fit.frontier.switch_evidence import seed_agreement, switch_results, switch_rows
 from isocompute_jax.fit.frontier_results import (
     AllocationLaw,
@@ -74,7 +74,7 @@ def conclude(analysis: Analysis) -> SweepResult:
         forms=forms,
         comparison=_comparison(analysis),
         frontier=_frontier(analysis),
-        bootstrap=None if resampled is None else BootstrapFacts(resampled.method, len(resampled.leader)),
+        bootstrap=None if resampled is None else _bootstrap(resampled),
         allocation=AllocationResult(AllocationLaw.of(analysis.allocation), options.smoothing, analysis.recommendations),
         slices=tuple(_slice(main, part) for part in analysis.slices),
         ties=_ties(main),
@@ -87,6 +87,10 @@ def conclude(analysis: Analysis) -> SweepResult:
         ranges=tuple(ranges(answers, main.frontier.switches, names)),
         charts={found.metric: chart(found, budgets) for found in {main.metric: main, **analysis.targets}.values()},
     )
+
+
+def _bootstrap(found: Bootstrap) -> BootstrapFacts:
+    return BootstrapFacts(found.method, len(found.leader), found.seeds_differ)
 
 
 def _base_model(analysis: Analysis) -> dict[str, float]:
@@ -198,11 +202,7 @@ def _budgets(analysis: Analysis) -> tuple[FrontierBudget, ...]:
     for point in _points(main, main.frontier):
         interval = share = None
         if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
-            leaders = leaders_at(resampled, point.compute)
-            leaders = leaders[leaders >= 0]
-            sizes = np.array([configurations[i].group_size for i in leaders])
-            low, high = np.percentile(sizes, PERCENTILES, method="nearest").tolist()
-            interval = low, high
+            interval, leaders = group_size_interval(resampled, configurations, point.compute)
             share = float(np.mean([configurations[i] is point.configuration for i in leaders]))
         rows.append(FrontierBudget(point, smoothed.get(point.compute), interval, share))
     return tuple(rows)

@@ -11,6 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import FORMS, FormName
+from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.plain_data import INTERNAL
 
 Status = Literal["ok", "warning", "failed"]
@@ -47,11 +48,13 @@ class Search:
       at: [Q + 2] low, high, *theta (logarithms of the shape parameters in units of `reference`).
       covariance: [Q + 2, Q + 2] of `at`; 0 for what is fixed or at its bound.
       reference: C_ref, the first compute of the window.
+      noise: of the points; None where no uncertainty was asked for.
     """
 
     at: np.ndarray
     covariance: np.ndarray
     reference: float
+    noise: NoiseModel | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -305,9 +308,11 @@ class NextRuns:
     Attributes:
       budget: that n is to be chosen for.
       expected_regret: of choosing today, in units of reward.
+      untried: names of configurations that no run has, but that could be chosen too.
       proposals: in order; empty where no run is expected to reduce it.
     """
 
     budget: float
     expected_regret: float
+    untried: tuple[str, ...]
     proposals: tuple[NextRun, ...]

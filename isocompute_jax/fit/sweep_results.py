@@ -58,10 +58,18 @@ LARGE_RESIDUAL = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class BootstrapFacts:
-    """How the frontier was resampled."""
+    """How the frontier was resampled.
+
+    Attributes:
+      method: `noise`, `runs` or `blocks`.
+      replicates: how often.
+      seeds_differ: whether seeds differ by more than their noise, so that replicates draw their differences too; None
+        where the method does not ask or no configuration has several seeds.
+    """
 
     method: str
     replicates: int
+    seeds_differ: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -131,9 +131,7 @@ def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
     """4 points, 4 parameters: no interval of zero width, of the reward or of a switch."""
     compute = np.geomspace(2e3, 1e6, 4)
     curves = {8: healthy(8), 32: lambda c: hill(c, 0.02, 0.75, 9e4, 1.0)}
-    found = analysed(
-        tmp_path / "few.csv", curves, compute=compute, budgets=(1e5, 1e6), bootstrap="blocks", replicates=20
-    )
+    found = analysed(tmp_path / "few.csv", curves, compute=compute, budgets=(1e5, 1e6), bootstrap="auto", replicates=20)
     assert found.main.frontier.switches and found.resampled is not None
     result = conclude(found)
     for advice, answer in zip(found.recommendations, result.asked, strict=True):
@@ -151,7 +149,7 @@ def test_equal_curves_tie(tmp_path):
     same = {n: healthy(32) for n in (4, 8, 16, 32, 64)}
     for noise, seeds in ((0.0, 1), (0.02, 3)):
         found = analysed(
-            tmp_path / "same.csv", same, seeds=seeds, noise=noise, budgets=(1e6,), bootstrap="blocks", replicates=50
+            tmp_path / "same.csv", same, seeds=seeds, noise=noise, budgets=(1e6,), bootstrap="auto", replicates=50
         )
         (advice,) = found.recommendations
         assert len(advice.tied) == 4 and advice.run not in advice.tied
@@ -188,7 +186,7 @@ def test_a_fall_is_told_as_the_reason_why_the_lead_changes(tmp_path):
 
 def test_clear_leads_are_no_ties(tmp_path):
     curves = {n: healthy(n) for n in CURVES}
-    found = analysed(tmp_path / "clear.csv", curves, budgets=(1e6,), bootstrap="blocks", replicates=50)
+    found = analysed(tmp_path / "clear.csv", curves, budgets=(1e6,), bootstrap="auto", replicates=50)
     assert found.recommendations[0].group_size == 64 and found.recommendations[0].tied == ()
 
 

@@ -20,15 +20,15 @@ _HUBER_ROUNDS = 60
 _HUBER_TOLERANCE = 1e-9  # of the levels a share of the range's width
 
 
-def solve(prepared: Prepared, options: FitOptions) -> tuple[CurveBatch, RisingFit]:
-    """Fits the prepared curves; with Huber loss the problem comes back with its final weights.
+def solve(prepared: Prepared, options: FitOptions, *, starts: np.ndarray | None = None) -> tuple[CurveBatch, RisingFit]:
+    """Fits the prepared curves, from `starts` [K, S, Q] or a grid; with Huber loss the problem has its final weights.
 
     Huber's loss is minimised by reweighting (Huber 1981, section 7.8): each round weighs a residual beyond delta by
     delta / |residual|, which never raises the loss.
     """
     share = FORMS[options.form].share
     problem = prepared.problem
-    fit = fit_rising(problem, share=share, first=prepared.first, last=prepared.last)
+    fit = fit_rising(problem, share=share, first=prepared.first, last=prepared.last, starts=starts)
     if options.loss == "squares":
         return problem, fit
     base = np.asarray(prepared.problem.root_weight)

@@ -114,7 +114,9 @@ class Description(NamedTuple):
             correlation=float(noise.correlation[k]) if noise else float("nan"),
             status=status,
             message="; ".join(reasons),
-            search=Search(at, covariance, float(self.prepared.reference[k])),
+            search=Search(
+                at, covariance, float(self.prepared.reference[k]), noise=noise.of_curve(k) if noise else None
+            ),
         )
 
     def _uncertainty(

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.curves.levels import CurveBatch, decorrelate
+from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.curves.share import Share
 from isocompute_jax.fit.curves.solver import RisingFit, fit_rising, repeat
 
@@ -53,7 +54,7 @@ class Noise(NamedTuple):
       fit: [R K].
       weight: [R, K], sums to 1 over rho.
       freedom: [K] points - free parameters.
-      scale: [R K] estimated variance of a residual.
+      scale: [R K] estimated variance of a whitened residual: that of a point times 1 - rho^2.
       covariance: [K, Q + 2, Q + 2] of (low, high, *theta) at the mean of rho; 0 for what is fixed or at its bound.
       condition: [K] condition number of the scaled Jacobian at rho = 0.
     """
@@ -70,6 +71,11 @@ class Noise(NamedTuple):
     def correlation(self) -> np.ndarray:
         """[K] mean of rho."""
         return np.sum(self.problem.rho.reshape(self.weight.shape) * self.weight, axis=0)
+
+    def of_curve(self, k: int) -> NoiseModel:
+        """The noise of curve k, to draw from."""
+        rho, scale = (values.reshape(self.weight.shape)[:, k] for values in (self.problem.rho, self.scale))
+        return NoiseModel(rho, self.weight[:, k], scale / (1.0 - rho**2), int(self.freedom[k]))
 
 
 class Interval(NamedTuple):

@@ -1,15 +1,15 @@
 """How far switch points and n*(C) move when the experiment is repeated on paper.
 
-`runs` draws the seeds of each configuration again, with replacement; `blocks` keeps each fitted curve and draws runs of
-neighbouring residuals again (evaluations are autocorrelated), scaled up for the degrees of freedom that the fit used.
-All curves of all replicates are fitted in one batch.
+`noise` draws new noise around each fitted curve, and moves it as the seeds differ; `runs` draws the seeds of each
+configuration again, with replacement; `blocks` draws runs of neighbouring residuals again (see `replicates`). All
+curves of all replicates are fitted in one batch. `benchmarks/frontier_coverage.py` measures what the intervals hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,20 +21,19 @@ from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.curves.padding import prepare
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.envelope import aligned
-from isocompute_jax.fit.results import CurveFit, Switch
+from isocompute_jax.fit.frontier.replicates import PointRule, Points, draw
+from isocompute_jax.fit.results import Configuration, CurveFit, Switch
 
-Resampling = Literal["auto", "runs", "blocks", "none"]
-
-ENOUGH_SEEDS = 5
-"""`auto` draws seeds again where every configuration has so many; three seeds have only ten different samples."""
+Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
 
 GRID_POINTS = 1024
 """Computes at which replicate frontiers are compared; a switch is found between two of them by interpolation."""
 
-PERCENTILES = (2.5, 97.5)
+CLEAR = 6.0
+"""A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
+100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
 
-PointRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(compute [E], reward [E]) -> [E] bool, the points of a replicate that count."""
+PERCENTILES = (2.5, 97.5)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,11 +41,12 @@ class Bootstrap:
     """R replicates of the frontier of K configurations.
 
     Attributes:
-      method: `runs` or `blocks`.
+      method: `noise`, `runs` or `blocks`.
       at: [R, K, Q + 2] replicate curves as (low, high, *theta).
       compute: [G] grid, even in log C.
       leader: [R, G] number of the best configuration; -1 where none has data.
       lead: [R, K, G] reward of each configuration; -inf outside its window.
+      seeds_differ: whether seeds differ by more than their noise; None where the method does not ask.
     """
 
     method: str
@@ -54,6 +54,7 @@ class Bootstrap:
     compute: np.ndarray
     leader: np.ndarray
     lead: np.ndarray
+    seeds_differ: bool | None = None
 
     def tells(self, fit: CurveFit, index: int) -> bool:
         """Whether the replicates of a configuration say anything: a curve through all its points has no residuals."""
@@ -76,13 +77,13 @@ def bootstrap(
 
     Args:
       curves: K mean curves.
-      fits: their fits.
+      fits: their fits; for `noise` with what they know of it (`FitOptions.intervals`).
       use: [K] of [E_k] bool, the points that were fitted.
       errors: [K] of [E_k] standard errors that weigh the points; None for equal weights.
-      keep: the rule by which the points of drawn seeds count. Drawn residuals keep the points that were fitted: to pick
-        high points a second time would bias the replicates upwards.
+      keep: the rule by which the points of drawn seeds count. The other methods keep the points that were fitted: to
+        pick high points a second time would bias the replicates upwards.
       options: of the fits.
-      method: see the module; `auto` decides by the number of seeds.
+      method: see the module.
       replicates: R.
       seed: of the random numbers.
     """
@@ -90,63 +91,51 @@ def bootstrap(
     fitted = [k for k, fit in enumerate(fits) if fit.status != "failed"]
     if method == "none" or not fitted or replicates < 1:
         return None
-    if method == "auto":
-        method = "runs" if min(len(curves[k].seeds) for k in fitted) >= ENOUGH_SEEDS else "blocks"
-    rng = np.random.default_rng(seed)
-    drawn = [_replicates(curves[k], fits[k], method, replicates, rng) for k in fitted]
-    flat = [(k, row, share) for k, both in zip(fitted, drawn, strict=True) for row, share in zip(*both, strict=True)]
-    base = [np.ones(len(c.compute)) if errors is None else errors[k] ** -2.0 for k, c in enumerate(curves)]
-    weights = [
-        base[k] * share * (_counting(keep, curves[k], row, share > 0) if method == "runs" else use[k])
-        for k, row, share in flat
-    ]
-    compute = [curves[k].compute for k, _, _ in flat]
-    prepared = prepare(compute, [row for _, row, _ in flat], weights, options=options)
-    _, found = solve(prepared, options)
-    at = np.full((replicates, len(fits), found.theta.shape[1] + 2), np.nan)
-    at[:, fitted] = uncertainty.coordinates(found).reshape(len(fitted), replicates, -1).swapaxes(0, 1)
+    method = "noise" if method == "auto" else method
+    some = [Points(curves[k], fits[k], use[k], np.ones(len(use[k])) if errors is None else errors[k]) for k in fitted]
+    drawn = draw(some, method, replicates, keep, np.random.default_rng(seed))
+    at = np.full((replicates, len(fits), len(fits[fitted[0]].params)), np.nan)
+    for near in (True, False):
+        chosen = [i for i, k in enumerate(fitted) if (method != "runs" and _clear(fits[k])) == near]
+        if chosen:
+            own = [some[i] for i in chosen], [drawn.reward[i] for i in chosen], [drawn.weight[i] for i in chosen]
+            at[:, [fitted[i] for i in chosen]] = _refitted(*own, near=near, options=options)
     ends = np.array([fits[k].window for k in fitted])
     grid = np.geomspace(ends[:, 0].min(), ends[:, 1].max(), GRID_POINTS)
     lead = np.stack([_rewards(fits[k], at[:, k], grid) for k in range(len(fits))], axis=1)
     leader = np.where(np.isfinite(lead).any(axis=1), lead.argmax(axis=1), -1)
-    return Bootstrap(method, at, grid, leader, lead)
+    return Bootstrap(method, at, grid, leader, lead, seeds_differ=drawn.seeds_differ)
 
 
-def _counting(keep: PointRule, curve: Curve, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """[E] bool: the points of the seeds that were drawn, as far as they count."""
-    found = np.zeros(len(reward), bool)
-    for own in curve.series:
-        rows = own & drawn
-        found[rows] = keep(curve.compute[rows], reward[rows])
-    return found
+def _clear(fit: CurveFit) -> bool:
+    """Whether the data say that the curve rises, so that what is drawn around the fit has its minimum near it."""
+    if fit.search is None:
+        return False
+    low, high = fit.search.at[:2]
+    variance = np.array([-1.0, 1.0]) @ fit.search.covariance[:2, :2] @ np.array([-1.0, 1.0])
+    return bool(high - low > CLEAR * math.sqrt(max(variance, 0.0)))
 
 
-def _replicates(
-    curve: Curve, fit: CurveFit, method: str, count: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """[R, E] rewards of a configuration in each replicate, and how often each point was drawn, relative to its data."""
-    if method == "runs":
-        drawn = rng.integers(len(curve.seeds), size=(count, len(curve.seeds)))
-        picked = curve.per_seed[drawn]
-        share = np.isfinite(picked).sum(axis=1) / curve.count
-        rewards = np.nansum(picked, axis=1) / np.maximum(share * curve.count, 1)
-        return np.where(share > 0, rewards, curve.reward), share
-    points = len(curve.compute)
-    fitted = fit.reward(curve.compute)
-    fitted = np.where(np.isfinite(fitted), fitted, curve.reward)
-    freedom = max(points - len(fit.params), 1)
-    residuals = (curve.reward - fitted) * math.sqrt(points / freedom)
-    residuals -= residuals.mean()
-    length = block_length(points)
-    starts = rng.integers(points, size=(count, -(-points // length)))
-    index = (starts[:, :, None] + np.arange(length)) % points  # blocks go round, so that every point is drawn alike
-    rewards = fitted + residuals[index.reshape(count, -1)[:, :points]]
-    return rewards, np.ones_like(rewards)
-
-
-def block_length(points: int) -> int:
-    """Length of a block, about points^(1/3) (Hall, Horowitz and Jing 1995) and at least 2 where there are 8 points."""
-    return max(1, round(points ** (1 / 3)))
+def _refitted(
+    points: Sequence[Points],
+    reward: Sequence[np.ndarray],
+    weight: Sequence[np.ndarray],
+    *,
+    near: bool,
+    options: FitOptions,
+) -> np.ndarray:
+    """[R, K, Q + 2] fits of replicates [K] of [R, E], from the fits around which they were drawn or from a grid."""
+    count = len(reward[0])
+    compute = [each.curve.compute for each in points for _ in range(count)]
+    prepared = prepare(
+        compute, [row for each in reward for row in each], [row for each in weight for row in each], options=options
+    )
+    starts = None
+    if near:
+        theta = np.stack([each.fit.search.at[2:] for each in points if each.fit.search is not None])
+        starts = np.repeat(theta, count, axis=0)[:, None]
+    _, found = solve(prepared, options, starts=starts)
+    return uncertainty.coordinates(found).reshape(len(points), count, -1).swapaxes(0, 1)
 
 
 def _rewards(fit: CurveFit, at: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -212,6 +201,17 @@ def _between(grid: np.ndarray, lead: np.ndarray, i: int, switch: Switch) -> floa
     gap = lead[switch.to_index, i : i + 2] - lead[switch.from_index, i : i + 2]
     share = 0.5 if not np.isfinite(gap).all() or gap[1] == gap[0] else -gap[0] / (gap[1] - gap[0])
     return float(grid[i] * (grid[i + 1] / grid[i]) ** share)
+
+
+def group_size_interval(
+    found: Bootstrap, configurations: Sequence[Configuration], compute: float
+) -> tuple[tuple[int, int], np.ndarray]:
+    """95% interval of n* at a compute, and the numbers of the replicates' leaders there [R'], those that have one."""
+    leaders = leaders_at(found, compute)
+    leaders = leaders[leaders >= 0]
+    sizes = np.array([configurations[i].group_size for i in leaders])
+    low, high = np.percentile(sizes, PERCENTILES, method="nearest").tolist()
+    return (low, high), leaders
 
 
 def leaders_at(found: Bootstrap, compute: float) -> np.ndarray:

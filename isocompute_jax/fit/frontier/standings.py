@@ -92,10 +92,22 @@ def standard_error(fit: CurveFit, index: int, compute: float, resampled: Bootstr
     """Of the curve at one compute, the larger of the replicates' and the delta method's; NaN where nothing tells."""
     found = [math.nan]
     if resampled is not None and resampled.tells(fit, index):
-        found.append(float(np.std(replicate_rewards(fit, resampled.at[:, index], np.array([compute])), ddof=1)))
+        found.append(
+            _replicates_error(
+                fit, replicate_rewards(fit, resampled.at[:, index], np.array([compute])), resampled.method
+            )
+        )
     if fit.search is not None and np.isfinite(fit.search.covariance).all():
         found.append(float(predict(fit, np.array([compute]))[1][0]))
     return float(np.fmax.reduce(found))
+
+
+def _replicates_error(fit: CurveFit, rewards: np.ndarray, method: str) -> float:
+    """Standard deviation; of drawn noise, which has Student's tails, what `critical_value` makes its interval of."""
+    if method != "noise":
+        return float(np.std(rewards, ddof=1))
+    low, high = np.percentile(rewards, PERCENTILES)
+    return float(high - low) / 2 / critical_value(fit)
 
 
 def interval(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | None) -> tuple[float, float]:

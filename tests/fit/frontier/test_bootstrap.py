@@ -10,11 +10,11 @@ import pytest
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.bootstrap import (
     Bootstrap,
-    block_length,
     bootstrap,
     leaders_at,
     parameter_intervals,
@@ -22,9 +22,12 @@ from isocompute_jax.fit.frontier.bootstrap import (
     switch_interval,
 )
 from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.frontier.replicates import block_length
+from isocompute_jax.fit.frontier.standings import interval
 from isocompute_jax.fit.results import Configuration
 
 COMPUTE = np.geomspace(1e3, 1e6, 16)
+DENSE = np.geomspace(1e3, 1e6, 30)
 TRUTHS = {8: (0.1, 0.60, 2e4, 1.0), 32: (0.1, 0.80, 6e4, 1.0)}
 CROSSING = (0.7 * 2e4 - 0.5 * 6e4) / (0.5 - 0.7)  # of 0.5 C / (C + 2e4) and 0.7 C / (C + 6e4), by hand: 8e4
 QUICK = FitOptions(intervals=False)
@@ -40,7 +43,7 @@ def sweep(noise: float, seeds: int, seed: int = 0):
     for n, truth in TRUTHS.items():
         values = hill(COMPUTE, *truth) + rng.normal(0, noise, (seeds, len(COMPUTE)))
         curves.append(Curve(Configuration(f"n = {n}", n, 32, 6000), tuple(range(seeds)), COMPUTE, values))
-    fits = fit_curves([c.compute for c in curves], [c.reward for c in curves], options=QUICK)
+    fits = fit_curves([c.compute for c in curves], [c.reward for c in curves], profiles=False)
     return curves, fits, frontier(fits, [c.configuration for c in curves])
 
 
@@ -48,13 +51,14 @@ USE = [np.ones(len(COMPUTE), bool)] * 2
 
 
 def resample(curves, fits, *, method, seed) -> Bootstrap:
-    common = {"use": USE, "errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
+    use = [np.ones(len(curve.compute), bool) for curve in curves]
+    common = {"use": use, "errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
     found = bootstrap(curves, fits, method=method, seed=seed, **common)
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("method", ["runs", "blocks"])
+@pytest.mark.parametrize("method", ["noise", "runs", "blocks"])
 def test_without_noise_nothing_moves(method):
     curves, fits, envelope = sweep(0.0, 3)
     found = resample(curves, fits, method=method, seed=0)
@@ -69,13 +73,13 @@ def test_without_noise_nothing_moves(method):
 
 def test_one_seed_twice_is_the_same_and_another_is_not():
     curves, fits, _ = sweep(0.01, 3)
-    one, two, other = (resample(curves, fits, method="blocks", seed=seed) for seed in (1, 1, 2))
+    one, two, other = (resample(curves, fits, method="noise", seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.at, two.at)
     assert not np.array_equal(one.at, other.at)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["runs", "blocks"])
+@pytest.mark.parametrize("method", ["noise", "runs", "blocks"])
 def test_the_interval_of_a_switch_covers_the_truth(method):
     covered = 0
     for seed in range(20):
@@ -88,10 +92,54 @@ def test_the_interval_of_a_switch_covers_the_truth(method):
     assert covered >= 15  # 14 or fewer of 20 has probability 0.0003 at 95% and 0.01 at 88%
 
 
-def test_auto_draws_seeds_only_where_there_are_enough():
-    for seeds, method in ((3, "blocks"), (5, "runs")):
+def correlated(seeds: int, rho: float, rng: np.random.Generator) -> list[Curve]:
+    """Curves of 30 points with AR(1) noise."""
+    curves = []
+    for n, truth in TRUTHS.items():
+        errors = rng.normal(0, 0.015, (seeds, len(DENSE)))
+        for t in range(1, len(DENSE)):
+            errors[:, t] = rho * errors[:, t - 1] + np.sqrt(1 - rho**2) * errors[:, t]
+        seen = hill(DENSE, *truth) + errors
+        curves.append(Curve(Configuration(f"n = {n}", n, 32, 6000), tuple(range(seeds)), DENSE, seen))
+    return curves
+
+
+def coverage(seeds: int, rho: float, studies: int = 60) -> tuple[int, int]:
+    """In how many studies the intervals of the switch, and of the reward of n = 32 there, hold the truth."""
+    rng, switches, rewards = np.random.default_rng(0), 0, 0
+    truth = float(hill(CROSSING, *TRUTHS[32]))
+    every = [correlated(seeds, rho, rng) for _ in range(studies)]
+    flat = [curve for curves in every for curve in curves]
+    fits = fit_curves([curve.compute for curve in flat], [curve.reward for curve in flat], profiles=False)
+    for i, curves in enumerate(every):
+        own = fits[2 * i : 2 * i + 2]
+        found = resample(curves, own, method="auto", seed=i)
+        envelope = frontier(own, [curve.configuration for curve in curves])
+        switch = next(s for s in envelope.switches if (s.from_index, s.to_index) == (0, 1))
+        low, high = switch_interval(found, switch).interval95
+        switches += low <= CROSSING <= high
+        low, high = interval(own[1], 1, CROSSING, found)
+        rewards += low <= truth <= high
+    return switches, rewards
+
+
+@pytest.mark.parametrize(("seeds", "rho"), [(3, 0.0), (5, 0.5)])
+def test_intervals_hold_the_truth_as_often_as_they_say(seeds, rho):
+    """52 or fewer of 60 have probability 0.009 at 95%."""
+    assert min(coverage(seeds, rho)) >= 53
+
+
+def test_intervals_of_too_little_noise_hold_the_truth_less_often(monkeypatch):
+    """So the bound above tells: 53 or more of 60 have probability 0.03 at 78%."""
+    drawn = NoiseModel.draw
+    monkeypatch.setattr(NoiseModel, "draw", lambda *args: 0.6 * drawn(*args))
+    assert max(coverage(3, 0.0)) < 53
+
+
+def test_auto_draws_noise():
+    for seeds in (1, 3, 5):
         curves, fits, _ = sweep(0.01, seeds)
-        assert resample(curves, fits, method="auto", seed=0).method == method
+        assert resample(curves, fits, method="auto", seed=0).method == "noise"
     common = {
         "use": [np.ones(len(COMPUTE), bool)] * 2,
         "errors": None,
@@ -100,6 +148,31 @@ def test_auto_draws_seeds_only_where_there_are_enough():
         "replicates": 60,
     }
     assert bootstrap(curves, fits, method="none", seed=0, **common) is None
+
+
+def test_noise_needs_to_be_known():
+    curves, _, _ = sweep(0.01, 3)
+    blind = fit_curves([c.compute for c in curves], [c.reward for c in curves], options=QUICK)
+    with pytest.raises(ValueError, match="with intervals"):
+        resample(curves, blind, method="noise", seed=0)
+
+
+def test_seeds_that_differ_widen_the_interval():
+    """Each seed learns earlier or later by a tenth in ln C: the residuals of the mean do not show it."""
+    rng, widths = np.random.default_rng(0), []
+    for apart in (0.0, 0.1):
+        curves = []
+        for n, (floor, top, middle, rise) in TRUTHS.items():
+            places = middle * np.exp(apart * np.array([-1.2, 0.2, 1.0]))
+            rewards = np.array([hill(COMPUTE, floor, top, place, rise) for place in places])
+            rewards += rng.normal(0, 0.003, rewards.shape)
+            curves.append(Curve(Configuration(f"n = {n}", n, 32, 6000), (0, 1, 2), COMPUTE, rewards))
+        fits = fit_curves([c.compute for c in curves], [c.reward for c in curves], profiles=False)
+        found = resample(curves, fits, method="noise", seed=0)
+        assert found.seeds_differ is (apart > 0)
+        (switch,) = frontier(fits, [c.configuration for c in curves]).switches
+        widths.append(np.ptp(np.log(switch_interval(found, switch).interval95)))
+    assert widths[1] > 3 * widths[0]
 
 
 def test_runs_are_means_of_drawn_seeds():
