@@ -74,6 +74,12 @@ class BudgetAnswer:
         """The budget."""
         return self.recommendation.budget
 
+    @property
+    def contradicted_by(self) -> list[str]:
+        """The other leaders that something in the data names: most seeds, the evaluations, a form, other records."""
+        told = (each for each in self.objections if each.kind != "seeds" or each.size > each.of / 2)
+        return list(dict.fromkeys(run for run in (*(each.run for each in told), self.recommendation.by_records) if run))
+
 
 @dataclasses.dataclass(frozen=True)
 class BudgetRange:

@@ -12,7 +12,7 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.answer_results import BudgetAnswer, Objection, tie_ranges
-from isocompute_jax.fit.answering import _confidence, _contradicted, ranges
+from isocompute_jax.fit.answering import _confidence, ranges
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curve_results import choose_form
 from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
@@ -123,7 +123,7 @@ def test_ranges_join_equal_answers_and_part_at_switches():
 
 
 def test_what_names_another_leader_contradicts():
-    found = put(rich().asked[0], "recommendation", by_records="")
+    found = dataclasses.replace(put(rich().asked[0], "recommendation", by_records=""), confidence="contradicted")
     rows = {
         (Objection("evaluations", "a", size=0.1),): True,
         (Objection("seeds", "a", size=1, of=3), Objection("largest")): False,
@@ -132,10 +132,12 @@ def test_what_names_another_leader_contradicts():
         (Objection("form", "a", "power", 20.0),): True,
     }
     for objections, verdict in rows.items():
-        assert _contradicted(found.recommendation, objections) is verdict
-    assert _contradicted(put(found, "recommendation", by_records="a").recommendation, ())
+        assert dataclasses.replace(found, objections=objections).contradicted_by == (["a"] if verdict else [])
+    found = put(dataclasses.replace(found, objections=()), "recommendation", by_records="a")
+    assert found.contradicted_by == ["a"]
     assert _confidence(1.0, tied=False, contradicted=True) == _confidence(1.0, tied=True, contradicted=True)
-    assert answer_text(rich(), dataclasses.replace(found, confidence="contradicted")).label == "Contradicted"
+    text = answer_text(rich(), found)
+    assert text.label == "Contradicted" and text.certainty.startswith("The data also speak for a: see Doubts.")
 
 
 def test_beyond_the_data_the_forecast_says_how_sure():

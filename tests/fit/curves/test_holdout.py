@@ -26,6 +26,15 @@ def test_without_noise_the_first_part_gives_the_rest():
     assert min(others.values()) > 1e-3, others
 
 
+def test_short_curves_keep_enough_to_be_fitted():
+    for count, late in ((12, 6), (9, 3), (7, 1)):
+        compute = np.geomspace(1e3, 1e6, count)
+        (found,) = hold_out(
+            [compute], [hill(compute, *TRUTH)], use=[np.ones(count, bool)], cut=0.4, options=FitOptions()
+        )
+        assert found["hill"].num_points == late
+
+
 def test_a_cut_from_1_on_is_a_compute_and_nothing_after_it_is_no_result():
     curves = ([COMPUTE], [hill(COMPUTE, *TRUTH)])
     (found,) = hold_out(*curves, use=ALL, cut=2e4, options=FitOptions())
