@@ -81,9 +81,20 @@ def test_seeds_that_differ_are_told_apart_by_how_much():
     assert np.mean(sizes, axis=0)[0, 0] < 0.01**2  # A is the same for all
 
 
+def test_what_seeds_differ_by_scales_with_the_rewards():
+    rng = np.random.default_rng(3)
+    found = [one for one in noise_of([measured(rng, seeds=3, places=0.3, tops=0.02) for _ in range(4)]) if one]
+    unit = np.array([100.0, 1.0])
+    percent = [one._replace(moves=one.moves * unit, covariance=one.covariance * np.outer(unit, unit)) for one in found]
+    ones, others = spread(found), spread(percent)
+    assert ones is not None and others is not None
+    np.testing.assert_allclose(np.abs(others.root), np.abs(unit[:, None] * ones.root), rtol=1e-6, atol=1e-12)
+    assert spread([]) is None
+
+
 def test_moves_are_drawn_with_their_covariance():
     covariance = np.array([[4e-4, 1e-3], [1e-3, 1e-2]])
-    drawn = Spread(covariance, 10**9).draw(20_000, 3, np.random.default_rng(4))
+    drawn = Spread(np.linalg.cholesky(covariance), 10**9).draw(20_000, 3, np.random.default_rng(4))
     assert drawn.shape == (20_000, 3, 2) and len(MOVES) == 2
     np.testing.assert_allclose(np.cov(drawn.reshape(-1, 2).T), covariance, rtol=0.06)
 
