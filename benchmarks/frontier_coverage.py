@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
-from benchmarks.known_switches import SWEEPS, Answer, Cell, answers, simulate
+from benchmarks.known_switches import SWEEPS, Answer, Condition, answers, simulate
 from benchmarks.shares import numbers, percent
 from isocompute_jax import app
 from isocompute_jax.fit.curves.forms import hill
@@ -44,9 +44,9 @@ HEADER = (
 )
 
 
-def line(cell: Cell, method: str, found: Sequence[Answer]) -> str:
+def line(condition: Condition, method: str, found: Sequence[Answer]) -> str:
     """One line of the table."""
-    sweep = SWEEPS[cell.sweep]
+    sweep = SWEEPS[condition.sweep]
     every = Answer(*(np.stack(part) for part in zip(*found, strict=True)))
     truths = {size: hill(np.array(sweep.budgets()), *curve) for size, curve in sweep.curves.items()}
     best = np.array(list(truths))[np.argmax(list(truths.values()), axis=0)]
@@ -57,9 +57,9 @@ def line(cell: Cell, method: str, found: Sequence[Answer]) -> str:
         switch.append(percent((ends[known, 0] <= truth) & (truth <= ends[known, 1])))
         width.append(_width(np.log(ends[known]), np.log(every.switch[known, w])))
     cells = (
-        cell.sweep,
-        f"{cell.seeds}",
-        f"{cell.correlation:g}",
+        condition.sweep,
+        f"{condition.seeds}",
+        f"{condition.correlation:g}",
         method,
         ", ".join(switch),
         ", ".join(width),
@@ -92,21 +92,21 @@ def _width(ends: np.ndarray, estimates: np.ndarray) -> str:
 
 def main() -> None:
     """Flags -> table."""
-    cells = [
-        Cell(sweep, int(seeds), rho)
+    conditions = [
+        Condition(sweep, int(seeds), rho)
         for sweep, seeds, rho in itertools.product(STUDIES.value, numbers(SEEDS), numbers(CORRELATION))
     ]
     given = {"noise": NOISE.value, "jitter": JITTER.value, "points": POINTS.value}
     print(HEADER)
-    for cell in cells:
+    for condition in conditions:
         found: dict[str, list[Answer]] = {method: [] for method in METHODS.value}
         for i in range(REPLICATES.value):
             rng = np.random.default_rng([SEED.value, i])
-            told = answers(simulate(cell, rng, **given), SWEEPS[cell.sweep], METHODS.value, seed=i)
+            told = answers(simulate(condition, rng, **given), SWEEPS[condition.sweep], METHODS.value, seed=i)
             for method, answer in told.items():
                 found[method].append(answer)
         for method, rows in found.items():
-            print(line(cell, method, rows), flush=True)
+            print(line(condition, method, rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ SWEEPS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Condition:
     """One line of the table."""
 
     sweep: str
@@ -87,16 +87,16 @@ class Answer(NamedTuple):
 
 
 def simulate(
-    cell: Cell, rng: np.random.Generator, *, noise: float, jitter: float, points: int
+    condition: Condition, rng: np.random.Generator, *, noise: float, jitter: float, points: int
 ) -> dict[str, np.ndarray]:
     """A table of one sweep, as `analyze` takes it."""
-    sweep = SWEEPS[cell.sweep]
+    sweep = SWEEPS[condition.sweep]
     compute = np.geomspace(FIRST, sweep.last, points).round()
     rows = []
-    for (size, (floor, top, middle, rise)), seed in itertools.product(sweep.curves.items(), range(cell.seeds)):
+    for (size, (floor, top, middle, rise)), seed in itertools.product(sweep.curves.items(), range(condition.seeds)):
         errors = noise * rng.standard_normal(points)
         for t in range(1, points):
-            errors[t] = cell.correlation * errors[t - 1] + np.sqrt(1 - cell.correlation**2) * errors[t]
+            errors[t] = condition.correlation * errors[t - 1] + np.sqrt(1 - condition.correlation**2) * errors[t]
         reward = hill(compute, floor, top, middle * np.exp(jitter * rng.standard_normal()), rise) + errors
         rows.append((np.full(points, size), np.full(points, 32), np.full(points, seed), compute, reward.clip(0, 1)))
     names = "group_size", "problems_per_batch", "seed", "compute", "reward"

@@ -55,7 +55,7 @@ class SeedNoise(NamedTuple):
     covariance: np.ndarray
 
 
-class Spread(NamedTuple):
+class SeedDifferences(NamedTuple):
     """How seeds differ in `MOVES`: by normal numbers times `root` [2, 2], known from so many degrees of `freedom`."""
 
     root: np.ndarray
@@ -114,7 +114,7 @@ def seed_noise(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray
     return SeedNoise(model, moves, covariance)
 
 
-def spread(found: Sequence[SeedNoise]) -> Spread | None:
+def differences(found: Sequence[SeedNoise]) -> SeedDifferences | None:
     """Whether seeds differ by more than their noise, over all configurations (F test), and how; None if not.
 
     What they differ by is the covariance of their moves less that of their noise, without its negative part.
@@ -135,7 +135,7 @@ def spread(found: Sequence[SeedNoise]) -> Spread | None:
     if not degrees or scipy.special.fdtrc(degrees, rest, squares / degrees) >= ERROR_RATE:
         return None
     value, vector = np.linalg.eigh(excess)
-    return Spread(unit[:, None] * vector * np.sqrt(np.maximum(value, 0.0)), freedom)
+    return SeedDifferences(unit[:, None] * vector * np.sqrt(np.maximum(value, 0.0)), freedom)
 
 
 def _series(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray) -> list[Series]:
