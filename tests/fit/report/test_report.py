@@ -218,7 +218,7 @@ def test_choices_that_agree_say_how_far_apart_their_switches_are():
 def test_forms_follow_the_data():
     choice = rich().form_choice
     assert choice is not None and (choice.best, choice.strength) == ("hill", "clear")
-    errors = {n: row.holdout_mean_abs_error for n, row in rich().forms.items() if row.holdout_mean_abs_error is not None}
+    errors = {n: e for n, row in rich().forms.items() if (e := row.holdout_mean_abs_error) is not None}
     assert choice.predicts_best is not None
     assert choice.prediction_error == errors[choice.predicts_best] == min(errors.values())
     result = put(rich(), "forms.power", aicc=rich().forms["hill"].aicc - 1.0)
