@@ -169,7 +169,7 @@ def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
 
 
 def print_quality(quality: Quality, family: np.ndarray) -> None:
-    """Coverage of the tool's 95% interval of the named n's reward, share of right n, absolute error, and what it said."""
+    """Coverage of the tool's 95% interval of the named n's reward, share of right n, error, and what it said."""
     head = ("interval holds: 1 C", "2 C", "4 C", "16 C", "right n: 1 C", "4 C", "said: 1 C", "4 C")
     print("\n| family | " + " | ".join((*head, "said regret: 4 C", "error: 1 C", "4 C")) + " |")
     print("| :-- |" + " --: |" * (len(head) + 3))

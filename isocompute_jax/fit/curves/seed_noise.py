@@ -55,18 +55,21 @@ class SeedNoise(NamedTuple):
     covariance: np.ndarray
 
 
-class Spread(NamedTuple):
-    """How seeds differ: `covariance` [2, 2] in `MOVES`, from so many degrees of `freedom`."""
+class SeedDifferences(NamedTuple):
+    """How seeds differ in `MOVES`: by normal numbers times `root` [2, 2], known from so many degrees of `freedom`."""
 
-    covariance: np.ndarray
+    root: np.ndarray
     freedom: int
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """[2, 2] of a seed's moves."""
+        return self.root @ self.root.T
 
     def draw(self, count: int, seeds: int, rng: np.random.Generator) -> np.ndarray:
         """[count, seeds, 2] moves; each row has a covariance of its own, as far as the seeds tell it."""
-        value, vector = np.linalg.eigh(self.covariance)
-        root = vector * np.sqrt(np.maximum(value, 0.0))
         share = np.sqrt(self.freedom / rng.chisquare(self.freedom, count))
-        return share[:, None, None] * (rng.standard_normal((count, seeds, 2)) @ root.T)
+        return share[:, None, None] * (rng.standard_normal((count, seeds, 2)) @ self.root.T)
 
 
 def seed_noise(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray) -> SeedNoise | None:
@@ -111,21 +114,28 @@ def seed_noise(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray
     return SeedNoise(model, moves, covariance)
 
 
-def spread(found: Sequence[SeedNoise]) -> Spread | None:
-    """Whether seeds differ by more than their noise, over all configurations (F test), and how; None if not."""
+def differences(found: Sequence[SeedNoise]) -> SeedDifferences | None:
+    """Whether seeds differ by more than their noise, over all configurations (F test), and how; None if not.
+
+    What they differ by is the covariance of their moves less that of their noise, without its negative part.
+    """
+    if not found:
+        return None
     freedom = sum(len(one.moves) - 1 for one in found)
-    squares, between, within, degrees = 0.0, np.zeros((2, 2)), np.zeros((2, 2)), 0
+    unit = np.sqrt(np.mean([np.diagonal(one.covariance) for one in found], axis=0))
+    unit = np.where(unit > 0, unit, 1.0)  # of reward and of ln C: neither counts for more
+    squares, excess, degrees = 0.0, np.zeros((2, 2)), 0
     for one in found:
-        apart, own = one.moves - one.moves.mean(axis=0), len(one.moves) - 1
-        squares += float(np.sum((apart @ np.linalg.pinv(one.covariance, hermitian=True)) * apart))
-        degrees += own * int(np.linalg.matrix_rank(one.covariance, hermitian=True))
-        between += apart.T @ apart / freedom
-        within += one.covariance * own / freedom
+        apart, own = (one.moves - one.moves.mean(axis=0)) / unit, len(one.moves) - 1
+        noise = one.covariance / np.outer(unit, unit)
+        squares += float(np.sum((apart @ np.linalg.pinv(noise, hermitian=True)) * apart))
+        degrees += own * int(np.linalg.matrix_rank(noise, hermitian=True))
+        excess += (apart.T @ apart - own * noise) / freedom
     rest = sum(one.model.freedom for one in found)
     if not degrees or scipy.special.fdtrc(degrees, rest, squares / degrees) >= ERROR_RATE:
         return None
-    value, vector = np.linalg.eigh(between - within)
-    return Spread((vector * np.maximum(value, 0.0)) @ vector.T, freedom)
+    value, vector = np.linalg.eigh(excess)
+    return SeedDifferences(unit[:, None] * vector * np.sqrt(np.maximum(value, 0.0)), freedom)
 
 
 def _series(curve: Curve, fit: CurveFit, *, use: np.ndarray, size: np.ndarray) -> list[Series]:

@@ -21,7 +21,7 @@ from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.curves.padding import prepare
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.envelope import aligned
-from isocompute_jax.fit.frontier.replicates import PointRule, Points, draw
+from isocompute_jax.fit.frontier.replicates import FittedPoints, PointRule, draw
 from isocompute_jax.fit.results import Configuration, CurveFit, Switch
 
 Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
@@ -92,7 +92,9 @@ def bootstrap(
     if method == "none" or not fitted or replicates < 1:
         return None
     method = "noise" if method == "auto" else method
-    some = [Points(curves[k], fits[k], use[k], np.ones(len(use[k])) if errors is None else errors[k]) for k in fitted]
+    some = [
+        FittedPoints(curves[k], fits[k], use[k], np.ones(len(use[k])) if errors is None else errors[k]) for k in fitted
+    ]
     drawn = draw(some, method, replicates, keep, np.random.default_rng(seed))
     at = np.full((replicates, len(fits), len(fits[fitted[0]].params)), np.nan)
     for near in (True, False):
@@ -117,7 +119,7 @@ def _clear(fit: CurveFit) -> bool:
 
 
 def _refitted(
-    points: Sequence[Points],
+    points: Sequence[FittedPoints],
     reward: Sequence[np.ndarray],
     weight: Sequence[np.ndarray],
     *,

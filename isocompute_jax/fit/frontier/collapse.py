@@ -22,8 +22,11 @@ ACCIDENT = 0.2
 COMMON = 0.8
 """Probability beforehand that the collapses of a sweep have a cause in common: mostly the recipe is at fault."""
 SLOPE = (0.35, 0.5)
-"""Mean and standard deviation of the change of ln compute at the peak over a factor of two in n. A cause that takes so
-many optimizer steps moves the peak by ln 2, for a step costs twice as much, and one that takes so many rollouts by 0."""
+"""Mean and standard deviation of the change of ln compute at the peak over a factor of two in n.
+
+A cause that takes so many optimizer steps moves the peak by ln 2, for a step costs twice as much, and one that takes so
+many rollouts by 0.
+"""
 SCATTER = 0.5
 """Of ln compute at the peak about its trend in n."""
 DROP = (0.2, 0.9)

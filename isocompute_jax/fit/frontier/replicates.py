@@ -10,7 +10,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.curves.noise_model import NoiseModel, alike
-from isocompute_jax.fit.curves.seed_noise import MOVES, Spread, seed_noise, spread
+from isocompute_jax.fit.curves.seed_noise import MOVES, SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.results import CurveFit
 
@@ -18,7 +18,7 @@ PointRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(compute [E], reward [E]) -> [E] bool, the points of a replicate that count."""
 
 
-class Points(NamedTuple):
+class FittedPoints(NamedTuple):
     """A configuration's curve as it was fitted.
 
     Attributes:
@@ -66,7 +66,9 @@ class Replicates(NamedTuple):
     seeds_differ: bool | None = None
 
 
-def draw(points: Sequence[Points], method: str, count: int, keep: PointRule, rng: np.random.Generator) -> Replicates:
+def draw(
+    points: Sequence[FittedPoints], method: str, count: int, keep: PointRule, rng: np.random.Generator
+) -> Replicates:
     """`count` replicates by `noise`, `runs` or `blocks`; `keep` is the rule for the points of drawn seeds."""
     if method == "runs":
         pairs = [seeds_again(each, count, keep, rng) for each in points]
@@ -78,7 +80,9 @@ def draw(points: Sequence[Points], method: str, count: int, keep: PointRule, rng
     return Replicates(reward, weight, differ)
 
 
-def noise_anew(points: Sequence[Points], count: int, rng: np.random.Generator) -> tuple[list[np.ndarray], bool | None]:
+def noise_anew(
+    points: Sequence[FittedPoints], count: int, rng: np.random.Generator
+) -> tuple[list[np.ndarray], bool | None]:
     """[K] of [R, E] rewards: fitted curves with new AR(1) noise, moved as seeds differ; and whether they do.
 
     Noise and differences are those of all seeds where there are several (see `seed_noise`), else those of the fit;
@@ -89,7 +93,7 @@ def noise_anew(points: Sequence[Points], count: int, rng: np.random.Generator) -
     """
     told = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in points]
     seeds = [one for one in told if one is not None]
-    apart = spread(seeds)
+    apart = differences(seeds)
     models = alike([one.model if one else each.noise for each, one in zip(points, told, strict=True)])
     rewards = []
     for each, model in zip(points, models, strict=True):
@@ -99,7 +103,7 @@ def noise_anew(points: Sequence[Points], count: int, rng: np.random.Generator) -
     return rewards, apart is not None if seeds else None
 
 
-def _moved(points: Points, apart: Spread, count: int, rng: np.random.Generator) -> np.ndarray:
+def _moved(points: FittedPoints, apart: SeedDifferences, count: int, rng: np.random.Generator) -> np.ndarray:
     """[R, E] rewards without noise: means of seeds that differ from the fit."""
     curve, fit = points.curve, points.fit
     assert fit.search is not None
@@ -112,7 +116,9 @@ def _moved(points: Points, apart: Spread, count: int, rng: np.random.Generator) 
     return np.where(np.isfinite(mean), mean, curve.reward)
 
 
-def seeds_again(points: Points, count: int, keep: PointRule, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def seeds_again(
+    points: FittedPoints, count: int, keep: PointRule, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """[R, E] rewards when seeds are drawn with replacement, and their weights: how often each point was drawn."""
     curve = points.curve
     drawn = rng.integers(len(curve.seeds), size=(count, len(curve.seeds)))
@@ -133,7 +139,7 @@ def _counting(keep: PointRule, curve: Curve, reward: np.ndarray, drawn: np.ndarr
     return found
 
 
-def blocks_again(points: Points, count: int, rng: np.random.Generator) -> np.ndarray:
+def blocks_again(points: FittedPoints, count: int, rng: np.random.Generator) -> np.ndarray:
     """[R, E] rewards when runs of neighbouring residuals are drawn again, scaled up for what the fit used up."""
     evaluations, fitted = len(points.use), points.fitted
     freedom = max(evaluations - len(points.fit.params), 1)

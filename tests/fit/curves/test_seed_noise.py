@@ -7,7 +7,7 @@ import pytest
 
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.seed_noise import ERROR_RATE, MOVES, Spread, seed_noise, spread
+from isocompute_jax.fit.curves.seed_noise import ERROR_RATE, MOVES, SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.results import Configuration
 
@@ -66,7 +66,7 @@ def test_equal_seeds_are_told_apart_as_seldom_as_stated():
     rng = np.random.default_rng(2)
     for rho in (0.0, 0.5):
         found = [one for one in noise_of([measured(rng, seeds=3, rho=rho) for _ in range(200)]) if one]
-        taken = sum(spread(found[i : i + 2]) is not None for i in range(0, len(found) - 1, 2))
+        taken = sum(differences(found[i : i + 2]) is not None for i in range(0, len(found) - 1, 2))
         assert taken <= 14  # of about 95; 15 or more have probability 0.0001 at 5%, and 0.05 at 10%
     assert ERROR_RATE == 0.05
 
@@ -74,16 +74,27 @@ def test_equal_seeds_are_told_apart_as_seldom_as_stated():
 def test_seeds_that_differ_are_told_apart_by_how_much():
     rng, sizes = np.random.default_rng(3), []
     for _ in range(20):
-        found = spread([one for one in noise_of([measured(rng, seeds=3, places=0.3) for _ in range(4)]) if one])
+        found = differences([one for one in noise_of([measured(rng, seeds=3, places=0.3) for _ in range(4)]) if one])
         assert found is not None and found.freedom <= 8
         sizes.append(found.covariance)
     assert np.mean(sizes, axis=0)[1, 1] == pytest.approx(0.3**2, rel=0.35)
     assert np.mean(sizes, axis=0)[0, 0] < 0.01**2  # A is the same for all
 
 
+def test_what_seeds_differ_by_scales_with_the_rewards():
+    rng = np.random.default_rng(3)
+    found = [one for one in noise_of([measured(rng, seeds=3, places=0.3, tops=0.02) for _ in range(4)]) if one]
+    unit = np.array([100.0, 1.0])
+    percent = [one._replace(moves=one.moves * unit, covariance=one.covariance * np.outer(unit, unit)) for one in found]
+    ones, others = differences(found), differences(percent)
+    assert ones is not None and others is not None
+    np.testing.assert_allclose(np.abs(others.root), np.abs(unit[:, None] * ones.root), rtol=1e-6, atol=1e-12)
+    assert differences([]) is None
+
+
 def test_moves_are_drawn_with_their_covariance():
     covariance = np.array([[4e-4, 1e-3], [1e-3, 1e-2]])
-    drawn = Spread(covariance, 10**9).draw(20_000, 3, np.random.default_rng(4))
+    drawn = SeedDifferences(np.linalg.cholesky(covariance), 10**9).draw(20_000, 3, np.random.default_rng(4))
     assert drawn.shape == (20_000, 3, 2) and len(MOVES) == 2
     np.testing.assert_allclose(np.cov(drawn.reshape(-1, 2).T), covariance, rtol=0.06)
 
