@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,43 +108,41 @@ def holdout(analysis: LawAnalysis) -> Figure | None:
     """Predicted against measured reward of evaluations that were not fitted."""
     result, options = _model_size(analysis), analysis.options
     kinds = {"later evaluations": result.intra_model, "a larger model": result.inter_model}
-    kinds = {name: rows for name, rows in kinds.items() if rows}
-    if not kinds:
-        return None
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(kinds), squeeze=False, sharex=True, sharey=True)[0]
     colours = _model_colours(result)
-    reward = options.reward_name if options.loss == "one_minus_metric" else f"1 - {options.metric}"
-    for axes, (name, rows) in zip(panels, kinds.items(), strict=True):
-        for row in rows:
-            colour = colours[row.model_params]
-            axes.scatter(row.points.reward, row.points.predicted, s=16, color=colour, linewidths=0, alpha=0.8, zorder=3)
-        axes.axline((0, 0), slope=1, color=QUIET, linewidth=1, linestyle=DASHED)
-        axes.set_title(name, loc="left", fontweight="bold")
-        axes.set(xlabel=f"measured {reward}")
-    scored = [row.points for rows in kinds.values() for row in rows]
-    limits = _limits(*(values for points in scored for values in (points.reward, points.predicted)))
-    panels[0].set(ylabel="predicted", xlim=limits, ylim=limits)
-    _size_legend(figure, colours)
-    return figure
+    panels = {
+        name: [(row.points.reward, row.points.predicted, colours[row.model_params]) for row in rows]
+        for name, rows in kinds.items()
+        if rows
+    }
+    reward = options.metric if options.loss == "one_minus_metric" else f"1 - {options.metric}"
+    return _against(panels, f"measured {reward}", "predicted", colours) if panels else None
 
 
 def prediction(analysis: LawAnalysis) -> Figure:
     """Predicted against measured loss, one panel per method."""
     result = _chinchilla(analysis)
-    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+    sizes = result.points.model_params.tolist()
+    colours = shades(sizes)
+    marks = [colours[n] for n in sizes]
     fits = [fit for fit in result.fits if fit.status != "failed"]
-    panels = figure.subplots(1, len(fits), squeeze=False, sharex=True, sharey=True)[0]
-    points = result.points
-    colours = shades(points.model_params.tolist())
-    marks = [colours[n] for n in points.model_params.tolist()]
-    for axes, fit in zip(panels, fits, strict=True):
-        axes.scatter(points.loss, fit.predicted, s=16, c=marks, linewidths=0, alpha=0.85, zorder=3)
-        axes.axline((1, 1), slope=1, color=QUIET, linewidth=1, linestyle=DASHED)
-        axes.set_title(METHODS[fit.method], loc="left", fontweight="bold")
-        axes.set(xlabel="measured loss L")
-    limits = _limits(points.loss, *(fit.predicted for fit in fits))
-    panels[0].set(ylabel="loss of the law", xlim=limits, ylim=limits)
+    panels = {METHODS[fit.method]: [(result.points.loss, fit.predicted, marks)] for fit in fits}
+    return _against(panels, "measured loss L", "loss of the law", colours)
+
+
+def _against(
+    panels: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, Any]]], x: str, y: str, colours: dict[float, Any]
+) -> Figure:
+    """Title -> (measured [P], predicted [P], colours) of groups of points, on equal axes with the line of no error."""
+    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    for panel, (title, groups) in zip(axes, panels.items(), strict=True):
+        for measured, predicted, colour in groups:
+            panel.scatter(measured, predicted, s=16, color=colour, linewidths=0, alpha=0.8, zorder=3)
+        panel.axline((0, 0), slope=1, color=QUIET, linewidth=1, linestyle=DASHED)
+        panel.set_title(title, loc="left", fontweight="bold")
+        panel.set(xlabel=x)
+    limits = _limits(*(values for groups in panels.values() for group in groups for values in group[:2]))
+    axes[0].set(ylabel=y, xlim=limits, ylim=limits)
     _size_legend(figure, colours)
     return figure
 

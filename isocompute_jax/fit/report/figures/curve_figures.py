@@ -20,6 +20,7 @@ from isocompute_jax.fit.report.figures.style import (
     PALETTE,
     QUIET,
     hover,
+    labels,
     legend,
     log_axis,
     multiples,
@@ -63,7 +64,7 @@ def learning_curves(result: SweepResult) -> Figure:
                 panel.axvline(switch.row.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
         log_axis(panel)
     label = f"{result.metric} ({result.options.read.eval_set})"
-    _labels(figure, axes, by_configuration.compute_label(result), label)
+    labels(figure, axes, by_configuration.compute_label(result), label)
     legend(figure, by_configuration.handles(result))
     return figure
 
@@ -119,7 +120,7 @@ def holdout(result: SweepResult) -> Figure | None:
         panel.axvline(found.cut, color=QUIET, linewidth=0.9, linestyle=DOTTED)
         panel.set_title(shortened(curve.run, 22), loc="left", fontweight="bold")
         log_axis(panel)
-    _labels(figure, axes, by_configuration.compute_label(result), result.metric)
+    labels(figure, axes, by_configuration.compute_label(result), result.metric)
     legend(figure, [
         Line2D([], [], color=QUIET, marker="o", markersize=4, linestyle="", label="fitted"),
         Line2D([], [], color=INK, marker="o", markersize=5, linestyle="", label="held out"),
@@ -133,12 +134,3 @@ def drawn(curve: CurveResult, window: Sequence[float]) -> tuple[np.ndarray, np.n
     """Compute and fitted reward over a window."""
     compute = np.geomspace(window[0], window[1], 200)
     return compute, curve.fit.reward(compute)
-
-
-def _labels(figure: Figure, axes: Sequence[Axes], x: str, y: str) -> None:
-    """Labels of one panel, or of all of them together."""
-    if len(axes) == 1:
-        axes[0].set(xlabel=x, ylabel=y)
-    else:
-        figure.supxlabel(x, fontsize=11)
-        figure.supylabel(y, fontsize=11)

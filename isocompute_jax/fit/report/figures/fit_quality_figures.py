@@ -17,6 +17,7 @@ from isocompute_jax.fit.report.figures.style import (
     QUIET,
     WIDTH,
     hover,
+    labels,
     legend,
     log_axis,
     multiples,
@@ -58,11 +59,7 @@ def profiles(result: SweepResult) -> Figure | None:
                 panel.plot(curve.fit.asymptote, 0, "o", color=colours[run], markersize=6, zorder=4)
         panel.set_title(title, loc="left", fontweight="bold")
         panel.set(ylim=(-BEYOND, BEYOND))
-    if len(axes) == 1:
-        axes[0].set(xlabel="asymptote A", ylabel="t / its 95% limit")
-    else:
-        figure.supxlabel("asymptote A", fontsize=11)
-        figure.supylabel("t / its 95% limit", fontsize=11)
+    labels(figure, axes, "asymptote A", "t / its 95% limit")
     doubtful = [curve for curve, _ in rows.values() if not curve.identified()]
     note = [Line2D([], [], color=INK, linestyle=DASHED, label="A not identified")] if doubtful else []
     legend(figure, [*by_configuration.handles(result), *note])
@@ -93,8 +90,7 @@ def residuals(result: SweepResult) -> Figure | None:
                 hover(dots, [f"{t:+z.2f} at {amount(c)}" for c, t in zip(compute[where], left[where], strict=True)])
         panel.set_title(shortened(curve.run, 24), loc="left", fontsize=10)
         log_axis(panel)
-    figure.supxlabel(by_configuration.compute_label(result), fontsize=11)
-    figure.supylabel("residual / noise", fontsize=11)
+    labels(figure, axes, by_configuration.compute_label(result), "residual / noise")
     return figure
 
 

@@ -21,6 +21,7 @@ from isocompute_jax.fit.report.figures.style import (
     PALETTE,
     QUIET,
     hover,
+    labels,
     legend,
     log_axis,
     multiples,
@@ -147,8 +148,7 @@ def _slices(result: SweepResult, kind: str, title: str, label: str) -> Figure | 
         panel.set_title(f"{title}{part.value}", loc="left", fontweight="bold")
         by_configuration.size_axis(panel, result.group_sizes, most=6)
         log_axis(panel)
-    figure.supxlabel(label, fontsize=11)
-    figure.supylabel("n*", fontsize=11)
+    labels(figure, axes, label, "n*")
     by_label = {line.get_label(): line for line in laws if line is not None}
     handle = Line2D([], [], color=PALETTE(0.3), marker="o", linestyle="", label="n* read off")
     legend(figure, [handle, *by_label.values()])

@@ -159,6 +159,15 @@ def multiples(count: int, *, panel: float = 1.9, columns: int = 2) -> tuple[Figu
     return figure, axes[:count]
 
 
+def labels(figure: Figure, axes: Sequence[Axes], x: str, y: str) -> None:
+    """Labels of one panel, or of all of them together."""
+    if len(axes) == 1:
+        axes[0].set(xlabel=x, ylabel=y)
+    else:
+        figure.supxlabel(x, fontsize=11)
+        figure.supylabel(y, fontsize=11)
+
+
 def picked(rows: Sequence[Any], most: int) -> list[Any]:
     """At most `most` of the rows, spread evenly, the ends included."""
     if len(rows) <= most:

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.report.figures import by_configuration
-from isocompute_jax.fit.report.figures.style import PALETTE, hover, legend, log_axis, multiples, panels, picked
+from isocompute_jax.fit.report.figures.style import PALETTE, hover, labels, legend, log_axis, multiples, panels, picked
 from isocompute_jax.fit.report.wording import shortened
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -48,11 +48,10 @@ def solve_rates(result: SweepResult) -> Figure | None:
         panel.set(ylim=(0, 1), xlim=(compute[0], compute[-1]))
         log_axis(panel)
         panel.grid(False)
-    figure.supxlabel(by_configuration.compute_label(result), fontsize=11)
-    figure.supylabel("share of evaluation problems", fontsize=11)
-    labels = ("never solved", "less than half", "half or more", "always solved")
+    labels(figure, axes, by_configuration.compute_label(result), "share of evaluation problems")
+    names = ("never solved", "less than half", "half or more", "always solved")
     handles = [
-        Line2D([], [], color=shade, linewidth=7, label=label) for shade, label in zip(shades, labels, strict=True)
+        Line2D([], [], color=shade, linewidth=7, label=label) for shade, label in zip(shades, names, strict=True)
     ]
     legend(figure, handles, columns=4)
     return figure
