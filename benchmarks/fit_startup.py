@@ -62,6 +62,7 @@ def write_study(path: pathlib.Path, name: str) -> str:
 def measure(table: pathlib.Path, root: pathlib.Path) -> tuple[float, float, int]:
     """CPU seconds, wall seconds and programs of one run of the command, with the compile cache in `root`."""
     drop = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "XLA_FLAGS")
+    drop += ("PYTHONDONTWRITEBYTECODE",)  # users have the byte code of the package
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment |= {"JAX_LOG_COMPILES": "1", "JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(root / "cache")}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

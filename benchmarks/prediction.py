@@ -4,8 +4,8 @@
     python -m benchmarks.prediction --draw=development            # what the method's constants were chosen on
 
 Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1, 2, 4 and 16 times that, and the regret
-is the true reward of the best n less that of the named one. The last column is the tool's regret less the other's,
-paired by study, with its 95% interval.
+is the true reward of the best n less that of the named one; the tool may say to stop at the peak of a curve that
+collapses. The last column is the tool's regret less the other's, paired by study, with its 95% interval.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def main() -> None:
     quality: list[Quality] = []
     for study in studies:
         found = answers(study)
-        truth, best = study.truth(families.LAST * TIMES), attainable(study)
+        truth = study.truth(families.LAST * TIMES)
+        best = truth.max(axis=0)
         chosen = np.array([study.named(advice.run) for advice in found])
         value = np.array([spent(study, advice) for advice in found])
         regret.setdefault(TOOL, []).append(best - value)
@@ -56,7 +57,13 @@ def main() -> None:
         low, high = np.array([advice.interval95 for advice in found]).T
         expected = np.array([advice.reward for advice in found])
         quality.append(
-            Quality((low <= value) & (value <= high), chosen == truth.argmax(axis=0), np.abs(expected - value))
+            Quality(
+                held=(low <= value) & (value <= high),
+                right=chosen == truth.argmax(axis=0),
+                error=np.abs(expected - value),
+                said_right=np.array([advice.best_share for advice in found]),
+                said_regret=np.array([advice.expected_regret for advice in found]),
+            )
         )
     family = np.array([study.family for study in studies])
     print_regret({name: np.array(rows) for name, rows in regret.items()}, family)
@@ -64,11 +71,16 @@ def main() -> None:
 
 
 class Quality(NamedTuple):
-    """At each multiple of C: whether the interval held the reward, whether n was right, the error of the reward."""
+    """At each multiple of C: whether the interval held the reward, whether n was right, the error of the reward.
+
+    And what the tool said of that beforehand: the share of draws with this n as the best, and the expected regret.
+    """
 
     held: np.ndarray
     right: np.ndarray
     error: np.ndarray
+    said_right: np.ndarray
+    said_regret: np.ndarray
 
 
 def answers(study: families.Study) -> list[Recommendation]:
@@ -76,18 +88,11 @@ def answers(study: families.Study) -> list[Recommendation]:
     budgets = tuple(families.LAST * TIMES)
     options = AnalysisOptions(budgets=budgets)
     runs, _ = read_curves(memory_table(study.table(options.metric)), options.read)
-    stages = Stages(options, group_runs(runs)[0])
+    stages = Stages(options, group_runs(runs)[0]).in_best_form()
     found = stages.metric(options.metric, intervals=True)
     resampled = stages.bootstrap(found)
     allocation = stages.allocation(found, resampled)
     return list(recommend(budgets, stages, found, allocation, resampled, stages.by_records(found)).values())
-
-
-def attainable(study: families.Study) -> np.ndarray:
-    """[A] the highest true reward that each budget pays for, whether all of it is spent or not."""
-    compute = np.concatenate([np.geomspace(study.compute[1], families.LAST, 200), families.LAST * TIMES])
-    rewards = study.truth(compute).max(axis=0)
-    return np.array([rewards[compute <= budget].max() for budget in families.LAST * TIMES])
 
 
 def spent(study: families.Study, advice: Recommendation) -> float:
@@ -142,19 +147,20 @@ def law(study: families.Study) -> np.ndarray:
     sizes = study.group_sizes[leaders].astype(float)
     with warnings.catch_warnings(action="ignore"):
         found = fit_allocation(at, sizes, window=3, largest=float(study.group_sizes[-1]))
-    wanted = np.array([float(found.optimal_group_size(c)) for c in families.LAST * TIMES])
+    with np.errstate(over="ignore"):
+        wanted = np.array([float(found.optimal_group_size(c)) for c in families.LAST * TIMES])
     wanted = np.where(np.isfinite(wanted), wanted, sizes[-1])
     distance = np.abs(np.log2(study.group_sizes)[:, None] - np.log2(np.maximum(wanted, 1)))
     return distance.argmin(axis=0)
 
 
 def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
-    """Mean regret by family at 4 C, over all families at each ask, and paired differences."""
-    print(f"{len(family)} studies. Mean regret at 4 C by family; over all families at each multiple of C\n")
+    """Mean regret by family at 1 C and at 4 C, over all families at each ask, and paired differences."""
+    print(f"{len(family)} studies. Mean regret by family at 1 C / 4 C; over all families at each multiple of C\n")
     print("| method | " + " | ".join(families.FAMILIES) + " | 1 C | 2 C | 4 C | 16 C | tool less it, at 4 C |")
     print("| :-- |" + " --: |" * (len(families.FAMILIES) + 5))
     for name, rows in regret.items():
-        cells = [f"{rows[family == f, 2].mean():.4f}" for f in families.FAMILIES]
+        cells = ["{:.4f} / {:.4f}".format(*rows[family == f][:, [0, 2]].mean(axis=0)) for f in families.FAMILIES]
         cells += [f"{value:.4f}" for value in rows.mean(axis=0)]
         gap = regret[TOOL][:, 2] - rows[:, 2]
         error = 1.96 * gap.std(ddof=1) / np.sqrt(len(gap))
@@ -163,13 +169,15 @@ def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
 
 
 def print_quality(quality: Quality, family: np.ndarray) -> None:
-    """Coverage of the tool's 95% interval of the named n's reward, share of right n, and absolute error."""
-    print("\n| family | interval holds: 1 C | 2 C | 4 C | 16 C | right n: 1 C | 4 C | error: 1 C | 4 C |")
-    print("| :-- |" + " --: |" * 8)
+    """Coverage of the tool's 95% interval of the named n's reward, share of right n, error, and what it said."""
+    head = ("interval holds: 1 C", "2 C", "4 C", "16 C", "right n: 1 C", "4 C", "said: 1 C", "4 C")
+    print("\n| family | " + " | ".join((*head, "said regret: 4 C", "error: 1 C", "4 C")) + " |")
+    print("| :-- |" + " --: |" * (len(head) + 3))
     for name in (*families.FAMILIES, "all"):
         rows = np.ones(len(family), bool) if name == "all" else family == name
-        held, right, error = (part[rows].mean(axis=0) for part in quality)
-        cells = [f"{share:.0%}" for share in (*held, *right[[0, 2]])] + [f"{value:.4f}" for value in error[[0, 2]]]
+        held, right, error, said, regret = (np.nanmean(part[rows], axis=0) for part in quality)
+        cells = [f"{share:.0%}" for share in (*held, *right[[0, 2]], *said[[0, 2]])]
+        cells += [f"{value:.4f}" for value in (regret[2], *error[[0, 2]])]
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 

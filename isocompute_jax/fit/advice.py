@@ -55,18 +55,18 @@ def recommend(
         if law is not None:  # both by their fitted curves, or the two would differ in more than the evaluations
             fitted = _allocate(budget, stages, main, allocation, None, forecast=False)
             rival = _allocate(budget, stages, other, law, None, forecast=False)
-            if rival.run not in (advice.run, *advice.tied, fitted.run, *fitted.tied) and fitted.run not in rival.tied:
+            if rival.run not in (advice.run, fitted.run):
                 advice = _doubted(advice, rival, rule)
         found[budget] = advice
     return found
 
 
 def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Recommendation:
-    """The advice with the doubt that another choice of evaluations gives another one."""
-    reason = (
-        f"With {RULES[rule]} (--records={rule}) {rival.run} would lead: the answer depends on which evaluations are "
-        "fitted."
-    )
+    """The advice with the doubt that another choice of evaluations gives another one; of a tie that is no doubt."""
+    reason = f"With {RULES[rule]} (--records={rule}) {rival.run} would lead"
+    if rival.run in advice.tied:
+        return dataclasses.replace(advice, reasons=(*advice.reasons, f"{reason}."))
+    reason += ": the answer depends on which evaluations are fitted."
     return dataclasses.replace(
         advice,
         status="warning",

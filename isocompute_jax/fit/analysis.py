@@ -77,7 +77,7 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     """
     runs, warnings = read_curves(roots, options.read, progress=progress)
     groups, more = group_runs(runs)
-    stages = Stages(options, groups)
+    stages = Stages(options, groups).in_best_form()
     main = stages.metric(options.metric, intervals=True)
     _require_a_curve(main)
     resampled = stages.bootstrap(main)
@@ -87,7 +87,7 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
     by_budget = recommend(budgets, stages, main, allocation, resampled, by_records)
     compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
-    given = {"use": main.trusted.used, "options": options.fit}
+    given = {"use": main.trusted.used, "options": stages.fit}
     return Analysis(
         options=options,
         runs=tuple(runs),

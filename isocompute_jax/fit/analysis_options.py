@@ -7,6 +7,7 @@ import math
 from typing import Any, Literal
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.curves.screening import Falls, Outliers
@@ -18,6 +19,7 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Beyond = Literal["average", "form"]
+FormOption = Literal["auto", "hill", "logistic", "expsat", "power"]
 
 
 def _grid(flag: str, text: str) -> Grid:
@@ -33,6 +35,12 @@ class AnalysisOptions:
 
     read: ReadOptions = option(help="How inputs are read.", default_factory=ReadOptions, flag=None)
     fit: FitOptions = option(help="How curves are fitted.", default_factory=FitOptions, flag=None)
+    form: FormOption = option(
+        "auto",
+        "Form of all curves; auto: answers average all forms by how well they fit, and curves, switches and tables "
+        "have Hill's, or that which fits the whole sweep clearly better. "
+        + "; ".join(f"{form.name}: {form.equation}" for form in FORMS.values()),
+    )
     targets: tuple[str, ...] = option(
         (), "Further columns to find the best n for, beside avg@k, best@k and worst@k; in the same range as the metric."
     )
@@ -55,9 +63,8 @@ class AnalysisOptions:
     )
     forecast: Beyond = option(
         "average",
-        "Beyond the data: average all forms of curve by their evidence, configurations of neighbouring n being alike "
-        "(average), or carry on the fitted curves of --form by the law of n*(C) (form). --fix, --bounds and --r0 imply "
-        "form.",
+        "What answers rest on: draws of all curves, the forms of --form averaged and neighbouring n alike (average), "
+        "or the fitted curves, and beyond the data the law of n*(C) (form). --fix, --bounds and --r0 imply form.",
     )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
@@ -74,8 +81,8 @@ class AnalysisOptions:
     seed: int = option(0, "Seed of the bootstrap.", low=0)
     holdout: float = option(
         0.5,
-        "Fit the first part of each curve and score the rest: a share of its compute, or a compute; 0: off. For laws: "
-        "the share of each run's evaluations that is predicted.",
+        "Fit the first part of each curve and score the rest: a share of its log compute, or a compute; 0: off. For "
+        "laws: the share of each run's evaluations that is predicted.",
     )
     grid: Grid | None = option(
         None, "Run ScaleRL's grid procedure beside the fit: A from:to:by, as 0.45:0.8:0.005.", parse=_grid
@@ -120,7 +127,12 @@ class AnalysisOptions:
                 raise InputError(f"--budget={budget:g} must be above 0")
         if not math.isfinite(self.read.reward_range[0] + self.read.reward_range[1]):
             raise InputError("--reward_range must be finite for learning curves: an asymptote needs a bound")
-        object.__setattr__(self, "fit", dataclasses.replace(self.fit, reward_range=self.read.reward_range))
+        held = self.fit.form != "hill" or self.fit.limits() or self.fit.r0 != "free"
+        form = self.fit.form if self.form == "auto" else self.form
+        if held:  # what holds parameters holds those of one form
+            object.__setattr__(self, "form", form)
+        fit = dataclasses.replace(self.fit, form=form, reward_range=self.read.reward_range)
+        object.__setattr__(self, "fit", fit)
 
     @property
     def metric(self) -> str:

@@ -31,15 +31,17 @@ class Objection:
     Attributes:
       kind: `form`: another form of curve fits clearly better; `evaluations`: the evaluations alone have another leader,
         beyond noise (and clearly, where the curves tie with it); `seeds`: single seeds have another leader; `largest`
-        or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise. That another choice of
+        or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise; `outliers`: evaluations of
+        the recommended configuration were left out because they stand alone. That another choice of
         evaluations has another leader is among the recommendation's own doubts.
       run: who leads instead; empty where nobody else does.
       by: the form.
-      size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree; 0 without.
+      size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree, or how many outliers there
+        are; 0 without.
       of: how many seeds there are; 0 without.
     """
 
-    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed"]
+    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed", "outliers"]
     run: str = ""
     by: str = ""
     size: float = 0.0
@@ -71,6 +73,12 @@ class BudgetAnswer:
     def budget(self) -> float:
         """The budget."""
         return self.recommendation.budget
+
+    @property
+    def contradicted_by(self) -> list[str]:
+        """The other leaders that something in the data names: most seeds, the evaluations, a form, other records."""
+        told = (each for each in self.objections if each.kind != "seeds" or each.size > each.of / 2)
+        return list(dict.fromkeys(run for run in (*(each.run for each in told), self.recommendation.by_records) if run))
 
 
 @dataclasses.dataclass(frozen=True)

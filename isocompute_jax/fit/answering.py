@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -46,22 +47,16 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
     share, rival = _lead(analysis, found)
     tied, objections = found.tied, tuple(_objections(analysis, found, choice))
     sizes = {c.configuration.group_size for c in main.curves if c.configuration.name in tied} | {found.group_size}
-    return BudgetAnswer(
+    answered = BudgetAnswer(
         recommendation=found,
         share=share,
         rival=rival,
         tied_group_sizes=tuple(sorted(sizes)) if tied else (),
-        confidence=_confidence(share, bool(tied), _contradicted(found, objections)),
+        confidence="unknown",
         objections=objections,
     )
-
-
-def _contradicted(found: Recommendation, objections: Sequence[Objection]) -> bool:
-    """Whether something names another leader than the recommended one and those that tie with it."""
-    for objection in objections:
-        if objection.run and (objection.kind != "seeds" or objection.size > objection.of / 2):
-            return True
-    return bool(found.by_records)
+    confidence = _confidence(share, bool(tied), bool(answered.contradicted_by))
+    return dataclasses.replace(answered, confidence=confidence)
 
 
 def _confidence(share: float | None, tied: bool, contradicted: bool) -> Confidence:
@@ -98,6 +93,11 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
         rows += _seeds(analysis.by_seed, found, same)
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
+    left_out = next(
+        len(f.outliers) for c, f in zip(main.curves, main.fits, strict=True) if c.configuration.name == found.run
+    )
+    if left_out:
+        rows.append(Objection("outliers", size=left_out))
     sizes = {curve.configuration.group_size for curve in main.curves}
     if len(sizes) > 1 and 0 not in sizes:
         if found.group_size == max(sizes):

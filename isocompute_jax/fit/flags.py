@@ -88,7 +88,8 @@ def options() -> AnalysisOptions:
     read, rate = read_options(), None
     if BASE_LR.value is not None:
         rate = from_flags(LearningRate, VALUES, base_lr=BASE_LR.value, source="that of --base_lr")
-    fit = from_flags(FitOptions, VALUES, reward_range=read.reward_range)
+    form = VALUES["form"].value
+    fit = from_flags(FitOptions, VALUES, reward_range=read.reward_range, form="hill" if form == "auto" else form)
     return from_flags(AnalysisOptions, VALUES, read=read, fit=fit, learning_rate=rate)
 
 

@@ -34,7 +34,7 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
     alive = [i for i, fit in enumerate(found.fits) if known.members[i] and fit.reaches(budget, beyond=math.inf)]
     alive = [i for i in alive if tried[i].rollouts_per_step <= _rollouts(found, i, budget)]
     if not alive:
-        return NextRuns(budget, math.nan, ())
+        return NextRuns(budget, math.nan, (), ())
     untried = _next_size(tried, known.prospect(budget, alive).index)
     forecast = stages.forecast(found, untried)
     assert forecast is not None
@@ -45,7 +45,8 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
         count=stages.options.next, seed=stages.options.seed,
     )  # fmt: skip
     every = [*tried, *untried]
-    return NextRuns(budget, regret, tuple(_row(found, proposal, every) for proposal in proposals))
+    names = tuple(each.name for each in untried)
+    return NextRuns(budget, regret, names, tuple(_row(found, proposal, every) for proposal in proposals))
 
 
 def _rollouts(found: MetricAnalysis, index: int, compute: float) -> float:

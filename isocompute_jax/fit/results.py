@@ -308,9 +308,11 @@ class NextRuns:
     Attributes:
       budget: that n is to be chosen for.
       expected_regret: of choosing today, in units of reward.
+      untried: names of configurations that no run has, but that could be chosen too.
       proposals: in order; empty where no run is expected to reduce it.
     """
 
     budget: float
     expected_regret: float
+    untried: tuple[str, ...]
     proposals: tuple[NextRun, ...]

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curve_results import CLEAR_AICC
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.holdout import for_form
@@ -58,12 +59,27 @@ class FrontierSlice:
 
 
 class Stages:
-    """The stages of the analysis of one sweep."""
+    """The stages of the analysis of one sweep; `form` is that of its curves, None for the one that options name."""
 
-    def __init__(self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns]) -> None:
+    def __init__(
+        self, options: AnalysisOptions, groups: Sequence[ConfigurationRuns], form: FormName | None = None
+    ) -> None:
         self.options, self.groups = options, groups
+        self.fit = options.fit if form is None else for_form(options.fit, form)
+        self._forms: dict[str, dict[FormName, tuple[CurveFit, ...]]] = {}
         self._known: dict[tuple[str, int | None], _Series] = {}
         self._forecasts: dict[tuple[MetricAnalysis, tuple[Configuration, ...]], Forecast] = {}
+
+    def in_best_form(self) -> Stages:
+        """These, or under --form=auto those of the form whose AICc of the whole sweep is clearly the lowest."""
+        if self.options.form != "auto":
+            return self
+        scores: dict[FormName, float] = {
+            name: sum(fit.aicc for fit in fits) for name, fits in self.forms(self.metric(self.options.metric)).items()
+        }  # NaN, which is never the lowest, where a curve could not be fitted
+        best = min(scores, key=lambda name: scores[name] if math.isfinite(scores[name]) else math.inf)
+        clearly = scores[self.fit.form] - scores[best] > CLEAR_AICC
+        return Stages(self.options, self.groups, best) if clearly else self
 
     def metric(
         self, metric: str, *, intervals: bool = False, profiles: bool = True, seed: int | None = None,
@@ -80,7 +96,7 @@ class Stages:
             metric, curves, screened, used, errors, (), Frontier((), ()), (), self._rollouts(curves)
         )
         data = unfitted.trusted
-        options = dataclasses.replace(self.options.fit, intervals=intervals)
+        options = dataclasses.replace(self.fit, intervals=intervals)
         given = {"use": data.used, "standard_error": data.errors, "options": options, "profiles": profiles}
         fits = fit_curves(data.compute, data.reward, **given)
         if (records or self.options.records) != "off":
@@ -95,9 +111,7 @@ class Stages:
             averaged = (average_seeds(group, metric, seed=seed) for group in self.groups)
             curves = tuple(curve for curve in averaged if curve is not None)
             errors, options = self._errors(curves, seed), self.options
-            screened = screen(
-                curves, errors=errors, options=options.fit, falls=options.falls, outliers=options.outliers
-            )
+            screened = screen(curves, errors=errors, options=self.fit, falls=options.falls, outliers=options.outliers)
             self._known[metric, seed] = curves, screened, errors
         return self._known[metric, seed]
 
@@ -106,9 +120,9 @@ class Stages:
         width = self.options.bin_width
         if records == "bucketed" and width == 0:
             width = COMPARISON_BIN_WIDTH
-        low, high = self.options.fit.window or (0.0, np.inf)
+        low, high = self.fit.window or (0.0, np.inf)
         used = (compute == 0) | ((compute >= low) & (compute <= high))
-        width *= self.options.fit.width
+        width *= self.fit.width
         used[used] = points_to_fit(compute[used], reward[used], records=records, bin_width=width)
         return used
 
@@ -149,7 +163,7 @@ class Stages:
             use=main.trusted.used,
             errors=main.trusted.errors,
             keep=functools.partial(self._points, records=self.options.records),
-            options=dataclasses.replace(self.options.fit, intervals=False),
+            options=dataclasses.replace(self.fit, intervals=False),
             method=self.options.bootstrap,
             replicates=self.options.replicates,
             seed=self.options.seed,
@@ -164,7 +178,7 @@ class Stages:
         options = self.options
         if not any(math.isfinite(fit.noise) for fit in found.fits):
             return None
-        if options.forecast == "form" or options.fit.limits() or options.fit.r0 != "free":
+        if options.forecast == "form" or self.fit.limits() or self.fit.r0 != "free":
             return None
         if (found, untried) not in self._forecasts:
             data = found.trusted
@@ -178,6 +192,7 @@ class Stages:
                 runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
                 peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
                 untried=untried,
+                forms=tuple(FORMS) if options.form == "auto" else (self.fit.form,),
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )
@@ -231,13 +246,14 @@ class Stages:
 
     def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
-        found = {}
-        for name in FORMS:
-            options = dataclasses.replace(for_form(self.options.fit, name), intervals=False)
-            data = main.trusted
-            fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
-            found[name] = tuple(fits)
-        return found
+        if main.metric not in self._forms:
+            data, found = main.trusted, {}
+            for name in FORMS:
+                options = dataclasses.replace(for_form(self.fit, name), intervals=False)
+                fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
+                found[name] = tuple(fits)
+            self._forms[main.metric] = found
+        return self._forms[main.metric]
 
     def targets(self, main: MetricAnalysis) -> tuple[dict[str, MetricAnalysis], list[str]]:
         """The main metric's avg@k, best@k and worst@k and what else is wanted; what cannot be had is named."""

@@ -12,13 +12,14 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.answer_results import BudgetAnswer, Objection, tie_ranges
-from isocompute_jax.fit.answering import _confidence, _contradicted, ranges
+from isocompute_jax.fit.answering import _confidence, ranges
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curve_results import choose_form
 from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.frontier.switch_evidence import _established
-from isocompute_jax.fit.report.answers import answer_text, objection_text, pick
+from isocompute_jax.fit.report.answers import answer_text, pick
+from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.results import CurveFit, Switch
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.runs import CROSSING, write_sweep
@@ -27,6 +28,12 @@ from tests.fit.sweeps import put, rich
 
 def kinds(found: BudgetAnswer) -> dict[str, Objection]:
     return {objection.kind: objection for objection in found.objections}
+
+
+def objection_text(objection: Objection) -> str:
+    found = dataclasses.replace(rich().answers[0], objections=(objection,))
+    (text,) = told("answer", rich(), block="objections", found=found, row=found.recommendation)
+    return text
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,7 @@ def test_ranges_join_equal_answers_and_part_at_switches():
 
 
 def test_what_names_another_leader_contradicts():
-    found = put(rich().asked[0], "recommendation", by_records="")
+    found = dataclasses.replace(put(rich().asked[0], "recommendation", by_records=""), confidence="contradicted")
     rows = {
         (Objection("evaluations", "a", size=0.1),): True,
         (Objection("seeds", "a", size=1, of=3), Objection("largest")): False,
@@ -125,10 +132,12 @@ def test_what_names_another_leader_contradicts():
         (Objection("form", "a", "power", 20.0),): True,
     }
     for objections, verdict in rows.items():
-        assert _contradicted(found.recommendation, objections) is verdict
-    assert _contradicted(put(found, "recommendation", by_records="a").recommendation, ())
+        assert dataclasses.replace(found, objections=objections).contradicted_by == (["a"] if verdict else [])
+    found = put(dataclasses.replace(found, objections=()), "recommendation", by_records="a")
+    assert found.contradicted_by == ["a"]
     assert _confidence(1.0, tied=False, contradicted=True) == _confidence(1.0, tied=True, contradicted=True)
-    assert answer_text(rich(), dataclasses.replace(found, confidence="contradicted")).label == "Contradicted"
+    text = answer_text(rich(), found)
+    assert text.label == "Contradicted" and text.certainty.startswith("The data also speak for a: see Doubts.")
 
 
 def test_beyond_the_data_the_forecast_says_how_sure():
@@ -163,9 +172,16 @@ def test_a_better_form_is_named_on_the_first_screen():
     result = put(rich(), "forms.expsat", aicc=rich().forms["hill"].aicc - 50.0)
     choice = choose_form(result.forms)
     assert choice is not None and choice.best == "expsat" and choice.strength == "clear"
-    told = objection_text(result, Objection("form", "n = 8, B = 16", "expsat", 50.0))
-    assert "expsat" in told and "n = 8, B = 16 leads instead" in told
-    assert "stays the same" in objection_text(result, Objection("form", "", "expsat", 50.0))
+    text = objection_text(Objection("form", "n = 8, B = 16", "expsat", 50.0))
+    assert "expsat" in text and "n = 8, B = 16 leads instead" in text
+    assert "stays the same" in objection_text(Objection("form", "", "expsat", 50.0))
+
+
+def test_evaluations_that_were_left_out_are_named_on_the_first_screen():
+    run = rich().answers[0].recommendation.run
+    left_out = objection_text(Objection("outliers", size=2))
+    assert left_out == f"2 evaluations of {run} were left out, far from the curve through all others."
+    assert f"1 evaluation of {run} was" in objection_text(Objection("outliers", size=1))
 
 
 def test_what_is_picked():

@@ -91,7 +91,10 @@ def test_two_spikes_do_not_decide_the_answer(tmp_path):
         if rule == "off":
             assert fit.num_points == 28
     assert any("n = 32: left out" in text for text in found.warnings)
-    points = conclude(found).curves[1].points
+    result = conclude(found)
+    chosen = {answer.recommendation.run: answer for answer in result.answers}
+    assert "outliers" not in {objection.kind for objection in chosen["n = 64"].objections}
+    points = result.curves[1].points
     assert points.outlier is not None and points.outlier.sum() == 2
 
 

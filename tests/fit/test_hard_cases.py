@@ -77,7 +77,7 @@ def costs(family: str, number: int) -> tuple[dict[str, float], bool]:
 @pytest.mark.parametrize(
     ("family", "numbers"),
     [
-        ("exponential", range(5, 8)),
+        ("exponential", range(6, 8)),
         pytest.param("exponential", range(20), marks=pytest.mark.slow),
         pytest.param("hill", range(20), marks=pytest.mark.slow),
     ],

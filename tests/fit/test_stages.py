@@ -15,7 +15,7 @@ from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
-from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.curves.forms import expsat, hill
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.envelope import frontier
@@ -299,6 +299,36 @@ def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, floa
 
 
 LONG = np.geomspace(2e3, 1e6, 30)
+
+
+def test_curves_have_the_form_that_fits_the_sweep_clearly_better(tmp_path):
+    """Under --form=auto; one that is named, or whose parameters are held, is kept."""
+    compute = np.geomspace(2e3, 1e6, 25)
+    rng = np.random.default_rng(1)
+    truths = {
+        "expsat": {n: expsat(compute, 0.1, a, k) for n, a, k in ((8, 0.6, 2e-5), (32, 0.7, 3e-6))},
+        "hill": {n: hill(compute, 0.1, a, m, 0.9) for n, a, m in ((8, 0.6, 3e4), (32, 0.7, 2e5))},
+    }
+    for name, curves in truths.items():
+        lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
+        for n, truth in curves.items():
+            rewards = truth + 0.004 * rng.normal(size=len(compute))
+            lines += [f"n{n},{n},16,0,{c},{r}" for c, r in zip(compute, rewards, strict=True)]
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(lines))
+        groups, _ = group_runs(read_curves([str(path)], READ)[0])
+        cases = (
+            (AnalysisOptions(read=READ), name),
+            (AnalysisOptions(read=READ, form="hill"), "hill"),
+            (AnalysisOptions(read=READ, fit=FitOptions(fix={"A": 0.7})), "hill"),
+            (AnalysisOptions(read=READ, form="logistic"), "logistic"),
+            (AnalysisOptions(read=READ, fit=FitOptions(form="logistic")), "logistic"),
+        )
+        for options, wanted in cases:
+            stages = Stages(options, groups).in_best_form()
+            assert {fit.form for fit in stages.metric("reward").fits} == {wanted}
+            weights = stages.forecast(stages.metric("reward", intervals=True))
+            assert weights is None or (len(weights.weights) == 1) == (options.form != "auto")
 
 
 def test_where_the_choice_of_evaluations_decides_the_answer_says_so(tmp_path):

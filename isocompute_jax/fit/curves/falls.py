@@ -62,11 +62,16 @@ class Fall:
     last_reward: float
 
     def text(self) -> str:
-        """`falls after its peak, from 0.715 at 1.3e+05 to 0.105 at 1e+06`."""
+        """`falls after its peak, from 0.715 at 130,000 to 0.105 at 1,000,000`."""
         return (
-            f"falls after its peak, from {self.reward:.3g} at {self.compute:.3g} "
-            f"to {self.last_reward:.3g} at {self.last_compute:.3g}"
+            f"falls after its peak, from {self.reward:.3g} at {spoken(self.compute)} "
+            f"to {self.last_reward:.3g} at {spoken(self.last_compute)}"
         )
+
+
+def spoken(compute: float) -> str:
+    """A compute in three figures and no power of ten: `467,000`."""
+    return f"{float(f'{compute:.3g}'):,.12g}"
 
 
 def find_fall(compute: np.ndarray, reward: np.ndarray, *, reward_range: tuple[float, float]) -> Fall | None:

@@ -26,9 +26,7 @@ def _floor(flag: str, text: str) -> Any:
 class FitOptions:
     """How curves are fitted."""
 
-    form: FormName = option(
-        "hill", "Form of all curves: " + "; ".join(f"{form.name}: {form.equation}" for form in FORMS.values())
-    )
+    form: FormName = option("hill", "Form of all curves.", flag=None)
     loss: Loss = option("squares", "Least squares, or Huber's loss against outliers.")
     huber_delta: float = option(
         0.01,

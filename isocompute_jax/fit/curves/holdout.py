@@ -14,6 +14,9 @@ from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.results import CurveFit
 from isocompute_jax.records.errors import InputError
 
+LEAST_FITTED = 6
+"""Evaluations before a cut: two more than the most parameters, so that there is an interval."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CurveHoldout:
@@ -79,13 +82,15 @@ def hold_out(
       compute: per curve [P_i].
       reward: per curve [P_i].
       use: per curve [P_i] bool, the points that count in a fit; all points after the cut are scored.
-      cut: below 1 a share of each curve's largest compute; from 1 on a compute.
+      cut: below 1 a share of the way from each curve's first to its last compute, on a logarithmic scale, as curves
+        are seen (half of the compute would leave one seventh of two decades to predict), with `LEAST_FITTED`
+        evaluations before it if all but one are so many; from 1 on a compute.
       options: of the fits; parameters that another form does not have are left free there.
 
     Returns:
       Per curve: form -> result; without forms that could not be fitted and curves with nothing after the cut.
     """
-    cuts = [cut * c.max() if cut < 1 else cut for c in compute]
+    cuts = [_along(c[c > 0], cut) if cut < 1 else cut for c in compute]
     early = [u & (c <= end) for c, u, end in zip(compute, use, cuts, strict=True)]
     results: list[dict[FormName, CurveHoldout]] = [{} for _ in compute]
     for name in FORMS:
@@ -96,6 +101,14 @@ def hold_out(
                 continue
             found[name] = _score(fit, c[late], r[late], float(end))
     return results
+
+
+def _along(compute: np.ndarray, share: float) -> float:
+    """The compute at a share of the way from the first to the last one, but not too early; NaN without any."""
+    if len(compute) < 2:
+        return float("nan")
+    least = np.sort(compute)[min(LEAST_FITTED, len(compute) - 1) - 1]
+    return float(max(compute.min() ** (1 - share) * compute.max() ** share, least))
 
 
 def _score(fit: CurveFit, compute: np.ndarray, reward: np.ndarray, cut: float) -> CurveHoldout:

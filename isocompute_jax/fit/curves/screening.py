@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.falls import Fall, find_fall
+from isocompute_jax.fit.curves.falls import Fall, find_fall, spoken
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.outliers import find_outliers
 from isocompute_jax.fit.curves.seeds import Curve
@@ -54,7 +54,7 @@ class Screening:
             found.append(f"{self.fall.text()}, so it ends at its peak")
         if self.outlier.any():
             rows = zip(curve.compute[self.outlier], curve.reward[self.outlier], strict=True)
-            each = ", ".join(f"{reward:.3g} at {compute:.3g}" for compute, reward in rows)
+            each = ", ".join(f"{reward:.3g} at {spoken(compute)}" for compute, reward in rows)
             found.append(f"left out, far from the curve through all others: {each}")
         return found
 

@@ -9,6 +9,8 @@ forms apart is data to these programs (see `Share`), so all forms use the same t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +36,7 @@ LANES = 256
 
 _BLOCK = 32  # lanes that step together: their arrays stay in the processor's cache, and a few searches cost little
 _MOST_CELLS = 200
+_CPU_OPTIONS = {"xla_backend_optimization_level": 1}
 _SLICE = 5  # steps between two looks at which searches have ended, while others wait for their lanes
 
 
@@ -72,6 +75,23 @@ def _evaluate(problem: CurveBatch, kind: ShareKind, theta: jax.Array) -> tuple[j
     return values, jacobian
 
 
+def _program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled: on CPUs at LLVM's level 1, as levels 2 and 3 make these short loops slower by a third.
+
+    It holds where XLA_FLAGS ask for level 0 too, which saves the time of compilation: these programs run for longer.
+    """
+
+    @functools.cache
+    def compiled(backend: str) -> Callable[..., Any]:
+        return jax.jit(function, compiler_options=_CPU_OPTIONS if backend == "cpu" else None)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return compiled(jax.default_backend())(*args)
+
+    return call
+
+
 def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
     """matrix^-1 vector for two unknowns; LAPACK's batched call costs more than the whole step."""
     (a, b), (c, d) = matrix
@@ -106,7 +126,7 @@ def _step(search: _Search, problem: CurveBatch, kind: ShareKind) -> _Search:
     return jax.tree.map(lambda new, old: jnp.where(search.done, old, new), moved, search)
 
 
-@jax.jit
+@_program
 def _advance(search: _Search, problem: CurveBatch, kind: ShareKind, steps: int, blocks: int) -> _Search:
     """`steps` steps of each search that is not done, in the first `blocks` blocks of lanes; a block may end earlier."""
 
@@ -144,7 +164,7 @@ def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
     )
 
 
-@jax.jit
+@_program
 def _levels(
     problem: CurveBatch, kind: ShareKind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
 ) -> jax.Array:

@@ -21,8 +21,12 @@ from isocompute_jax.fit.results import Configuration
 ACCIDENT = 0.2
 COMMON = 0.8
 """Probability beforehand that the collapses of a sweep have a cause in common: mostly the recipe is at fault."""
-SLOPE = 0.5
-"""Standard deviation of the change of ln compute at the peak over a factor of two in n."""
+SLOPE = (0.35, 0.5)
+"""Mean and standard deviation of the change of ln compute at the peak over a factor of two in n.
+
+A cause that takes so many optimizer steps moves the peak by ln 2, for a step costs twice as much, and one that takes so
+many rollouts by 0.
+"""
 SCATTER = 0.5
 """Of ln compute at the peak about its trend in n."""
 DROP = (0.2, 0.9)
@@ -76,10 +80,10 @@ def collapses(
         at, x = np.log(np.where(fell, peaks, ends)), np.log2(sizes) - np.log2(sizes).mean()
     first, last = float(np.nanmin(at[seen])), float(np.nanmax(at[seen]))
     starts = np.linspace(first, last + _BEYOND, _GRID[0])
-    slopes = SLOPE * np.linspace(-3.0, 3.0, _GRID[1])
+    slopes = SLOPE[0] + SLOPE[1] * np.linspace(-3.0, 3.0, _GRID[1])
     trend = starts[:, None, None] + slopes[:, None] * x
     fits = np.where(fell, log_normal(at, trend, SCATTER), log_ndtr((trend - at) / SCATTER))[..., seen].sum(axis=-1)
-    prior = log_normal(slopes, 0.0, SLOPE)
+    prior = log_normal(slopes, *SLOPE)
     log_weight = (fits + prior - log_sum(prior) - np.log(len(starts))).ravel()
     common = float(log_sum(log_weight)) + np.log(COMMON)
     missed = np.count_nonzero(seen & ~fell)

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from isocompute_jax.fit.laws.analysis import LawAnalysis
-from isocompute_jax.fit.report.answers import answer_text, other_form
+from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
 from isocompute_jax.fit.report.interactive import interactive_data
 from isocompute_jax.fit.report.provenance import versions
@@ -58,7 +58,7 @@ def render_report(
         result=result,
         figures=dict.fromkeys(DRAWINGS) | dict(figures),
         answers=[answer_text(result, found) for found in result.asked],
-        form_note=other_form(result),
+        range_rows=[range_cells(result, row) for row in result.ranges],
         sections=section_names(result, figures),
         folded=True,
         before=before,

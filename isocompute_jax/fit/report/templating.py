@@ -16,11 +16,12 @@ from typing import Any
 
 import jinja2
 
-from isocompute_jax.fit.answer_results import tie_ranges
+from isocompute_jax.fit.answer_results import LIKELY, tie_ranges
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.frontier_results import SURE
 from isocompute_jax.fit.laws import quotes
 from isocompute_jax.fit.record_choices import choice_rows
-from isocompute_jax.fit.report import answers, wording
+from isocompute_jax.fit.report import wording
 from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -45,11 +46,11 @@ def render(template: str, **context: Any) -> str:
     return environment().get_template(template).render(context)
 
 
-def told(template: str, result: Any, **context: Any) -> list[str]:
+def told(template: str, result: Any, *, block: str = "findings", **context: Any) -> list[str]:
     """What the data say in a section (`sections/forms`, `laws/reuse`) or in a `headline`, as plain sentences."""
     found = environment().get_template(f"{template}.html.j2")
-    block = found.blocks["findings"](found.new_context({"result": result, **context}))
-    return [html.unescape(str(sentence)) for sentence in sentences("".join(block))]
+    text = "".join(found.blocks[block](found.new_context({"result": result, **context})))
+    return [html.unescape(str(sentence)) for sentence in sentences(text)]
 
 
 def said(macro: str, *given: Any) -> list[str]:
@@ -79,7 +80,7 @@ def environment() -> jinja2.Environment:
         parameter=lambda name, curve: wording.parameter(curve, name),
         percent=lambda share: f"{share:.0%}",
         picture=picture,
-        reward=lambda value: f"{value:z.3f}",
+        reward=_reward,
         scale=wording.scale,
         sentences=sentences,
         shortlist=wording.shortlist,
@@ -97,24 +98,28 @@ def environment() -> jinja2.Environment:
         estimates=quotes.estimates,
         every_seed=wording.every_seed,
         not_fitted=wording.not_fitted,
-        range_cells=answers.range_cells,
         reach=quotes.reach,
+        reward=_reward,
         scale=wording.scale,
         span=wording.span,
         spent=wording.spent,
         stated=quotes.stated,
         tie_ranges=tie_ranges,
         unit=wording.unit,
-        CONFIDENCE_RULE=answers.CONFIDENCE_RULE,
-        ESTABLISHED_RULE=answers.ESTABLISHED_RULE,
         FORMS=FORMS,
         LARGE_RESIDUAL=LARGE_RESIDUAL,
         METHODS=quotes.METHODS,
         MOST_LISTED=wording.MOST_LISTED,
+        LIKELY=LIKELY,
+        SURE=SURE,
     )
     for name, file in (("m", "macros"), ("say", "sentences"), ("law_say", "laws/sentences")):
         found.globals[name] = found.get_template(f"{file}.html.j2").module
     return found
+
+
+def _reward(value: float) -> str:
+    return f"{value:z.3f}"
 
 
 def sentences(text: str) -> list[Html]:

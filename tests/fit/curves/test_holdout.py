@@ -19,11 +19,20 @@ ALL = [np.ones(len(COMPUTE), bool)]
 def test_without_noise_the_first_part_gives_the_rest():
     (found,) = hold_out([COMPUTE], [hill(COMPUTE, *TRUTH)], use=ALL, cut=0.5, options=FitOptions())
     own = found["hill"]
-    assert own.cut == 5e5 and own.num_points == np.count_nonzero(COMPUTE > 5e5) == 3
+    assert own.cut == pytest.approx(1e3 * np.sqrt(1e3)) and own.num_points == 12  # half of three decades
     assert own.mean_abs_error < 1e-7 and own.coverage == 1.0
     assert set(found) == set(FORMS)
     others = {name: h.mean_abs_error for name, h in found.items() if name != "hill"}
     assert min(others.values()) > 1e-3, others
+
+
+def test_short_curves_keep_enough_to_be_fitted():
+    for count, late in ((12, 6), (9, 3), (7, 1)):
+        compute = np.geomspace(1e3, 1e6, count)
+        (found,) = hold_out(
+            [compute], [hill(compute, *TRUTH)], use=[np.ones(count, bool)], cut=0.4, options=FitOptions()
+        )
+        assert found["hill"].num_points == late
 
 
 def test_a_cut_from_1_on_is_a_compute_and_nothing_after_it_is_no_result():
@@ -36,9 +45,9 @@ def test_a_cut_from_1_on_is_a_compute_and_nothing_after_it_is_no_result():
 def test_scores_by_hand():
     """Rewards after the cut are moved by known amounts, so the errors are those amounts."""
     reward = hill(COMPUTE, *TRUTH)
-    late = COMPUTE > 5e5
+    late = COMPUTE > 1e3 * 1e3**0.9
     reward[late] += [0.03, -0.01, 0.02]
-    (found,) = hold_out([COMPUTE], [reward], use=ALL, cut=0.5, options=FitOptions())
+    (found,) = hold_out([COMPUTE], [reward], use=ALL, cut=0.9, options=FitOptions())
     assert found["hill"].mean_abs_error == pytest.approx(0.02, abs=1e-6)
     assert found["hill"].bias == pytest.approx(-0.04 / 3, abs=1e-6)
     assert found["hill"].coverage == 0.0

@@ -136,5 +136,5 @@ def test_all_forms_and_any_number_of_curves_share_the_compiled_programs(caplog):
     fit_curves([compute], [reward])  # compiles, unless a test did so before
     with jax.log_compiles(), caplog.at_level("WARNING"):
         for form in FORMS:
-            fit_curves([compute] * 40, [reward] * 40, options=FitOptions(form=form))
+            fit_curves([compute] * 12, [reward] * 12, options=FitOptions(form=form))
     assert not [record for record in caplog.records if "ompil" in record.getMessage()]

@@ -153,7 +153,7 @@ def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
         allocation=NO_LAW, learning_rate=LearningRate(),
     )  # fmt: skip
     assert found.run != "n = 32" and found.status == "warning"
-    assert any("n = 32 falls after its peak, from 0.579 at 1.3e+05 to 0.1 at 1e+06" in r for r in found.reasons)
+    assert any("n = 32 falls after its peak, from 0.579 at 130,000 to 0.1 at 1,000,000" in r for r in found.reasons)
 
 
 def test_where_all_collapse_the_steps_stop_at_the_highest_peak():

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
 import pytest
 
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.html_page import render_report
 from isocompute_jax.fit.report.wording import spent
 from tests.fit.report.browser import Browser, browser
+from tests.fit.runs import BUDGETS, write_sweep
 from tests.fit.sweeps import pictures, rich
 
 pytestmark = pytest.mark.slow
 
 WIDTHS = (1280, 390)
 MOST_WORDS = 1500
+CUT = "[...document.querySelectorAll('.scroll')].filter(part => part.scrollWidth > part.clientWidth + 1).length"
+WORDS = r"document.body.innerText.split(/\s+/).filter(word => /[\p{L}\p{N}]/u.test(word)).length"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +35,19 @@ def path(tmp_path_factory) -> pathlib.Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(render_report(rich(), pictures()), encoding="utf-8")
     return file
+
+
+def test_an_ordinary_study_is_read_in_a_few_minutes(page, tmp_path):
+    """Five n with three seeds each, everything folded included."""
+    middles = {4: 1e4, 8: 2e4, 16: 4e4, 32: 9e4, 64: 2e5}
+    curves = {n: (0.07, 0.3 + 0.1 * np.log2(n), middle, 1.2) for n, middle in middles.items()}
+    root = write_sweep(tmp_path / "runs", curves=curves, noise=0.005)
+    analyse([str(root)], tmp_path / "out", AnalysisOptions(replicates=20, budgets=(float(BUDGETS[-2]),)))
+    page.open(tmp_path / "out" / "report.html", width=1280)
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    assert page.evaluate(CUT) == 0 and page.errors == []
+    page.evaluate("document.querySelectorAll('table, svg, .controls, .legend').forEach(part => part.remove())")
+    assert 500 < page.evaluate(WORDS) < MOST_WORDS
 
 
 def part(page: Browser, name: str) -> str:
@@ -58,9 +77,8 @@ def test_the_answer_and_the_picture_are_on_the_first_screen(page, path, width, s
     assert page.evaluate("document.querySelector('#answer .against').getBoundingClientRect().bottom") < height
     assert page.evaluate("document.querySelector('#picture svg').getBoundingClientRect().top") < 0.85 * height
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.body.innerText.split(/\\s+/).length") < MOST_WORDS
-    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
-    assert width < 1280 or page.evaluate(cut) == 0
+    assert page.evaluate(WORDS) < MOST_WORDS
+    assert width < 1280 or page.evaluate(CUT) == 0
     assert page.evaluate("document.getElementById('controls').checkVisibility()") is scripts
     assert page.errors == []
 
@@ -148,7 +166,7 @@ def test_everything_is_open_when_printed(page, path):
         ".filter(e => !e.closest('[hidden]')).length"
     )
     assert page.evaluate(hidden) == 0
-    assert page.evaluate("document.body.innerText.split(/\\s+/).length") > 2 * MOST_WORDS
+    assert page.evaluate(WORDS) > MOST_WORDS
     page.open(path, width=800)
     assert page.evaluate(hidden) > 0
 
