@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.posterior import (
@@ -29,9 +28,8 @@ from isocompute_jax.fit.curves.posterior import (
     posterior,
     steepness,
 )
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
-from isocompute_jax.fit.frontier.standings import ALIKE, SURER
+from isocompute_jax.fit.frontier.prospect import Prospect, prospect
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -49,9 +47,6 @@ TEMPER = 10.0
 
 DRAWS = 400
 """Joint draws, and particles of each curve."""
-
-ONE_SIDED = 0.025
-"""Configurations that lie below in all but this share of the draws are told apart."""
 
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
@@ -102,79 +97,6 @@ class Forecast:
     def prospect(self, compute: float, among: Sequence[int], *, surest: bool = False) -> Prospect:
         """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
         return prospect(self.rewards(compute)[:, among], among, surest=surest)
-
-
-class Prospect(NamedTuple):
-    """A budget, over the draws.
-
-    Attributes:
-      index: number of the configuration to take: that with the highest expected reward, or the surest (`prospect`).
-      surest: whether another one has a higher expected reward, and is known much worse.
-      reward: its expected reward.
-      interval95: 95% interval of its reward: parameters, noise and form.
-      best_share: share of the draws in which it is the best.
-      rival: who is the best in most of the others; None where nobody else ever is.
-      rival_share: share of all draws in which it is.
-      regret: mean over the draws of the best reward less its own: what choosing it is expected to cost.
-      tied: numbers of those that cannot be told from it at 95%, itself included.
-    """
-
-    index: int
-    surest: bool
-    reward: float
-    interval95: tuple[float, float]
-    best_share: float
-    rival: int | None
-    rival_share: float
-    regret: float
-    tied: tuple[int, ...]
-
-
-def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False) -> Prospect:
-    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
-
-    One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
-    is taken whose standard deviation is smaller by `SURER` or more; of several such the highest.
-    """
-    mean, error = rewards.mean(axis=0), rewards.std(axis=0)
-    highest = place = int(mean.argmax())
-    tied = _tied(rewards, highest)
-    if surest and error[highest] > ALIKE:
-        place = max((k for k in tied if SURER * error[k] <= error[highest]), key=lambda k: mean[k], default=highest)
-    own, best = rewards[:, place], rewards.max(axis=1)
-    low, high = np.percentile(own, PERCENTILES)
-    first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
-    leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
-    rival = int(leaders.argmax())
-    return Prospect(
-        index=among[place],
-        surest=place != highest,
-        reward=float(own.mean()),
-        interval95=(float(low), float(high)),
-        best_share=float(np.mean(~first)),
-        rival=among[rival] if leaders.any() else None,
-        rival_share=float(leaders[rival] / len(rewards)),
-        regret=float(np.mean(best - own)),
-        tied=tuple(among[k] for k in tied),
-    )
-
-
-def _tied(rewards: np.ndarray, place: int) -> list[int]:
-    """Who cannot be told from `place` at 95%: by the draws, and for all pairs that tie together (Bonferroni).
-
-    The highest of many equal curves stands out from each of them by luck.
-    """
-    behind = rewards[:, place, None] - rewards
-    told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
-    far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
-    tied = np.arange(rewards.shape[1])
-    for _ in range(rewards.shape[1]):  # whoever is clearly below leaves fewer pairs to compare
-        pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
-        still = tied[~told[tied] | (far[tied] < -scipy.special.ndtri(ONE_SIDED / pairs))]
-        if len(still) == len(tied):
-            break
-        tied = still
-    return tied.tolist()
 
 
 def forecast(

@@ -11,7 +11,8 @@ import numpy as np
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
-from isocompute_jax.fit.frontier.forecast import Forecast, Prospect
+from isocompute_jax.fit.frontier.forecast import Forecast
+from isocompute_jax.fit.frontier.prospect import Prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
 from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation

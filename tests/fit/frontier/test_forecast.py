@@ -11,6 +11,7 @@ from isocompute_jax.fit.curves.forms import expsat, hill
 from isocompute_jax.fit.curves.posterior import Draws
 from isocompute_jax.fit.frontier import forecast as module
 from isocompute_jax.fit.frontier.forecast import STEP, forecast
+from isocompute_jax.fit.frontier.prospect import prospect
 from isocompute_jax.fit.results import Configuration
 
 COMPUTE = np.concatenate([[0.0], np.geomspace(1e4, 1e6, 20)])
@@ -118,14 +119,14 @@ def test_unknown_correlation_is_none():
 
 def test_a_prospect_is_read_off_the_draws():
     found = ask(measured(HILLS))
-    rewards, prospect = found.rewards(8e6), found.prospect(8e6, [1, 3])
-    assert prospect.index in (1, 3)
-    own, other = (rewards[:, k] for k in ((1, 3) if prospect.index == 1 else (3, 1)))
-    assert prospect.reward == pytest.approx(own.mean()) and own.mean() >= other.mean()
-    assert prospect.best_share == pytest.approx(np.mean(own >= other))
-    assert prospect.regret == pytest.approx(np.mean(np.maximum(other - own, 0.0)))
-    assert prospect.interval95[0] < prospect.reward < prospect.interval95[1]
-    assert (len(prospect.tied) == 1) == (np.mean(other < own) >= 0.975)
+    rewards, read = found.rewards(8e6), found.prospect(8e6, [1, 3])
+    assert read.index in (1, 3)
+    own, other = (rewards[:, k] for k in ((1, 3) if read.index == 1 else (3, 1)))
+    assert read.reward == pytest.approx(own.mean()) and own.mean() >= other.mean()
+    assert read.best_share == pytest.approx(np.mean(own >= other))
+    assert read.regret == pytest.approx(np.mean(np.maximum(other - own, 0.0)))
+    assert read.interval95[0] < read.reward < read.interval95[1]
+    assert (len(read.tied) == 1) == (np.mean(other < own) >= 0.975)
     assert found.prospect(8e6, [0]).tied == (0,) and found.prospect(8e6, [0]).regret == 0.0
 
 
@@ -133,10 +134,10 @@ def test_who_cannot_be_told_apart():
     """The best of many equal curves stands out from each of them by luck, two curves need less."""
     rng = np.random.default_rng(0)
     rewards = 0.5 + 0.01 * rng.normal(size=(4000, 5)) - np.array([0.0, 0.03, 0.031, 0.032, 0.1])
-    few, many = (module.prospect(rewards[:, :k], range(k)) for k in (2, 5))
+    few, many = (prospect(rewards[:, :k], range(k)) for k in (2, 5))
     assert few.tied == (0,) and many.tied == (0, 1, 2, 3)
     assert few.rival == 1 and few.rival_share == pytest.approx(1 - few.best_share)
-    alone = module.prospect(rewards[:, [0, 4]] * [1, 0], (7, 9))
+    alone = prospect(rewards[:, [0, 4]] * [1, 0], (7, 9))
     assert alone.index == 7 and alone.rival is None and alone.best_share == 1.0 and alone.regret == 0.0
 
 
@@ -144,10 +145,10 @@ def test_of_those_that_tie_the_surest_may_be_wanted():
     """One noisy seed above five quiet ones."""
     rng = np.random.default_rng(0)
     rewards = np.array([0.5, 0.52, 0.49]) + np.array([0.005, 0.03, 0.014]) * rng.normal(size=(4000, 3))
-    boldly, surely = (module.prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
+    boldly, surely = (prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
     assert boldly.index == 8 and not boldly.surest and boldly.tied == surely.tied == (4, 8, 16)
     assert surely.index == 4 and surely.surest and surely.regret > boldly.regret and surely.rival == 8
-    assert module.prospect(rewards[:, 1:], (8, 16), surest=True).index == 16
+    assert prospect(rewards[:, 1:], (8, 16), surest=True).index == 16
 
 
 def test_curves_fall_where_others_of_the_sweep_have():
