@@ -137,9 +137,21 @@ def test_what_a_lost_endpoint_cost_is_booked_apart(short_run, whole, tmp_path):
     assert {line["redrawn_rollouts"] for line in metrics_of(whole)} == {0}
 
 
-def test_a_diverged_run_leaves_no_checkpoint_of_it(short_run, tmp_path):
-    config, shuffled = override(short_run, "optimizer.base_lr", 1e30), Makes(ShuffledSampler)
-    assert app.exit_code(lambda: loop.train(config, tmp_path / "run", make_sampler=shuffled)) == app.FAILED
+class BrokenSampler(ShuffledSampler):
+    """What it says of the tokens of step 2 is no number, and so no number of that update is one."""
+
+    def completed(self, *, lane=TRAIN):
+        for group in super().completed(lane=lane):
+            if group.step == 2 and lane == TRAIN:
+                broken = (dataclasses.replace(c, logprobs=np.full_like(c.logprobs, np.nan)) for c in group.completions)
+                group = dataclasses.replace(group, completions=tuple(broken))
+            yield group
+
+
+def test_a_diverged_run_leaves_no_checkpoint_of_it(short_run, tmp_path, capsys):
+    broken = Makes(BrokenSampler)
+    assert app.exit_code(lambda: loop.train(short_run, tmp_path / "run", make_sampler=broken)) == app.FAILED
+    assert "loss" in capsys.readouterr().err
     assert list((tmp_path / "run" / run_files.CHECKPOINTS).iterdir()) == []
 
 
