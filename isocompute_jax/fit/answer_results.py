@@ -95,6 +95,7 @@ class BudgetRange:
       confidence: what that comes to; `tied`, or `contradicted`, where most of the budgets are.
       tied_group_sizes: every n of those ties.
       beyond: whether the range lies beyond the data.
+      stop: where to stop, at the peak of a configuration that collapses; None to spend all of a budget.
     """
 
     start: float
@@ -106,6 +107,7 @@ class BudgetRange:
     confidence: Confidence
     tied_group_sizes: tuple[int, ...]
     beyond: bool
+    stop: float | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -177,9 +177,9 @@ def ranges(answers: Sequence[BudgetAnswer], switches: Sequence[Switch], names: S
 
 
 def _alike(one: BudgetAnswer, other: BudgetAnswer) -> bool:
-    """Whether two answers are the same: one configuration, or two that tie with each other at both budgets."""
+    """Whether two answers are the same: one configuration, or two that tie with each other, stopped at one place."""
     a, b = one.recommendation, other.recommendation
-    if (a.place == "beyond") != (b.place == "beyond"):
+    if (a.place == "beyond", a.stop) != (b.place == "beyond", b.stop):
         return False
     tied = one.confidence == other.confidence == "tied"
     return a.run == b.run or (tied and a.run in b.tied and b.run in a.tied)
@@ -216,6 +216,7 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRan
         confidence=_confidence(share, tied, contradicted),
         tied_group_sizes=tuple(sorted({size for each in group for size in each.tied_group_sizes})) if tied else (),
         beyond=first.place == "beyond",
+        stop=first.stop,
     )
 
 

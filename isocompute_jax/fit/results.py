@@ -238,7 +238,8 @@ class Recommendation:
       law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
       reward: expected: by the forecast, or the configuration's fitted curve.
       interval95: of the forecast's draws, or of that curve; NaN where nothing could be resampled.
-      beyond: budget / largest compute that this configuration was run to; above 1 is an extrapolation.
+      beyond: budget, or `stop`, / largest compute that this configuration was run to; above 1 is an extrapolation.
+      stop: compute at the peak of a configuration that collapses before the budget; None to spend all of it.
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
@@ -265,6 +266,7 @@ class Recommendation:
     status: Status
     reasons: tuple[str, ...]
     place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
+    stop: float | None = None
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan

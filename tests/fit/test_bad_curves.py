@@ -12,9 +12,10 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.report.answers import answer_text
+from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.templating import told as findings
 from isocompute_jax.fit.report.terminal import headline_table
+from isocompute_jax.fit.report.wording import amount
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
 CURVES = {8: (0.05, 0.60, 3e4, 1.0), 32: (0.05, 0.70, 6e4, 1.0), 64: (0.05, 0.80, 3e4, 1.0)}
@@ -44,6 +45,30 @@ def analysed(
 
 def healthy(n: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda compute: hill(compute, *CURVES[n])
+
+
+def test_the_highest_of_all_stops_at_its_peak(tmp_path):
+    """n = 64 is at .65 before it falls, n = 8 never gets above .45: more compute is better not spent."""
+
+    def collapse(compute: np.ndarray) -> np.ndarray:
+        return hill(compute, *CURVES[64]) * np.minimum(1, (1.3e5 / compute) ** 0.5)
+
+    def low(compute: np.ndarray) -> np.ndarray:
+        return hill(compute, 0.05, 0.45, 3e4, 1.0)
+
+    found = analysed(tmp_path / "stop.csv", {8: low, 64: collapse}, budgets=(1e6, 4e6))
+    peak = found.main.fits[1].window[1]
+    for advice in found.recommendations:
+        assert advice.group_size == 64 and advice.stop == peak and advice.place == "inside"
+        assert advice.num_steps == peak // (64 * advice.problems_per_batch)
+        assert abs(advice.reward - float(hill(peak, *CURVES[64]))) < 0.005
+        assert advice.interval95[0] < advice.reward < advice.interval95[1]
+        assert any(f"stopped at its peak at {peak:.3g}" in reason for reason in advice.reasons)
+    result = conclude(found)
+    for asked in result.asked:
+        assert answer_text(result, asked).pick == f"n = 64, stopped at {amount(peak)}"
+    (last,) = (row for row in result.ranges if row.stop)
+    assert last.start <= 1e6 < 4e6 <= last.end and range_cells(result, last)[1] == f"n = 64, stopped at {amount(peak)}"
 
 
 def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):

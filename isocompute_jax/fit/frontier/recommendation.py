@@ -12,7 +12,7 @@ from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import contestants
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.prospect import Prospect
+from isocompute_jax.fit.frontier.prospect import Prospect, prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
 from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
@@ -118,14 +118,14 @@ def allocate(
     stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
     steps, rate, reason = _steps(chosen, stop, learning_rate)
     reasons.append(reason)
-    prospect = contest.prospect(budget, affordable)
-    if prospect is None and resampled is not None and len(known) > 1:
+    drawn = contest.prospect(budget, affordable)
+    if drawn is None and resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
-    beyond = budget / fit.window[1]
+    beyond = at / fit.window[1]
     doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    reward = float(fit.reward(at)) if prospect is None else prospect.reward
-    ends = interval(fit, index, at, resampled) if prospect is None else prospect.interval95
+    reward = float(fit.reward(at)) if drawn is None else drawn.reward
+    ends = interval(fit, index, at, resampled) if drawn is None else drawn.interval95
     return Recommendation(
         budget=budget,
         run=chosen.name,
@@ -139,15 +139,14 @@ def allocate(
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
+        stop=at if at < budget else None,
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
         tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
-        expected_regret=math.nan if prospect is None else prospect.regret,
-        best_share=math.nan if prospect is None else prospect.best_share,
-        rival=None
-        if prospect is None or prospect.rival is None
-        else (configurations[prospect.rival].name, prospect.rival_share),
-        forms={} if prospect is None or forecast is None else forecast.weights,
+        expected_regret=math.nan if drawn is None else drawn.regret,
+        best_share=math.nan if drawn is None else drawn.best_share,
+        rival=None if drawn is None or drawn.rival is None else (configurations[drawn.rival].name, drawn.rival_share),
+        forms={} if drawn is None or forecast is None else forecast.weights,
     )
 
 
@@ -174,15 +173,12 @@ class Contest:
 
     def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
         """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
-        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
+        alive = self._alive(budget, allowed)
+        found = self.prospect(budget, allowed)
+        if found is not None:
+            return self._by_the_draws(budget, found, alive)
         if not alive:
             return self._stop_at_a_peak(allowed)
-        prospect = self.prospect(budget, allowed)
-        if prospect is not None:
-            behind = () if prospect.index in (below := self._behind(budget, alive)) else below
-            tied = tuple(i for i in prospect.tied if i not in behind)
-            found = Standings(prospect.index, tied, tuple(self._rivals(budget, alive)))
-            return prospect.index, [*self._forecast_reasons(budget, prospect, alive), *self._tie(found)], found
         first, last = self._data(alive)
         found = self._standings(min(max(budget, first), last), alive)
         index, name = found.chosen, self.configurations[found.chosen].name
@@ -202,14 +198,35 @@ class Contest:
         return index, [reason], found
 
     def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
-        """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast."""
-        alive = [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
-        if self.forecast is None or not alive:
+        """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast.
+
+        A configuration that collapses before the budget competes as it is at its peak, stopped there.
+        """
+        if self.forecast is None:
             return None
-        rivals = [i for i in self._rivals(budget, alive) if self.forecast.members[i]]
-        first, last = self._data(alive)
-        inside = budget <= last * (1 + SAME_COMPUTE)
-        return self.forecast.prospect(max(budget, first), rivals, surest=inside) if rivals else None
+        alive, inside = self._alive(budget, allowed), False
+        at = {i: self.fits[i].window[1] for i in allowed if i not in alive}
+        if alive:
+            first, last = self._data(alive)
+            inside = budget <= last * (1 + SAME_COMPUTE)
+            at |= dict.fromkeys(self._rivals(budget, alive), max(budget, first))
+        at = {i: compute for i, compute in at.items() if self.forecast.members[i]}
+        if not at:
+            return None
+        drawn = {compute: self.forecast.rewards(compute) for compute in set(at.values())}
+        return prospect(np.column_stack([drawn[c][:, i] for i, c in at.items()]), tuple(at), surest=inside)
+
+    def _by_the_draws(self, budget: float, found: Prospect, alive: Sequence[int]) -> tuple[int, list[str], Standings]:
+        below = self._behind(budget, alive) if alive else ()
+        behind = () if found.index in below else below
+        tied = tuple(i for i in found.tied if i not in behind)
+        rivals = self._rivals(budget, alive) if alive else found.tied
+        standing = Standings(found.index, tied, tuple({*rivals, *tied}))
+        return found.index, [*self._forecast_reasons(budget, found, alive), *self._tie(standing)], standing
+
+    def _alive(self, budget: float, allowed: Sequence[int]) -> list[int]:
+        """Who has not collapsed before the budget."""
+        return [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
 
     def _data(self, alive: Sequence[int]) -> tuple[float, float]:
         """Where the data of these begin and end."""
@@ -230,13 +247,17 @@ class Contest:
 
     def _forecast_reasons(self, budget: float, found: Prospect, alive: Sequence[int]) -> list[str]:
         assert self.forecast is not None
-        name, (first, last) = self.configurations[found.index].name, self._data(alive)
+        name = self.configurations[found.index].name
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
         forms = ", ".join(f"{form} {weight:.0%}" for form, weight in weights if weight >= 0.005)
+        first, last = self._data(alive) if alive else (0.0, math.inf)
         where = (
             " beyond the data" if budget > last * (1 + SAME_COMPUTE) else f"{self._carried(budget, found.index)} here"
         )
-        if budget < first * (1 - SAME_COMPUTE):
+        if found.index not in alive:
+            end = self.fits[found.index].window[1]
+            where = f", stopped at its peak at {end:.3g}: the rest of the budget is better not spent"
+        elif budget < first * (1 - SAME_COMPUTE):
             where = f" where the data begin, at {first:.3g}; below that nothing was measured"
         lead = "is the surest of those that tie for" if found.surest else "has"
         reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
@@ -245,7 +266,7 @@ class Contest:
             rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
             others = f"; the strongest rival is {rival}" if found.best_share < 0.9 else ""
             reasons.append(f"{share}{others}, and choosing it is expected to cost {found.regret:.2g} of reward.")
-        elif len(alive) > 1:
+        elif len(self.fits) > 1:
             reasons.append(f"{share}.")
         if self.allocation.status == "ok" and budget > last * (1 + SAME_COMPUTE):
             reasons.append(f"The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}.")

@@ -59,7 +59,7 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
     objections = told("answer", result, block="objections", found=found, row=row)
     return AnswerText(
         question=part("question"),
-        pick=pick(result, row.group_size, row.run, found.tied_group_sizes),
+        pick=pick(result, row.group_size, row.run, found.tied_group_sizes, row.stop),
         plan=part("plan"),
         expectation=part("expectation"),
         level=found.confidence,
@@ -71,12 +71,11 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
     )
 
 
-def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = ()) -> str:
-    """`n = 16`, `n between 8 and 64`, `n = 8 or 64`; where n is unknown or one, the configuration."""
-    if not group_size:
-        return run
-    if len(tied) < 2:
-        return run if result.several_batches else f"n = {group_size}"
+def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (), stop: float | None = None) -> str:
+    """`n = 16`, `n between 8 and 64`, `n = 8 or 64`; where n is unknown or one, the configuration; where to stop it."""
+    if not group_size or len(tied) < 2:
+        name = run if not group_size or result.several_batches else f"n = {group_size}"
+        return name if stop is None else f"{name}, stopped at {amount(stop)}"
     between_them = [n for n in sorted(set(result.group_sizes)) if tied[0] <= n <= tied[-1]]
     if len(tied) > 2 and list(tied) == between_them:
         return f"n between {tied[0]} and {tied[-1]}"
@@ -105,7 +104,7 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     sure = _label(row.confidence, beyond=row.beyond)
     return (
         ends,
-        pick(result, row.group_size, row.run, row.tied_group_sizes),
+        pick(result, row.group_size, row.run, row.tied_group_sizes, row.stop),
         reward,
         sure.replace(",", f"{share},") if row.beyond else f"{sure}{share}",
     )

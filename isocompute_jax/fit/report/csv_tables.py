@@ -27,12 +27,12 @@ SWITCH_COLUMNS = (
 )  # fmt: skip
 ALLOCATION_COLUMNS = (
     "budget", "run", "group_size", "problems_per_batch", "num_steps", "learning_rate", "law_group_size", "reward",
-    "interval95_low", "interval95_high", "beyond", "expected_regret", "best_share", "status",
+    "interval95_low", "interval95_high", "beyond", "stop", "expected_regret", "best_share", "status",
     "reasons",
 )  # fmt: skip
 RANGE_COLUMNS = (
     "start", "end", "run", "group_size", "reward_at_start", "reward_at_end", "share", "confidence", "tied_group_sizes",
-    "beyond",
+    "beyond", "stop",
 )  # fmt: skip
 TIE_COLUMNS = (
     "compute", "best_run", "best_group_size", "reward", "tied_runs", "seed_sd", "compared", "best_in_each_seed",
