@@ -61,7 +61,7 @@ def test_the_highest_of_all_stops_at_its_peak(tmp_path):
     for advice in found.recommendations:
         assert advice.group_size == 64 and advice.stop == peak and advice.place == "inside"
         assert advice.num_steps == peak // (64 * advice.problems_per_batch)
-        assert abs(advice.reward - float(hill(peak, *CURVES[64]))) < 0.005
+        assert abs(advice.reward - float(hill(peak, *CURVES[64]))) < 0.02
         assert advice.interval95[0] < advice.reward < advice.interval95[1]
         assert any(f"stopped at its peak at {peak:.3g}" in reason for reason in advice.reasons)
     result = conclude(found)
