@@ -67,6 +67,7 @@ def test_the_highest_of_all_stops_at_its_peak(tmp_path):
     result = conclude(found)
     for asked in result.asked:
         assert answer_text(result, asked).pick == f"n = 64, stopped at {amount(peak)}"
+        assert asked.confidence == "sure"  # n = 8 is ahead at the budget, where n = 64 is not
     (last,) = (row for row in result.ranges if row.stop)
     assert last.start <= 1e6 < 4e6 <= last.end and range_cells(result, last)[1] == f"n = 64, stopped at {amount(peak)}"
 
