@@ -87,7 +87,8 @@ def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tupl
 def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> list[Objection]:
     main, same = analysis.main, {found.run, *found.tied}
     rows = []
-    if found.place != "beyond" or math.isnan(found.best_share):  # a forecast need not have who leads where the data end
+    drawn = not math.isnan(found.best_share)
+    if found.stop is None and not (drawn and found.place == "beyond"):  # these compare at the budget, or the data's end
         rows += _other_form(analysis, found, same, choice)
         rows += _evaluations(main, found, same)
         rows += _seeds(analysis.by_seed, found, same)
