@@ -60,16 +60,19 @@ def test_the_highest_of_all_stops_at_its_peak(tmp_path):
     peak = found.main.fits[1].window[1]
     for advice in found.recommendations:
         assert advice.group_size == 64 and advice.stop == peak and advice.place == "inside"
-        assert advice.num_steps == peak // (64 * advice.problems_per_batch)
+        assert advice.num_steps == peak // (64 * 16)
         assert abs(advice.reward - float(hill(peak, *CURVES[64]))) < 0.02
         assert advice.interval95[0] < advice.reward < advice.interval95[1]
         assert any(f"stopped at its peak at {peak:.3g}" in reason for reason in advice.reasons)
     result = conclude(found)
     for asked in result.asked:
-        assert answer_text(result, asked).pick == f"n = 64, stopped at {amount(peak)}"
+        assert answer_text(result, asked).pick == f"n = 64, stopped at {amount(peak)} rollouts"
         assert asked.confidence == "sure"  # n = 8 is ahead at the budget, where n = 64 is not
     (last,) = (row for row in result.ranges if row.stop)
-    assert last.start <= 1e6 < 4e6 <= last.end and range_cells(result, last)[1] == f"n = 64, stopped at {amount(peak)}"
+    assert (
+        last.start <= 1e6 < 4e6 <= last.end
+        and range_cells(result, last)[1] == f"n = 64, stopped at {amount(peak)} rollouts"
+    )
 
 
 def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Confidence
 from isocompute_jax.fit.report.templating import told
-from isocompute_jax.fit.report.wording import amount
+from isocompute_jax.fit.report.wording import amount, spent
 from isocompute_jax.fit.sweep_results import SweepResult
 
 LABELS: dict[Confidence, str] = {
@@ -75,7 +75,7 @@ def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (
     """`n = 16`, `n between 8 and 64`, `n = 8 or 64`; where n is unknown or one, the configuration; where to stop it."""
     if not group_size or len(tied) < 2:
         name = run if not group_size or result.several_batches else f"n = {group_size}"
-        return name if stop is None else f"{name}, stopped at {amount(stop)}"
+        return name if stop is None else f"{name}, stopped at {spent(result, stop)}"
     between_them = [n for n in sorted(set(result.group_sizes)) if tied[0] <= n <= tied[-1]]
     if len(tied) > 2 and list(tied) == between_them:
         return f"n between {tied[0]} and {tied[-1]}"

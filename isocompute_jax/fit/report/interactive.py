@@ -67,7 +67,11 @@ def _own(result: SweepResult, index: int) -> dict[str, Any]:
     """The metric's own answer, with the reward and interval to draw."""
     found = result.answers[index]
     row = found.recommendation
-    return dataclasses.asdict(answer_text(result, found)) | {"reward": row.reward, "interval": row.interval95}
+    return dataclasses.asdict(answer_text(result, found)) | {
+        "reward": row.reward,
+        "interval": row.interval95,
+        "stop": row.stop,
+    }
 
 
 def _other(result: SweepResult, chart: Chart, budget: float) -> dict[str, Any]:

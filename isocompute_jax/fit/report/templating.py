@@ -24,6 +24,9 @@ from isocompute_jax.fit.record_choices import choice_rows
 from isocompute_jax.fit.report import wording
 from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
 
+LEAST_COST = 5e-4
+"""An expected regret below this is not worth a sentence."""
+
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 FLAG = r"--[a-z]\w*(=[\w.,:]*\w)?"
@@ -108,6 +111,7 @@ def environment() -> jinja2.Environment:
         unit=wording.unit,
         FORMS=FORMS,
         LARGE_RESIDUAL=LARGE_RESIDUAL,
+        LEAST_COST=LEAST_COST,
         METHODS=quotes.METHODS,
         MOST_LISTED=wording.MOST_LISTED,
         LIKELY=LIKELY,

@@ -109,7 +109,7 @@ def test_the_answer_comes_first_and_what_was_not_varied_is_no_advice(page):
         assert f"{row.num_steps:,} steps" in text
     assert all(reason in text for reason in first.recommendation.reasons)
     assert "20 times as far as the data go" in text
-    assert answer_text(rich(), first).fixed.startswith("Not a finding: the learning rate was not varied")
+    assert answer_text(rich(), first).fixed.startswith("Not tested: the learning rate was not varied")
     result = rich()
     for i in range(len(result.curves)):
         result = put(result, f"curves.{i}.configuration", problems_per_batch=16)
@@ -126,7 +126,7 @@ def test_a_recommendation_says_only_what_is_known():
     assert "no interval could be given" in text.expectation and "inside the data" in text.expectation
     unsure = dataclasses.replace(found, confidence="open")
     far = answer_text(rich(), put(unsure, "recommendation", expected_regret=0.0123))
-    assert "expected to cost 0.012 in avg@4" in far.certainty
+    assert "costs 0.012 in avg@4 on average" in far.certainty
     poor = answer_text(rich(), put(found, "recommendation", run="none", reward=math.nan, reasons=("Too little.",)))
     assert (poor.pick, poor.expectation, poor.label) == ("no configuration fits", "Too little.", "")
     assert (

@@ -188,8 +188,9 @@ function draw(found) {
     mark("path", { d: path(c, s, from, to), fill: "none", stroke: c.colour, "stroke-width": 4.5,
       "stroke-linecap": "round" }, svg);
   }
-  const at = s.x(data.budgets[state.at]);
-  mark("line", { x1: at, x2: at, y1: s.box.top, y2: s.box.bottom, stroke: "#22262b", "stroke-dasharray": "3 3" }, svg);
+  const budget = s.x(data.budgets[state.at]);
+  const at = found.stop ? s.x(found.stop) : budget;  // where the answer stops is where its reward is
+  mark("line", { x1: budget, x2: budget, y1: s.box.top, y2: s.box.bottom, stroke: "#22262b", "stroke-dasharray": "3 3" }, svg);
   if (found.interval && found.interval[0] !== null)
     mark("line", { x1: at, x2: at, y1: s.y(found.interval[0]), y2: s.y(found.interval[1]), stroke: "#22262b",
       "stroke-width": 5, "stroke-opacity": 0.45, class: "interval" }, svg);
