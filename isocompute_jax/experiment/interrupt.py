@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class Interrupt:
         self.requested = False
         self._previous: dict[signal.Signals, object] = {}
         self._report_unraisable = sys.unraisablehook
+        self._within_hook = False
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
@@ -54,9 +56,13 @@ class Interrupt:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
             self._report_unraisable(dropped)
             return
+        self._within_hook = True  # what is raised within the hook is dropped too, and for good
         threading.Timer(AGAIN_S, self._again).start()
+        self._within_hook = False
 
     def _again(self) -> None:
+        while self._within_hook:  # starting a thread may take longer than the thread waits
+            time.sleep(AGAIN_S)
         main = threading.main_thread().ident
         if main and self._previous:
             signal.pthread_kill(main, signal.SIGINT)
