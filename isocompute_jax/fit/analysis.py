@@ -9,7 +9,7 @@ from isocompute_jax.fit.advice import disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.holdout import CurveHoldout, hold_out
+from isocompute_jax.fit.curves.holdout import CurveHoldout, for_form, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
@@ -88,6 +88,9 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     by_budget = recommend(budgets, stages, main, allocation, resampled, by_records)
     compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
     given = {"use": main.trusted.used, "options": stages.fit}
+    hill, own = main.fits, stages.fit
+    if options.form == "auto" and own.form != "hill":  # ScaleRL's comparison is one of Hill curves
+        hill, own = stages.forms(main)["hill"], for_form(own, "hill")
     return Analysis(
         options=options,
         runs=tuple(runs),
@@ -97,7 +100,7 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
         resampled=resampled,
         profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=errors, **given)),
         holdout=tuple(hold_out(compute, reward, cut=options.holdout, **given)) if options.holdout else (),
-        comparison=compare_steepness(compute, reward, main.fits, **given),
+        comparison=compare_steepness(compute, reward, hill, use=main.trusted.used, options=own),
         grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
         allocation=allocation,
         slices=tuple(stages.slices(main)),
