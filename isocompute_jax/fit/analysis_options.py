@@ -7,7 +7,7 @@ import math
 from typing import Any, Literal
 
 from isocompute_jax.fit.curves.fit_options import FitOptions
-from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.curves.screening import Falls, Outliers
@@ -19,7 +19,7 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Beyond = Literal["average", "form"]
-FormOption = Literal["auto", "hill", "logistic", "expsat", "power"]
+FormOption = Literal["auto", FormName]
 
 
 def _grid(flag: str, text: str) -> Grid:
@@ -117,7 +117,7 @@ class AnalysisOptions:
             )
         if not (math.isfinite(self.holdout) and self.holdout >= 0):
             raise InputError(f"--holdout={self.holdout} must be a share below 1, a compute, or 0 for none")
-        if self.next and (self.forecast == "form" or self.fit.limits() or self.fit.r0 != "free"):
+        if self.next and (self.forecast == "form" or self.fit.holds):
             raise InputError(
                 f"--next={self.next} weighs forms of curve by the data: leave out --forecast=form, --fix, --bounds and "
                 "--r0"
@@ -127,9 +127,8 @@ class AnalysisOptions:
                 raise InputError(f"--budget={budget:g} must be above 0")
         if not math.isfinite(self.read.reward_range[0] + self.read.reward_range[1]):
             raise InputError("--reward_range must be finite for learning curves: an asymptote needs a bound")
-        held = self.fit.form != "hill" or self.fit.limits() or self.fit.r0 != "free"
         form = self.fit.form if self.form == "auto" else self.form
-        if held:  # what holds parameters holds those of one form
+        if self.fit.form != "hill" or self.fit.holds:  # what holds parameters holds those of one form
             object.__setattr__(self, "form", form)
         fit = dataclasses.replace(self.fit, form=form, reward_range=self.read.reward_range)
         object.__setattr__(self, "fit", fit)

@@ -178,7 +178,7 @@ class Stages:
         options = self.options
         if not any(math.isfinite(fit.noise) for fit in found.fits):
             return None
-        if options.forecast == "form" or self.fit.limits() or self.fit.r0 != "free":
+        if options.forecast == "form" or self.fit.holds:
             return None
         if (found, untried) not in self._forecasts:
             data = found.trusted

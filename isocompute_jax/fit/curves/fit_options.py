@@ -78,6 +78,11 @@ class FitOptions:
         low, high = self.reward_range
         return high - low if math.isfinite(high - low) else 1.0
 
+    @property
+    def holds(self) -> bool:
+        """Whether any parameter is fixed, bounded or set."""
+        return bool(self.limits()) or self.r0 != "free"
+
     def limits(self) -> dict[str, tuple[float, float]]:
         """Parameter name -> (least, most) of everything that is fixed or bounded; a fixed one has equal ends."""
         found: dict[str, tuple[float, float]] = {}

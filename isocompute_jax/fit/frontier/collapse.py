@@ -19,6 +19,7 @@ from isocompute_jax.fit.curves.posterior import log_normal, log_sum
 from isocompute_jax.fit.results import Configuration
 
 ACCIDENT = 0.2
+"""Probability that a configuration has a collapse of its own within its data."""
 COMMON = 0.8
 """Probability beforehand that the collapses of a sweep have a cause in common: mostly the recipe is at fault."""
 SLOPE = (0.35, 0.5)
@@ -31,6 +32,8 @@ SCATTER = 0.5
 """Of ln compute at the peak about its trend in n."""
 DROP = (0.2, 0.9)
 """Share of what was learned that a collapse takes in the end, uniform."""
+DECAY = 2.0
+"""Of that share (peak / C)^DECAY is still to come at C."""
 
 _BEYOND = np.log(1e4)  # the peak's trend is sought from the first data to so far beyond the last
 _GRID = (160, 25)
@@ -51,7 +54,7 @@ class Collapses:
     def kept(self, compute: float) -> np.ndarray:
         """[S, K] share of what was learned that is left at `compute`."""
         past = np.maximum(np.log(compute) - self.peak, 0.0)
-        return 1.0 - self.drop * (1.0 - np.exp(-2.0 * past))
+        return 1.0 - self.drop * (1.0 - np.exp(-DECAY * past))
 
 
 def collapses(
@@ -94,8 +97,9 @@ def collapses(
 
     weight = np.exp(log_weight - log_sum(log_weight))
     means = trend.reshape(-1, len(x))[rng.choice(len(weight), draws, p=weight / weight.sum())]
-    survived = np.where(np.isfinite(at), ndtr((at - means) / SCATTER), 0.0)  # censored draws lie above this quantile
+    reached = np.where(np.isfinite(at), at, -np.inf)  # a peak that was not seen lies above
+    survived = ndtr((reached - means) / SCATTER)
     level = survived + (1.0 - survived) * rng.random(means.shape)
     peak = means + SCATTER * ndtri(np.clip(level, 1e-12, 1 - 1e-12))
-    peak = np.where(rng.random((draws, 1)) < share, np.maximum(peak, np.where(np.isfinite(at), at, -np.inf)), np.inf)
+    peak = np.where(rng.random((draws, 1)) < share, np.maximum(peak, reached), np.inf)
     return Collapses(np.where(fell, at, peak), rng.uniform(*DROP, size=means.shape))

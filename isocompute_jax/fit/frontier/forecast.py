@@ -137,7 +137,6 @@ def forecast(
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
     given = [*configurations, *untried]
-    nearest = [_nearest(new, configurations, members) for new in untried]
     order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
@@ -148,7 +147,6 @@ def forecast(
         [correlation[k] for k in order],
         [1.0 if runs is None else runs[k] for k in order],
     )
-    steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
     rng = np.random.default_rng(seed)
     table, evidence = [], []
     for name in forms:
@@ -157,14 +155,8 @@ def forecast(
                 posterior(name, np.log(points[k][0] / reference), points[k][1], noise=error, correlation=rho, box=box)
                 for k, error in zip(order, errors, strict=True)
             ]
-        single = [one.draw(draws, rng) for one in found]
-        joint, drift, gained = _walk(name, single, steps, box, rng)
-        row: list[Draws | None] = [None] * len(given)
-        for k, own in zip(order, joint, strict=True):
-            row[k] = own
-        for i, (new, k) in enumerate(zip(untried, nearest, strict=True), start=len(points)):
-            row[i] = _onwards(name, row[k], drift, _step(configurations[k], new), rng)
-        table.append(tuple(row))
+        row, gained = _joined(name, [one.draw(draws, rng) for one in found], order, given, len(points), box, rng)
+        table.append(row)
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
     shares = (rng.permutation(draws) + 0.5) / draws
@@ -204,14 +196,38 @@ def _step(one: Configuration, other: Configuration) -> Step:
     )
 
 
-def _nearest(new: Configuration, configurations: Sequence[Configuration], members: np.ndarray) -> int:
-    """Number of the member from which it is the smallest step."""
-    return min(np.flatnonzero(members).tolist(), key=lambda k: _step(configurations[k], new).size)
+def _joined(
+    name: FormName,
+    single: Sequence[Draws],
+    order: Sequence[int],
+    configurations: Sequence[Configuration],
+    tried: int,
+    box: tuple[float, float],
+    rng: np.random.Generator,
+) -> tuple[tuple[Draws | None, ...], float]:
+    """Joint draws of all configurations under one form, and the log evidence that joining them gains.
+
+    Args:
+      name: the form.
+      single: draws of each member alone.
+      order: their numbers, neighbours side by side.
+      configurations: [K + U], those without data last; None stands for one of the others without a curve.
+      tried: K.
+      box: see `posterior`.
+      rng: random numbers.
+    """
+    steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
+    joint, drift, gained = _walk(name, single, steps, box, rng)
+    by_number = dict(zip(order, joint, strict=True))
+    for i, new in enumerate(configurations[tried:], start=tried):
+        sizes = {k: _step(configurations[k], new) for k in sorted(order)}
+        near = min(sizes, key=lambda k: sizes[k].size)
+        by_number[i] = _onwards(name, by_number[near], drift, sizes[near], rng)
+    return tuple(by_number.get(i) for i in range(len(configurations))), gained
 
 
-def _onwards(name: FormName, before: Draws | None, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
+def _onwards(name: FormName, before: Draws, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
     """Draws of a curve of which nothing is known but its neighbour's draws."""
-    assert before is not None
     change = {key: scale * np.sqrt(step.size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
     high = np.clip(before.high + drift * step.factors + change["high"], before.low, 1.0)
     return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.frontier.forecast import Forecast
+from isocompute_jax.fit.frontier.prospect import prospect
 
 WORTH = 0.5
 """Of the candidates that reduce the regret by at least this share of what the best one does, the cheapest reduction
@@ -26,11 +27,11 @@ FORM_ERROR = 0.003
 LOOKS = (1.0, 0.5, 0.25, 0.125)
 """Where a run is compared, as shares of its compute; each look averages the evaluations up to twice as far down."""
 
-
 SEEDS = (1, 2)
 """How many runs of one kind are proposed at a time."""
 
-HALVINGS = 7
+HALVINGS = 6
+"""How often a budget is halved, at most, for a run to go up to."""
 NEARLY = 1.2
 """A run that reaches less than so many times as far as the data is none that goes further."""
 
@@ -85,7 +86,7 @@ def candidates(budget: float, among: Sequence[int], *, end: float) -> list[Candi
     if budget <= end:
         computes = [budget]
     else:
-        halves = budget / 2.0 ** np.arange(1, HALVINGS)
+        halves = budget / 2.0 ** np.arange(1, HALVINGS + 1)
         computes = [end, *halves[halves > end * NEARLY].tolist()]
     return [Candidate(k, compute, seeds) for k in among for compute in computes for seeds in SEEDS]
 
@@ -113,7 +114,7 @@ def propose(
     """
     rewards = forecast.rewards(budget)[:, among]
     best = rewards.max(axis=1)
-    regret = now = float((best - rewards[:, rewards.mean(axis=0).argmax()]).mean())
+    regret = now = prospect(rewards, among).regret
     rng = np.random.default_rng(seed)
     seen = [_likelihood(forecast, run, evaluations, rng) for run in choices]
     known = np.zeros((len(rewards), len(rewards)))

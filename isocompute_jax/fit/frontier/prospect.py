@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
+from isocompute_jax.fit.frontier import standings
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
-from isocompute_jax.fit.frontier.standings import ALIKE, SURER
+from isocompute_jax.fit.frontier.standings import ALIKE
 
 ONE_SIDED = 0.025
 """Configurations that lie below in all but this share of the draws are told apart."""
@@ -45,13 +46,12 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False)
     """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
 
     One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
-    is taken whose standard deviation is smaller by `SURER` or more; of several such the highest.
+    is taken that is known much better (see `standings.surest`).
     """
     mean, error = rewards.mean(axis=0), rewards.std(axis=0)
-    highest = place = int(mean.argmax())
+    highest = int(mean.argmax())
     tied = _tied(rewards, highest)
-    if surest and error[highest] > ALIKE:
-        place = max((k for k in tied if SURER * error[k] <= error[highest]), key=lambda k: mean[k], default=highest)
+    place = standings.surest(tied, highest, mean, error, least=ALIKE) if surest else highest
     own, best = rewards[:, place], rewards.max(axis=1)
     low, high = np.percentile(own, PERCENTILES)
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
@@ -78,11 +78,8 @@ def _tied(rewards: np.ndarray, place: int) -> list[int]:
     behind = rewards[:, place, None] - rewards
     told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
     far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
-    tied = np.arange(rewards.shape[1])
-    for _ in range(rewards.shape[1]):  # whoever is clearly below leaves fewer pairs to compare
-        pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
-        still = tied[~told[tied] | (far[tied] < -scipy.special.ndtri(ONE_SIDED / pairs))]
-        if len(still) == len(tied):
-            break
-        tied = still
-    return tied.tolist()
+
+    def ties(k: int, pairs: int) -> bool:
+        return not told[k] or bool(far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
+
+    return standings.those_that_tie(range(rewards.shape[1]), ties)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def allocate(
     Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
     configuration with the highest expected reward in the forecast is taken, inside the data and beyond. Inside, one
     whose data end earlier is carried on, to at most twice their end, so that nobody leads by having been run a little
-    longer, and never past the peak of a curve that collapses.
+    longer, and never past the peak of a curve that collapses: one that is the best of all at its peak stops there.
 
     Without a forecast the highest curve is taken inside the data (see `standings` for ties). Beyond all data n is then
     that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of the
@@ -110,15 +111,13 @@ def allocate(
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
     contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
-    index, reasons, found = contest.choose(budget, affordable)
+    index, reasons, found, drawn = contest.choose(budget, affordable)
     if len(affordable) < len(known):
-        reasons += _too_dear(contest.choose(budget, known)[0], affordable, configurations)
+        reasons += _too_dear(contest.choose(budget, known).index, affordable, configurations)
     chosen, fit = configurations[index], fits[index]
     at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
-    stop = spent[index] if at == budget else rollouts(index, at) if rollouts else at
-    steps, rate, reason = _steps(chosen, stop, learning_rate)
+    steps, rate, reason = _steps(chosen, rollouts(index, at) if rollouts else at, learning_rate)
     reasons.append(reason)
-    drawn = contest.prospect(budget, affordable)
     if drawn is None and resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, index, fits, configurations)
     beyond = at / fit.window[1]
@@ -159,6 +158,15 @@ def _steps(chosen: Configuration, rollouts: float, learning_rate: LearningRate) 
     return math.floor(rollouts / per_step * (1 + ROUNDING)), learning_rate(per_step), learning_rate.reason()
 
 
+class Choice(NamedTuple):
+    """Number of a configuration, why it was chosen, who competed, and what the draws say; None without a forecast."""
+
+    index: int
+    reasons: list[str]
+    standings: Standings
+    drawn: Prospect | None = None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contest:
     """The curves that compete for a budget, and what is known of n*(C)."""
@@ -171,8 +179,8 @@ class Contest:
     forecast: Forecast | None
     measured: Sequence[Budget]
 
-    def choose(self, budget: float, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
-        """Number of the configuration to take among those `allowed`, why, and who competes at the budget."""
+    def choose(self, budget: float, allowed: Sequence[int]) -> Choice:
+        """The configuration to take among those `allowed`."""
         alive = self._alive(budget, allowed)
         found = self.prospect(budget, allowed)
         if found is not None:
@@ -184,18 +192,19 @@ class Contest:
         index, name = found.chosen, self.configurations[found.chosen].name
         if budget < first * (1 - SAME_COMPUTE):
             reason = f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
-            return index, [reason, *self._tie(found)], found
+            return Choice(index, [reason, *self._tie(found)], found)
         if budget <= last * (1 + SAME_COMPUTE):
             lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
-            return index, [f"{name} {lead}{self._carried(budget, index)} at this budget.", *self._tie(found)], found
+            reason = f"{name} {lead}{self._carried(budget, index)} at this budget."
+            return Choice(index, [reason, *self._tie(found)], found)
         if self.allocation.status != "ok":
             reason = (
                 f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
                 "it is not used to go further."
             )
-            return index, [reason, *self._tie(found)], found
+            return Choice(index, [reason, *self._tie(found)], found)
         index, reason = self._by_the_law(budget, alive)
-        return index, [reason], found
+        return Choice(index, [reason], found)
 
     def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
         """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast.
@@ -216,13 +225,15 @@ class Contest:
         drawn = {compute: self.forecast.rewards(compute) for compute in set(at.values())}
         return prospect(np.column_stack([drawn[c][:, i] for i, c in at.items()]), tuple(at), surest=inside)
 
-    def _by_the_draws(self, budget: float, found: Prospect, alive: Sequence[int]) -> tuple[int, list[str], Standings]:
+    def _by_the_draws(self, budget: float, found: Prospect, alive: Sequence[int]) -> Choice:
         below = self._behind(budget, alive) if alive else ()
         behind = () if found.index in below else below
         tied = tuple(i for i in found.tied if i not in behind)
         rivals = self._rivals(budget, alive) if alive else found.tied
         standing = Standings(found.index, tied, tuple({*rivals, *tied}))
-        return found.index, [*self._forecast_reasons(budget, found, alive), *self._tie(standing)], standing
+        return Choice(
+            found.index, [*self._forecast_reasons(budget, found, alive), *self._tie(standing)], standing, found
+        )
 
     def _alive(self, budget: float, allowed: Sequence[int]) -> list[int]:
         """Who has not collapsed before the budget."""
@@ -282,7 +293,7 @@ class Contest:
         rounded = "" if abs(wanted - size) < 0.01 * size else f", and {size} is the nearest that was run"
         return index, f"The law gives n* = {wanted:.3g} at this budget{rounded}."
 
-    def _stop_at_a_peak(self, allowed: Sequence[int]) -> tuple[int, list[str], Standings]:
+    def _stop_at_a_peak(self, allowed: Sequence[int]) -> Choice:
         """Where every curve has collapsed before the budget, the highest peak is where to stop."""
         index = max(allowed, key=lambda i: float(self.fits[i].reward(self.fits[i].window[1])))
         end, name = self.fits[index].window[1], self.configurations[index].name
@@ -290,7 +301,7 @@ class Contest:
             f"Every configuration falls before this budget. {name} has the highest peak: the steps are those up to it, "
             f"at {end:.3g}, and the rest of the budget is better not spent."
         )
-        return index, [reason], Standings(index, (index,), (index,))
+        return Choice(index, [reason], Standings(index, (index,), (index,)))
 
     def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
         return standings(

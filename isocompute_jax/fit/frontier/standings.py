@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,20 +61,44 @@ def standings(
     highest = max(members, key=lambda i: (reward[i], -configurations[i].group_size))
     least = ALIKE * (reward_range[1] - reward_range[0])
     error = {i: standard_error(fits[i], i, compute, resampled) for i in members}
+
+    def ties(i: int, pairs: int) -> bool:
+        reach = critical_value(fits[highest], fits[i], pairs=pairs) * math.hypot(error[highest], error[i])
+        # NaN where nothing tells: then equals alone tie
+        return i == highest or bool(reward[highest] - reward[i] <= np.fmax(reach, least))
+
+    tied = those_that_tie(members, ties)
+    if highest not in behind:
+        tied = [i for i in tied if i not in behind]
+    return Standings(surest(tied, highest, reward, error, least=least), tuple(tied), tuple(members))
+
+
+def those_that_tie(members: Sequence[int], ties: Callable[[int, int], bool]) -> list[int]:
+    """Those of whom `ties` (member, pairs that are compared) stays true; whoever is clearly below leaves fewer pairs."""
     tied = list(members)
-    for _ in members:  # whoever is clearly below leaves fewer pairs to compare
-        pairs = len(tied) * (len(tied) - 1) // 2
-        reach = {
-            i: critical_value(fits[highest], fits[i], pairs=pairs) * math.hypot(error[highest], error[i]) for i in tied
-        }  # NaN where nothing tells: then equals alone tie
-        still = [i for i in tied if i == highest or reward[highest] - reward[i] <= np.fmax(reach[i], least)]
+    for _ in members:
+        pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
+        still = [i for i in tied if ties(i, pairs)]
         if still == tied:
             break
         tied = still
-    if highest not in behind:
-        tied = [i for i in tied if i not in behind]
+    return tied
+
+
+def surest(
+    tied: Sequence[int],
+    highest: int,
+    reward: Mapping[int, float] | np.ndarray,
+    error: Mapping[int, float] | np.ndarray,
+    *,
+    least: float,
+) -> int:
+    """Of those that tie with the highest the one that is known better by `SURER`, the highest of several such.
+
+    The highest itself where there is none, or where its error is at most `least`.
+    """
     surer = [i for i in tied if SURER * error[i] <= error[highest]] if error[highest] > least else []
-    return Standings(max(surer, key=lambda i: reward[i], default=highest), tuple(tied), tuple(members))
+    return max(surer, key=lambda i: reward[i], default=highest)
 
 
 def critical_value(*fits: CurveFit, pairs: int = 1) -> float:
