@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
+from benchmarks.families import autocorrelated
 from benchmarks.shares import numbers, percent
 from isocompute_jax import app
 from isocompute_jax.fit import CurveFit, fit_curves
@@ -66,10 +67,7 @@ class Truth:
 def simulate(cell: Cell, truth: Truth, *, replicates: int, points: int, rng: np.random.Generator):
     """Compute [P] and rewards [R, P] with stationary noise."""
     compute = np.geomspace(FIRST, cell.reach, points) * truth.midpoint
-    noise = cell.noise * rng.standard_normal((replicates, points))
-    innovation = np.sqrt(1 - cell.correlation**2)
-    for i in range(1, points):
-        noise[:, i] = cell.correlation * noise[:, i - 1] + innovation * noise[:, i]
+    noise = cell.noise * autocorrelated(rng.standard_normal((replicates, points)), cell.correlation)
     return compute, hill(compute, **dataclasses.asdict(truth)) + noise
 
 

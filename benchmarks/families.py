@@ -72,7 +72,7 @@ class Study:
 
     def measure(self, index: int, compute: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Rewards of one more run of a configuration at `compute` [E]."""
-        errors = _autocorrelated(rng.normal(size=len(compute)), self.correlation)
+        errors = autocorrelated(rng.normal(size=len(compute)), self.correlation)
         return np.clip(self.truth(compute)[index] + self.noise * errors, 0.0, 1.0)
 
     def table(self, metric: str) -> dict[str, np.ndarray]:
@@ -101,13 +101,13 @@ def simulate(family: str, draw: Draw, number: int, *, noise: float = 0.01) -> St
     evaluations = int(rng.integers(*ranges.points))
     compute = np.concatenate([[0.0], np.geomspace(LAST / 10 ** rng.uniform(*ranges.span), LAST, evaluations)])
     seeds, correlation = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.5]))
-    errors = _autocorrelated(rng.normal(size=(count, seeds, len(compute))), correlation)
+    errors = autocorrelated(rng.normal(size=(count, seeds, len(compute))), correlation)
     errors[..., 0] = errors[:1, :, 0]  # the base model's evaluation is the same for all n
     measured = np.clip(truth(compute)[:, None] + noise * errors, 0.0, 1.0)
     return Study(family, 2 ** np.arange(start, start + count), compute, measured, correlation, noise, truth)
 
 
-def _autocorrelated(white: np.ndarray, correlation: float) -> np.ndarray:
+def autocorrelated(white: np.ndarray, correlation: float) -> np.ndarray:
     """Stationary AR(1) noise of variance 1 along the last axis, from white noise."""
     found = white.copy()
     for t in range(1, white.shape[-1]):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.optimize
 
+from benchmarks.families import autocorrelated
 from isocompute_jax.fit.advice import recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions, Beyond
 from isocompute_jax.fit.curves.forms import hill
@@ -94,9 +95,7 @@ def simulate(
     compute = np.geomspace(FIRST, sweep.last, points).round()
     rows = []
     for (size, (floor, top, middle, rise)), seed in itertools.product(sweep.curves.items(), range(condition.seeds)):
-        errors = noise * rng.standard_normal(points)
-        for t in range(1, points):
-            errors[t] = condition.correlation * errors[t - 1] + np.sqrt(1 - condition.correlation**2) * errors[t]
+        errors = noise * autocorrelated(rng.standard_normal(points), condition.correlation)
         reward = hill(compute, floor, top, middle * np.exp(jitter * rng.standard_normal()), rise) + errors
         rows.append((np.full(points, size), np.full(points, 32), np.full(points, seed), compute, reward.clip(0, 1)))
     names = "group_size", "problems_per_batch", "seed", "compute", "reward"

@@ -231,9 +231,8 @@ class Contest:
         tied = tuple(i for i in found.tied if i not in behind)
         rivals = self._rivals(budget, alive) if alive else found.tied
         standing = Standings(found.index, tied, tuple({*rivals, *tied}))
-        return Choice(
-            found.index, [*self._forecast_reasons(budget, found, alive), *self._tie(standing)], standing, found
-        )
+        reasons = [*self._forecast_reasons(budget, found, alive), *self._tie(standing)]
+        return Choice(found.index, reasons, standing, found)
 
     def _alive(self, budget: float, allowed: Sequence[int]) -> list[int]:
         """Who has not collapsed before the budget."""

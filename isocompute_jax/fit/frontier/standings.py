@@ -74,7 +74,7 @@ def standings(
 
 
 def those_that_tie(members: Sequence[int], ties: Callable[[int, int], bool]) -> list[int]:
-    """Those of whom `ties` (member, pairs that are compared) stays true; whoever is clearly below leaves fewer pairs."""
+    """Those of whom `ties` (member, pairs compared) stays true; whoever is clearly below leaves fewer pairs."""
     tied = list(members)
     for _ in members:
         pairs = max(len(tied) * (len(tied) - 1) // 2, 1)
