@@ -6,10 +6,11 @@ least `LEAST_LATE` the means are compared:
 
     T = max (mean of the stretch - mean of the ending) / (s sqrt(1/w + 1/l)),
 
-where w and l count evaluations and s is the scale of the noise, from second differences (a curve's slope cancels in
-them) by their median, so that neither the fall nor a few outliers enter. Evaluations far from all of their neighbours
-are first replaced by the median of these. A curve that only rises has a smaller T than one that is flat, so T of flat
-curves under AR(1) noise of `CORRELATION` gives the limit that a healthy curve exceeds with a probability of at most
+where w and l count evaluations and s is the scale of the noise: from second differences (a curve's slope cancels in
+them), and, of a mean of seeds, from their spread, which tells more (correlation does not hide in it). Both are taken by
+their median, so that neither the fall nor a few outliers enter. Evaluations far from all of their neighbours are first
+replaced by the median of these. A curve that only rises has a smaller T than one that is flat, so T of flat curves
+under AR(1) noise of `CORRELATION` gives the limits that a healthy curve exceeds with a probability of at most
 `ERROR_RATE`. Under weaker correlation, and where the curve rises, the error is rarer (table in docs/method.md).
 
 The peak is then the turn of the least-squares unimodal curve (isotonic regression up to it, antitonic after it), or
@@ -22,6 +23,7 @@ import dataclasses
 import functools
 
 import numpy as np
+import scipy.special
 
 LEAST_BEFORE = 3
 LEAST_LATE = 2
@@ -38,6 +40,9 @@ CORRELATION = 0.5
 
 LIMIT = 10.5
 """99% point of T for flat curves of 6 to 64 evaluations under that correlation (7.8 to 10.4 by simulation)."""
+
+SPREAD_LIMIT = 7.5
+"""Of T by the spread of 2 to 5 seeds: with it, either T is beyond its limit in at most 1% (simulated likewise)."""
 
 _OUTLIER = 8.0  # typical distances to the nearest neighbour
 _SAME_LEVEL = 2.0  # standard deviations of the noise
@@ -74,26 +79,34 @@ def spoken(compute: float) -> str:
     return f"{float(f'{compute:.3g}'):,.12g}"
 
 
-def find_fall(compute: np.ndarray, reward: np.ndarray, *, reward_range: tuple[float, float]) -> Fall | None:
+def find_fall(
+    compute: np.ndarray,
+    reward: np.ndarray,
+    *,
+    reward_range: tuple[float, float],
+    per_seed: np.ndarray | None = None,
+) -> Fall | None:
     """Whether a mean curve collapses after a peak; one-sided test at `ERROR_RATE`.
 
     Args:
       compute: [E] increasing; the base model's evaluation at 0 is left out.
       reward: [E].
       reward_range: its bounds; only their distance matters.
+      per_seed: [S, E] the rewards that were averaged; None where each point is of one seed.
     """
     trained = compute > 0
     compute, reward = compute[trained], reward[trained]
     if len(reward) < LEAST_POINTS:
         return None
-    span = reward_range[1] - reward_range[0]
     clean = without_spikes(reward)
-    binned = _binned(clean)
-    if statistic(binned[None], least_noise=_LEAST_NOISE * span)[0] <= LIMIT:
+    scale = _noise(clean[None])
+    falls = exceeds(_binned(clean)[None], None if per_seed is None else _binned(per_seed[:, trained])[None],
+                    least_noise=_LEAST_NOISE * (reward_range[1] - reward_range[0]))  # fmt: skip
+    if not falls[0]:
         return None
     peak = _turn(clean)
     level = _rising_levels(clean[: peak + 1])
-    noise = float(_noise(clean[None])[0])
+    noise = float(scale[0])
     while peak + 1 < len(clean) and clean[peak + 1] >= level - _SAME_LEVEL * noise:
         peak += 1  # a plateau is highest at random
     if peak + LEAST_LATE >= len(reward):
@@ -101,13 +114,23 @@ def find_fall(compute: np.ndarray, reward: np.ndarray, *, reward_range: tuple[fl
     return Fall(float(compute[peak]), level, float(compute[-1]), float(reward[-1]))
 
 
-def statistic(reward: np.ndarray, *, least_noise: float) -> np.ndarray:
-    """[N] T of each of N curves [N, E]: how far the ending lies below the best stretch before it.
+def exceeds(reward: np.ndarray, per_seed: np.ndarray | None, *, least_noise: float) -> np.ndarray:
+    """[N] whether T of each of N curves [N, E] is beyond its limit, by either scale of the noise.
 
     Args:
       reward: without outliers.
+      per_seed: [N, S, E] the seeds of each; None or one alone tell no spread.
       least_noise: the noise is never taken as smaller.
     """
+    lead = _lead(reward)
+    found = lead > LIMIT * np.maximum(_noise(reward), least_noise)
+    if per_seed is not None and per_seed.shape[1] > 1:
+        found |= lead > SPREAD_LIMIT * np.maximum(_noise_of_seeds(per_seed), least_noise)
+    return found
+
+
+def _lead(reward: np.ndarray) -> np.ndarray:
+    """[N] how far the ending lies below the best stretch before it, if the noise of an evaluation were 1."""
     count = reward.shape[1]
     sums = np.concatenate([np.zeros((len(reward), 1)), np.cumsum(reward, axis=1)], axis=1)
     highest = np.full(len(reward), -np.inf)
@@ -115,9 +138,15 @@ def statistic(reward: np.ndarray, *, least_noise: float) -> np.ndarray:
         ending = (sums[:, -1] - sums[:, -1 - late]) / late
         for width in _lengths(LEAST_BEFORE, count - late):
             means = (sums[:, width : count - late + 1] - sums[:, : count - late + 1 - width]) / width
-            lead = (means.max(axis=1) - ending) / np.sqrt(1 / width + 1 / late)
-            highest = np.maximum(highest, lead)
-    return highest / np.maximum(_noise(reward), least_noise)
+            highest = np.maximum(highest, (means.max(axis=1) - ending) / np.sqrt(1 / width + 1 / late))
+    return highest
+
+
+def _noise_of_seeds(per_seed: np.ndarray) -> np.ndarray:
+    """[N] standard deviation of the mean of S seeds [N, S, E], by the median of their variances (chi-square, S - 1)."""
+    seeds = per_seed.shape[1]
+    typical = float(scipy.special.chdtri(seeds - 1, 0.5)) / (seeds - 1)
+    return np.sqrt(np.median(per_seed.var(axis=1, ddof=1), axis=1) / typical / seeds)
 
 
 def _noise(reward: np.ndarray) -> np.ndarray:
@@ -147,10 +176,10 @@ def without_spikes(reward: np.ndarray) -> np.ndarray:
 
 
 def _binned(reward: np.ndarray) -> np.ndarray:
-    """At most `MOST_POINTS` means of neighbouring evaluations."""
-    if len(reward) <= MOST_POINTS:
+    """[..., E] -> at most `MOST_POINTS` means of neighbouring evaluations."""
+    if reward.shape[-1] <= MOST_POINTS:
         return reward
-    return np.array([part.mean() for part in np.array_split(reward, MOST_POINTS)])
+    return np.stack([part.mean(axis=-1) for part in np.array_split(reward, MOST_POINTS, axis=-1)], axis=-1)
 
 
 def _turn(reward: np.ndarray) -> int:

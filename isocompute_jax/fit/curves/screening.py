@@ -76,14 +76,7 @@ def screen(
       falls: `end` a curve at its peak, or `keep` what comes after.
       outliers: `name` them and leave them out, or `keep` them. Huber's loss keeps them too: it is their other remedy.
     """
-    low, high = options.window or (0.0, np.inf)
-    found = []
-    for curve in curves:
-        inside = (curve.compute >= low) & (curve.compute <= high)
-        ended = falls == "end"
-        found.append(
-            find_fall(curve.compute[inside], curve.reward[inside], reward_range=options.reward_range) if ended else None
-        )
+    found = [_fall(curve, options) if falls == "end" else None for curve in curves]
     rising = [c.compute <= (np.inf if fall is None else fall.compute) for c, fall in zip(curves, found, strict=True)]
     alone = [np.zeros(len(curve.compute), bool) for curve in curves]
     if outliers == "name" and options.loss == "squares":
@@ -95,3 +88,11 @@ def screen(
             row[mask] = outlier
     rows = zip(found, alone, rising, strict=True)
     return tuple(Screening(fall, outlier, mask & ~outlier) for fall, outlier, mask in rows)
+
+
+def _fall(curve: Curve, options: FitOptions) -> Fall | None:
+    """The collapse of a curve inside the window of the fits."""
+    low, high = options.window or (0.0, np.inf)
+    inside = curve.only((curve.compute >= low) & (curve.compute <= high))
+    per_seed = None if inside.pooled else inside.per_seed
+    return find_fall(inside.compute, inside.reward, reward_range=options.reward_range, per_seed=per_seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.curves.falls import LIMIT, find_fall, statistic, without_spikes
+from isocompute_jax.fit.curves.falls import exceeds, find_fall, without_spikes
 from isocompute_jax.fit.curves.forms import hill
 
 RISING = (0.1, 0.7, 1e4, 1.2)
@@ -23,12 +23,23 @@ def found(rewards: np.ndarray, compute: np.ndarray) -> np.ndarray:
     return np.array([find_fall(compute, row, reward_range=(0, 1)) is not None for row in rewards])
 
 
+@pytest.mark.parametrize("seeds", [1, 2, 3])
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 @pytest.mark.parametrize("points", [6, 12, 30, 64])
-def test_flat_curves_fall_in_one_of_a_hundred_at_most(points, rho):
+def test_flat_curves_fall_in_one_of_a_hundred_at_most(points, rho, seeds):
     """Flat curves are the worst case; 2,000 of them have 20 alarms at 1%, with a standard deviation of 4.5."""
-    alarms = np.count_nonzero(statistic(noise(2000, points, rho), least_noise=0.0) > LIMIT)
+    per_seed = noise(2000 * seeds, points, rho).reshape(2000, seeds, points)
+    alarms = np.count_nonzero(exceeds(per_seed.mean(axis=1), per_seed, least_noise=0.0))
     assert alarms <= 20 + 3 * 4.5
+
+
+def test_seeds_that_agree_show_a_fall_that_their_mean_alone_does_not():
+    """A fall by 0.2 over the last five of 14 evaluations, seeds with a standard deviation of 0.02."""
+    compute = np.geomspace(2e4, 2e6, 14)
+    late = np.maximum(np.log(compute / 6e5) / np.log(2e6 / 6e5), 0)
+    per_seed = (hill(compute, 0.08, 0.72, 1e5, 1.0) - 0.2 * late) + 0.02 * noise(300, 14, 0.0).reshape(100, 3, 14)
+    known = [find_fall(compute, s.mean(axis=0), reward_range=(0, 1), per_seed=s) is not None for s in per_seed]
+    assert np.sum(known) > 2 * found(per_seed.mean(axis=1), compute).sum()
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5])
