@@ -17,7 +17,7 @@ from isocompute_jax.fit.plain_data import INLINE
 from isocompute_jax.fit.results import Configuration, Recommendation
 
 LIKELY = 0.8
-"""A leader is likely where at least this share of the replicates has it (and sure from `frontier_results.SURE` on)."""
+"""A leader is likely where at least this share of the draws has it (and, inside the data, sure from `SURE` on)."""
 
 Confidence = Literal["sure", "likely", "open", "tied", "contradicted", "unknown"]
 """Of a leader: by the share of replicates that have it; before that come `tied`, `contradicted` (something in the data
@@ -90,9 +90,9 @@ class BudgetRange:
       end: where it ends, likewise.
       run: the recommended configuration; of several that tie with each other the one of most budgets.
       group_size: its n; 0 when unknown.
-      rewards: expected at the first and at the last of the budgets.
+      rewards: expected at its ends.
       share: median over the budgets of the share of replicates, or draws, that it leads in; None without.
-      confidence: what that comes to; `tied`, or `contradicted`, where most of the budgets are.
+      confidence: what that comes to; `tied`, or `contradicted`, where all of the budgets are.
       tied_group_sizes: every n of those ties.
       beyond: whether the range lies beyond the data.
       stop: where to stop, at the peak of a configuration that collapses; None to spend all of a budget.

@@ -55,18 +55,21 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
         confidence="unknown",
         objections=objections,
     )
-    confidence = _confidence(share, bool(tied), bool(answered.contradicted_by))
+    confidence = _confidence(
+        share, tied=bool(tied), contradicted=bool(answered.contradicted_by), beyond=found.place == "beyond"
+    )
     return dataclasses.replace(answered, confidence=confidence)
 
 
-def _confidence(share: float | None, tied: bool, contradicted: bool) -> Confidence:
+def _confidence(share: float | None, *, tied: bool, contradicted: bool, beyond: bool) -> Confidence:
+    """Beyond the data nothing is sure: how curves go on is assumed there, not seen."""
     if contradicted:
         return "contradicted"
     if tied:
         return "tied"
     if share is None:
         return "unknown"
-    return "sure" if share >= SURE else "likely" if share >= LIKELY else "open"
+    return "sure" if share >= SURE and not beyond else "likely" if share >= LIKELY else "open"
 
 
 def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tuple[str, float] | None]:
@@ -140,6 +143,8 @@ def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) ->
     own = names.index(found.run)
     if budget is None or budget.best == own or own in budget.tied:
         return []
+    if names[budget.best] == _leader(main, budget.compute) != _leader(main, found.budget):
+        return []  # the curves agree with the evaluations where these are, on the other side of a switch
     ahead = float(budget.mean[budget.best] - budget.mean[own])
     if not math.isfinite(ahead) or (names[budget.best] in same and own not in budget.behind):
         return []
@@ -156,7 +161,7 @@ def _seeds(by_seed: Mapping[int, MetricAnalysis], found: Recommendation, same: s
 
 
 def ranges(answers: Sequence[BudgetAnswer], switches: Sequence[Switch], names: Sequence[str]) -> list[BudgetRange]:
-    """Neighbouring budgets with the same answer, or with answers that tie; they meet at the frontier's switches.
+    """Neighbouring budgets with the same answer and verdict, or with answers that tie; they meet at the switches.
 
     Args:
       answers: by budget, in order.
@@ -172,38 +177,54 @@ def ranges(answers: Sequence[BudgetAnswer], switches: Sequence[Switch], names: S
     found, start = [], answers[0].budget if answers else math.nan
     for group, after in itertools.zip_longest(groups, groups[1:]):
         end = group[-1].budget if after is None else _meeting(group[-1], after[0], switches, names)
-        found.append(_range(group, start, end))
+        found.append(_range(group, start, end, rewards=_rewards(answers, group, start, end)))
         start = end
     return found
+
+
+def _rewards(
+    answers: Sequence[BudgetAnswer], group: Sequence[BudgetAnswer], start: float, end: float
+) -> tuple[float, float]:
+    """Expected at both ends of a range, between two budgets by interpolation; of a stopped curve it is one."""
+    if group[0].recommendation.stop is not None:
+        return group[0].recommendation.reward, group[-1].recommendation.reward
+    rows = [a.recommendation for a in answers if math.isfinite(a.recommendation.reward)]
+    if not rows:
+        return math.nan, math.nan
+    budgets, rewards = np.log([row.budget for row in rows]), [row.reward for row in rows]
+    first, last = np.interp(np.log([start, end]), budgets, rewards)
+    return float(first), float(last)
 
 
 def _alike(one: BudgetAnswer, other: BudgetAnswer) -> bool:
     """Whether two answers are the same: one configuration, or two that tie with each other, stopped at one place."""
     a, b = one.recommendation, other.recommendation
-    if (a.place == "beyond", a.stop) != (b.place == "beyond", b.stop):
+    verdicts = [each.confidence if each.confidence in ("tied", "contradicted") else "" for each in (one, other)]
+    if (a.place == "beyond", a.stop, verdicts[0]) != (b.place == "beyond", b.stop, verdicts[1]):
         return False
-    tied = one.confidence == other.confidence == "tied"
-    return a.run == b.run or (tied and a.run in b.tied and b.run in a.tied)
+    return a.run == b.run or (verdicts[0] == "tied" and a.run in b.tied and b.run in a.tied)
 
 
 def _meeting(before: BudgetAnswer, after: BudgetAnswer, switches: Sequence[Switch], names: Sequence[str]) -> float:
-    """Where one range ends and the next begins: the switch between them, else the last budget of the first."""
+    """Where one range ends and the next begins: the switch between them, the peak to stop at, the end of the data."""
     for switch in switches:
         pair = names[switch.from_index], names[switch.to_index]
         inside = before.budget <= switch.compute <= after.budget
         if inside and pair == (before.recommendation.run, after.recommendation.run):
             return switch.compute
-    if before.recommendation.run == after.recommendation.run:
+    a, b = before.recommendation, after.recommendation
+    if a.run == b.run and a.stop is None and b.stop is not None:
+        return b.stop
+    if a.run == b.run and a.place != b.place:
         return before.budget
     return math.sqrt(before.budget * after.budget)
 
 
-def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRange:
-    first, last = group[0].recommendation, group[-1].recommendation
+def _range(group: Sequence[BudgetAnswer], start: float, end: float, *, rewards: tuple[float, float]) -> BudgetRange:
+    first, verdict = group[0].recommendation, group[0].confidence
     shares = [answer.share for answer in group if answer.share is not None]
     share = float(np.median(shares)) if shares else None
-    levels = collections.Counter(answer.confidence for answer in group)
-    tied, contradicted = (levels[level] > len(group) / 2 for level in ("tied", "contradicted"))
+    beyond, tied = first.place == "beyond", verdict == "tied"
     run, size = collections.Counter((a.recommendation.run, a.recommendation.group_size) for a in group).most_common()[
         0
     ][0]
@@ -212,11 +233,11 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float) -> BudgetRan
         end=end,
         run=run,
         group_size=size,
-        rewards=(first.reward, last.reward),
+        rewards=rewards,
         share=share,
-        confidence=_confidence(share, tied, contradicted),
+        confidence=_confidence(share, tied=tied, contradicted=verdict == "contradicted", beyond=beyond),
         tied_group_sizes=tuple(sorted({size for each in group for size in each.tied_group_sizes})) if tied else (),
-        beyond=first.place == "beyond",
+        beyond=beyond,
         stop=first.stop,
     )
 

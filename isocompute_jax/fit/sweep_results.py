@@ -217,6 +217,17 @@ class SweepResult:
         return len(self.curves) > 1
 
     @property
+    def leads(self) -> list[tuple[str, float, float]]:
+        """Where one configuration alone is the answer, from where to where, as far as its own data reach."""
+        windows = {curve.run: curve.fit.window for curve in self.curves}
+        found = []
+        for each in self.ranges:
+            if each.run in windows and each.confidence != "tied" and not each.beyond:
+                start, end = max(each.start, windows[each.run][0]), min(each.end, windows[each.run][1])
+                found += [(each.run, start, end)] if start < end else []
+        return found
+
+    @property
     def group_sizes(self) -> list[int]:
         """[K] n of each configuration; 0 where unknown."""
         return [curve.group_size for curve in self.curves]

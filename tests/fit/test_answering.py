@@ -18,7 +18,7 @@ from isocompute_jax.fit.curve_results import choose_form
 from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.frontier.switch_evidence import _established
-from isocompute_jax.fit.report.answers import answer_text, pick
+from isocompute_jax.fit.report.answers import MOST_NAMED, answer_text, pick
 from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.results import CurveFit, Switch
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -53,7 +53,7 @@ def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(
     assert rows[0].start == 2048 and rows[-1].beyond and rows[-1].end > 0.9 * BEYOND_DATA * 2**18
     assert all(one.end == other.start for one, other in itertools.pairwise(rows))
     assert [rows[0].end, rows[1].end] == [switch.row.compute for switch in clear.frontier.crossings]
-    assert all(row.confidence == "sure" for row in rows)
+    assert [row.confidence for row in rows] == ["sure", "sure", "sure", "likely"]  # nothing is sure beyond the data
 
 
 def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
@@ -76,6 +76,31 @@ def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     assert found.confidence == "sure" and found.share == found.recommendation.best_share == 1.0
     assert set(kinds(found)) == {"one_seed", "largest"}
     assert set(kinds(result.answers[0])) == {"one_seed", "smallest"}
+
+
+def test_the_picture_s_thick_line_is_the_answer_where_one_alone_is_the_best(clear):
+    """A tie has none, a stopped configuration none past its peak, and nobody one beyond the data."""
+    assert [lead[0] for lead in clear.leads] == ["n = 2", "n = 4", "n = 8"]
+    assert clear.leads[-1][2] == 2**18
+    rows = [dataclasses.replace(row, confidence="tied") if row.run == "n = 4" else row for row in clear.ranges]
+    assert [lead[0] for lead in put(clear, "", ranges=tuple(rows)).leads] == ["n = 2", "n = 8"]
+    late = dataclasses.replace(clear.ranges[0], start=1e5, end=2e5, stop=1e5)
+    fallen = put(put(clear, "curves.0.fit", window=(2048.0, 1e5)), "", ranges=(late,))
+    assert fallen.curves[0].run == late.run and fallen.leads == []
+
+
+def test_ranges_part_where_the_verdict_changes_and_rewards_meet():
+    first = rich().answers[0]
+    rows = zip((1e3, 2e3, 4e3, 8e3), ("sure", "sure", "tied", "tied"), (0.1, 0.2, 0.3, 0.4), strict=True)
+    answers = [
+        put(dataclasses.replace(first, confidence=level), "recommendation", budget=c, run="a", reward=r, place="inside")
+        for c, level, r in rows
+    ]
+    one, two = ranges(answers, [], ["a"])
+    assert (one.end, one.confidence, two.confidence) == (pytest.approx(math.sqrt(8e6)), "sure", "tied")
+    assert one.rewards == pytest.approx((0.1, 0.25)) and two.rewards == pytest.approx((0.25, 0.4))
+    stopped = [*answers[:2], *(put(a, "recommendation", stop=2.5e3) for a in answers[2:])]
+    assert ranges(stopped, [], ["a"])[0].end == 2.5e3
 
 
 @pytest.mark.parametrize(
@@ -135,9 +160,10 @@ def test_what_names_another_leader_contradicts():
         assert dataclasses.replace(found, objections=objections).contradicted_by == (["a"] if verdict else [])
     found = put(dataclasses.replace(found, objections=()), "recommendation", by_records="a")
     assert found.contradicted_by == ["a"]
-    assert _confidence(1.0, tied=False, contradicted=True) == _confidence(1.0, tied=True, contradicted=True)
+    known = {"contradicted": True, "beyond": False}
+    assert _confidence(1.0, tied=False, **known) == _confidence(1.0, tied=True, **known) == "contradicted"
     text = answer_text(rich(), found)
-    assert text.label == "Contradicted" and text.certainty.startswith("The data also speak for a: see Doubts.")
+    assert text.label == "Contradicted" and text.certainty.startswith("The data also speak for a: see below.")
 
 
 def test_beyond_the_data_the_forecast_says_how_sure():
@@ -146,8 +172,12 @@ def test_beyond_the_data_the_forecast_says_how_sure():
     assert row.place == "beyond" and far.share == row.best_share and far.rival == row.rival
     lone = dataclasses.replace(put(far, "recommendation", tied=(), best_share=0.84), confidence="likely", share=0.84)
     text = answer_text(rich(), lone)
-    assert text.label == "Likely, extrapolated" and "the best in 84% of the draws" in text.certainty
+    assert (
+        text.label == "Likely, extrapolated" and "the best in 84% of the curves that the data allow" in text.certainty
+    )
     assert "bootstrap" not in text.certainty
+    shares = {share: _confidence(share, tied=False, contradicted=False, beyond=True) for share in (1.0, 0.84, 0.7)}
+    assert shares == {1.0: "likely", 0.84: "likely", 0.7: "open"}
 
 
 def test_the_grid_has_the_ends_of_the_data_and_what_was_asked_for():
@@ -189,7 +219,12 @@ def test_what_is_picked():
     for i, curve in enumerate(result.curves):
         result = put(result, f"curves.{i}.configuration", problems_per_batch=16, name=f"n = {curve.group_size}")
     assert pick(result, 8, "n = 8") == "n = 8"
-    assert pick(result, 8, "n = 8", (8, 32, 128)) == "n between 8 and 128"
+    assert pick(result, 8, "n = 8", (8, 32, 128)) == "n = 8, 32 or 128"
+    many = result
+    for i in range(len(result.curves)):
+        many = put(many, f"curves.{i}.configuration", group_size=4 * 2**i)
+    sizes = tuple(many.group_sizes)
+    assert len(sizes) > MOST_NAMED and pick(many, 8, "n = 8", sizes) == f"any n from {sizes[0]} to {sizes[-1]}"
     assert pick(result, 8, "n = 8", (8, 32)) == "n = 8 or 32"
     assert pick(result, 0, "gspo") == "gspo"
     assert pick(rich(), 8, "n = 8, B = 16") == "n = 8, B = 16"

@@ -271,11 +271,12 @@ class Contest:
             where = f" where the data begin, at {first:.3g}; below that nothing was measured"
         lead = "is the surest of those that tie for" if found.surest else "has"
         reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
-        share = f"It is the best in {found.best_share:.0%} of the draws"
+        share = f"It is the best in {found.best_share:.0%} of the curves that the data allow"
         if found.rival is not None:
             rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
             others = f"; the strongest rival is {rival}" if found.best_share < 0.9 else ""
-            reasons.append(f"{share}{others}, and choosing it is expected to cost {found.regret:.2g} of reward.")
+            loss = f"choosing it is expected to lose {found.regret:.2g} of reward to the best"
+            reasons.append(f"{share}{others}, and {loss}.")
         elif len(self.fits) > 1:
             reasons.append(f"{share}.")
         if self.allocation.status == "ok" and budget > last * (1 + SAME_COMPUTE):
@@ -361,8 +362,8 @@ def _falls(budget: float, index: int, fits: Sequence[CurveFit], configurations: 
             continue
         higher = i != index and fit.fall.reward > float(fits[index].reward(budget))
         reasons.append(
-            f"{configuration.name} {fit.fall.text()}: it is not advised beyond that"
-            f"{', although stopped there it is higher than what is expected here' if higher else ''}."
+            f"{configuration.name} {fit.fall.text()}: do not train it past its peak"
+            f"{', where it is higher than what is expected here' if higher else ''}."
         )
     return reasons
 

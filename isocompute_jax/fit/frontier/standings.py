@@ -147,7 +147,7 @@ def interval(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | N
 
 
 def tie_text(found: Standings, configurations: Sequence[Configuration]) -> str | None:
-    """`n between 8 and 64: no difference seen`, or the configurations by name; None where one leads alone."""
+    """`any n from 8 to 64: no difference seen`, or the configurations by name; None where one leads alone."""
     if len(found.tied) < 2:
         return None
     sizes = sorted({configurations[i].group_size for i in found.tied})
@@ -155,6 +155,6 @@ def tie_text(found: Standings, configurations: Sequence[Configuration]) -> str |
         configurations[i].group_size for i in found.members if sizes[0] <= configurations[i].group_size <= sizes[-1]
     }
     if sizes[0] > 0 and len(sizes) == len(found.tied) > 2 and between == set(sizes):
-        return f"n between {sizes[0]} and {sizes[-1]}: no difference seen"
+        return f"any n from {sizes[0]} to {sizes[-1]}: no difference seen"
     names = [configurations[i].name for i in found.tied]
     return f"{', '.join(names[:-1])} and {names[-1]}: no difference seen"

@@ -17,6 +17,9 @@ LABELS: dict[Confidence, str] = {
     "unknown": "Not known",
 }  # fmt: skip
 
+MOST_NAMED = 5
+"""Of more n that tie only the first and the last are named, where all between them tie."""
+
 
 @dataclasses.dataclass(frozen=True)
 class AnswerText:
@@ -72,13 +75,13 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
 
 
 def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (), stop: float | None = None) -> str:
-    """`n = 16`, `n between 8 and 64`, `n = 8 or 64`; where n is unknown or one, the configuration; where to stop it."""
+    """`n = 16`, `n = 8 or 64`, `any n from 8 to 512`; the configuration where n is unknown or one; where to stop."""
     if not group_size or len(tied) < 2:
         name = run if not group_size or result.several_batches else f"n = {group_size}"
         return name if stop is None else f"{name}, stopped at {spent(result, stop)}"
     between_them = [n for n in sorted(set(result.group_sizes)) if tied[0] <= n <= tied[-1]]
-    if len(tied) > 2 and list(tied) == between_them:
-        return f"n between {tied[0]} and {tied[-1]}"
+    if len(tied) > MOST_NAMED and list(tied) == between_them:
+        return f"any n from {tied[0]} to {tied[-1]}"
     return f"n = {', '.join(map(str, tied[:-1]))} or {tied[-1]}"
 
 

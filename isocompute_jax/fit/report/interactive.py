@@ -58,9 +58,16 @@ def _metric(result: SweepResult, chart: Chart, budgets: list[float]) -> dict[str
             }
             for curve in chart.curves
         ],
-        "segments": [(places[s.run], s.start, s.end) for s in chart.segments],
+        "segments": [(places[run], start, end) for run, start, end in _leads(result, chart)],
         "answers": [_own(result, i) if main else _other(result, chart, budget) for i, budget in enumerate(budgets)],
     }
+
+
+def _leads(result: SweepResult, chart: Chart) -> list[tuple[str, float, float]]:
+    """Who is best from where to where: the answers, where one n is the best; of other metrics the fitted frontier."""
+    if chart.metric == result.metric and result.ranges:
+        return result.leads
+    return [(segment.run, segment.start, segment.end) for segment in chart.segments]
 
 
 def _own(result: SweepResult, index: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ MOST_STACKED = 3
 
 
 def learning_curves(result: SweepResult) -> Figure:
-    """Every evaluation, the fitted curves coloured by n, and the frontier on top; one panel for each B_problem."""
+    """Every evaluation, the fitted curves coloured by n, the answers on top; one panel for each B_problem."""
     panels = by_configuration.by_batch(result)
     figure, axes = multiples(len(panels), panel=2.4, columns=1 if len(panels) <= MOST_STACKED else 2)
     colours = by_configuration.colours(result)
@@ -49,16 +49,14 @@ def learning_curves(result: SweepResult) -> Figure:
                 line.set_alpha(0.8)
                 hover(line, [run])
             _peak(panel, curves[run], colours[run])
-        for segment in result.frontier.segments:
-            compute, reward = drawn(curves[segment.run], (segment.start, segment.end))
-            if segment.run not in runs:
+        for run, start, end in result.leads:
+            compute, reward = drawn(curves[run], (start, end))
+            if run not in runs:
                 panel.plot(compute, reward, color=QUIET, linewidth=1.2, linestyle=DOTTED, zorder=4)
                 continue
             panel.plot(compute, reward, color="white", linewidth=5.5, zorder=4, solid_capstyle="butt")
-            (line,) = panel.plot(
-                compute, reward, color=colours[segment.run], linewidth=3.5, zorder=5, solid_capstyle="butt"
-            )
-            hover(line, [f"frontier: {segment.run}, {amount(segment.start)} to {amount(segment.end)}"])
+            (line,) = panel.plot(compute, reward, color=colours[run], linewidth=3.5, zorder=5, solid_capstyle="butt")
+            hover(line, [f"the answer: {run}, {amount(start)} to {amount(end)}"])
         if len(panels) == 1:
             for switch in result.frontier.crossings:
                 panel.axvline(switch.row.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)

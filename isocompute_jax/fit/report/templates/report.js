@@ -265,6 +265,16 @@ function legend() {
     make("i", {}, entry).style.background = colour;
     entry.append(unbroken(names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join("; ")));
   }
+  const { curves, segments } = data.metrics[data.metric];
+  if (segments.length) sign(row, "thick", "the best at that budget");
+  if (curves.some((c) => c.used.some((used, i) => !used && c.x[i] > 0))) sign(row, "hollow", "not fitted");
+  sign(row, "ring", "expected, with its interval");
+}
+
+function sign(row, kind, text) {
+  const entry = make("span", {}, row);
+  make("i", { class: kind }, entry);
+  entry.append(text);
 }
 
 function show(change) {
