@@ -25,9 +25,11 @@ from isocompute_jax.fit.curves.seeds import (
     uncovered,
 )
 from isocompute_jax.fit.frontier.allocation import fit_allocation
+from isocompute_jax.fit.frontier.between_seeds import BetweenSeeds, between_seeds
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.frontier.forecast import Forecast, forecast
+from isocompute_jax.fit.frontier.replicates import FittedPoints
 from isocompute_jax.fit.frontier.ties import compare
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, optimal_group_size
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
@@ -191,12 +193,21 @@ class Stages:
                 correlation=[fit.correlation for fit in found.fits],
                 runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
                 peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
+                apart=self._apart(found),
                 untried=untried,
                 forms=tuple(FORMS) if options.form == "auto" else (self.fit.form,),
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )
         return self._forecasts[found, untried]
+
+    def _apart(self, found: MetricAnalysis) -> BetweenSeeds | None:
+        """How the seeds of the fitted curves differ."""
+        data = found.trusted
+        errors = data.errors or [np.ones(len(used)) for used in data.used]
+        rows = zip(data.curves, found.fits, data.used, errors, strict=True)
+        points = [None if fit.status == "failed" else FittedPoints(c, fit, used, e) for c, fit, used, e in rows]
+        return between_seeds(points, [len(curve.seeds) for curve in data.curves])
 
     def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
         """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""

@@ -172,9 +172,8 @@ def test_beyond_the_data_the_forecast_says_how_sure():
     assert row.place == "beyond" and far.share == row.best_share and far.rival == row.rival
     lone = dataclasses.replace(put(far, "recommendation", tied=(), best_share=0.84), confidence="likely", share=0.84)
     text = answer_text(rich(), lone)
-    assert (
-        text.label == "Likely, extrapolated" and "the best in 84% of the curves that the data allow" in text.certainty
-    )
+    assert text.label == "Likely, extrapolated"
+    assert "the best of those tried in 84% of the curves that the data allow" in text.certainty
     assert "bootstrap" not in text.certainty
     shares = {share: _confidence(share, tied=False, contradicted=False, beyond=True) for share in (1.0, 0.84, 0.7)}
     assert shares == {1.0: "likely", 0.84: "likely", 0.7: "open"}
@@ -219,12 +218,13 @@ def test_what_is_picked():
     for i, curve in enumerate(result.curves):
         result = put(result, f"curves.{i}.configuration", problems_per_batch=16, name=f"n = {curve.group_size}")
     assert pick(result, 8, "n = 8") == "n = 8"
-    assert pick(result, 8, "n = 8", (8, 32, 128)) == "n = 8, 32 or 128"
+    assert pick(result, 8, "n = 8", (8, 32, 128)) == "n = 8 (or 32 or 128)"
     many = result
     for i in range(len(result.curves)):
         many = put(many, f"curves.{i}.configuration", group_size=4 * 2**i)
     sizes = tuple(many.group_sizes)
-    assert len(sizes) > MOST_NAMED and pick(many, 8, "n = 8", sizes) == f"any n from {sizes[0]} to {sizes[-1]}"
-    assert pick(result, 8, "n = 8", (8, 32)) == "n = 8 or 32"
+    assert len(sizes) > MOST_NAMED and pick(many, 8, "n = 8", sizes) == f"n = 8 (or any from {sizes[0]} to {sizes[-1]})"
+    assert pick(result, 8, "n = 8", (8, 32)) == "n = 8 (or 32)"
+    assert pick(result, 8, "n = 8", (4, 8, 32, 128), 1e5) == "n = 8, stopped at 100,000 rollouts (or 4, 32 or 128)"
     assert pick(result, 0, "gspo") == "gspo"
     assert pick(rich(), 8, "n = 8, B = 16") == "n = 8, B = 16"

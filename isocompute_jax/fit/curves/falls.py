@@ -111,6 +111,7 @@ def find_fall(
         peak += 1  # a plateau is highest at random
     if peak + LEAST_LATE >= len(reward):
         return None
+    level = _rising_levels(clean[: peak + 1])
     return Fall(float(compute[peak]), level, float(compute[-1]), float(reward[-1]))
 
 

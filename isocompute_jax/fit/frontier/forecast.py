@@ -28,6 +28,7 @@ from isocompute_jax.fit.curves.posterior import (
     posterior,
     steepness,
 )
+from isocompute_jax.fit.frontier.between_seeds import BetweenSeeds
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
 from isocompute_jax.fit.frontier.prospect import Prospect, prospect
 from isocompute_jax.fit.results import Configuration
@@ -109,6 +110,7 @@ def forecast(
     correlation: Sequence[float],
     runs: Sequence[float] | None = None,
     peaks: Sequence[float] | None = None,
+    apart: BetweenSeeds | None = None,
     untried: Sequence[Configuration] = (),
     forms: Sequence[FormName] = tuple(FORMS),
     reward_range: tuple[float, float] = (0.0, 1.0),
@@ -126,6 +128,7 @@ def forecast(
       correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
       runs: [K] how many runs a point is the mean of; None for the same number everywhere.
       peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
+      apart: how seeds differ; None where they do not, or nothing tells.
       untried: [U] configurations without data, of known n: they stand last among the draws, a step of the random walk
         and its drift away from their nearest neighbour.
       forms: forms to average over; one for that form alone.
@@ -156,6 +159,11 @@ def forecast(
                 for k, error in zip(order, errors, strict=True)
             ]
         row, gained = _joined(name, [one.draw(draws, rng) for one in found], order, given, len(points), box, rng)
+        if apart is not None:
+            row = tuple(
+                apart.moved(name, one, k, high - low, rng) if one is not None and k < len(points) else one
+                for k, one in enumerate(row)
+            )
         table.append(row)
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))

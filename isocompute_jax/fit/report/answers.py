@@ -27,7 +27,7 @@ class AnswerText:
 
     Attributes:
       question: the budget.
-      pick: n, or the n between which no difference was seen, or the configuration.
+      pick: n, and those from which no difference was seen, or the configuration.
       plan: steps and, where several were tried, problems per batch.
       expectation: the reward with its interval, and how far the budget is from the data.
       level: of confidence.
@@ -75,14 +75,18 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
 
 
 def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (), stop: float | None = None) -> str:
-    """`n = 16`, `n = 8 or 64`, `any n from 8 to 512`; the configuration where n is unknown or one; where to stop."""
-    if not group_size or len(tied) < 2:
-        name = run if not group_size or result.several_batches else f"n = {group_size}"
-        return name if stop is None else f"{name}, stopped at {spent(result, stop)}"
+    """`n = 16`, or the configuration where n alone does not name it; where to stop it; `(or 8)`, which is as good."""
+    name = run if not group_size or result.several_batches else f"n = {group_size}"
+    if stop is not None:
+        name += f", stopped at {spent(result, stop)}"
+    others = [n for n in tied if n != group_size]
+    if not others:
+        return name
     between_them = [n for n in sorted(set(result.group_sizes)) if tied[0] <= n <= tied[-1]]
     if len(tied) > MOST_NAMED and list(tied) == between_them:
-        return f"any n from {tied[0]} to {tied[-1]}"
-    return f"n = {', '.join(map(str, tied[:-1]))} or {tied[-1]}"
+        return f"{name} (or any from {tied[0]} to {tied[-1]})"
+    *first, last = map(str, others)
+    return f"{name} (or {', '.join(first)}{' or ' if first else ''}{last})"
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -102,12 +106,12 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     if not math.isfinite(row.rewards[0]):
         return ends, "no configuration fits", None, None
     reward = " to ".join(dict.fromkeys(f"{value:z.3f}" for value in row.rewards))
-    told = row.share is not None and row.confidence in ("sure", "likely", "open")
+    told = row.share is not None and row.confidence in ("sure", "likely", "open") and not row.beyond
     share = f" ({row.share:.0%})" if told else ""
     sure = _label(row.confidence, beyond=row.beyond)
     return (
         ends,
         pick(result, row.group_size, row.run, row.tied_group_sizes, row.stop),
         reward,
-        sure.replace(",", f"{share},") if row.beyond else f"{sure}{share}",
+        f"{sure}{share}",
     )

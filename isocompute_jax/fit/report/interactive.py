@@ -83,7 +83,7 @@ def _own(result: SweepResult, index: int) -> dict[str, Any]:
 
 def _other(result: SweepResult, chart: Chart, budget: float) -> dict[str, Any]:
     """Who leads in another metric: its curves are fitted, and not resampled."""
-    question = f"To spend {spent(result, budget)}"
+    question = f"With up to {spent(result, budget)}"
     if budget not in chart.leaders:
         text = AnswerText(question, "not known", expectation=f"No curve of {chart.metric} reaches this budget.")
         return dataclasses.asdict(text) | {"reward": None, "interval": None}

@@ -149,4 +149,5 @@ def _next(result: SweepResult, asked: NextRuns) -> list[str]:
     ]
     head = ("run next", "problems", "seeds", "up to", "steps", "cost", "regret after")
     text = [line for sentence in said("next_runs", result, asked) for line in wrapped(sentence)]
-    return ["", f"To spend {spent(result, asked.budget)}:", *text, *(["", *table(head, rows, names=1)] if rows else [])]
+    proposed = ["", *table(head, rows, names=1)] if rows else []
+    return ["", f"With up to {spent(result, asked.budget)}:", *text, *proposed]

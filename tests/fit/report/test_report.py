@@ -101,7 +101,7 @@ def test_every_picture_is_inline_and_described(page):
 def test_the_answer_comes_first_and_what_was_not_varied_is_no_advice(page):
     text = plain(page)
     first, second = rich().asked
-    assert text.index("To spend 300,000 rollouts") < text.index("Which n at which budget") < text.index("Checks")
+    assert text.index("With up to 300,000 rollouts") < text.index("Which n at which budget") < text.index("Checks")
     for found in (first, second):
         row = found.recommendation
         low, high = row.interval95
@@ -126,7 +126,7 @@ def test_a_recommendation_says_only_what_is_known():
     assert "no interval could be given" in text.expectation and "where data were measured" in text.expectation
     unsure = dataclasses.replace(found, confidence="open")
     far = answer_text(rich(), put(unsure, "recommendation", expected_regret=0.0123))
-    assert "is expected to lose 0.01 of avg@4 to the best" in far.certainty
+    assert "may still lie below the best, by 0.01 of avg@4 on average" in far.certainty
     poor = answer_text(rich(), put(found, "recommendation", run="none", reward=math.nan, reasons=("Too little.",)))
     assert (poor.pick, poor.expectation, poor.label) == ("no configuration fits", "Too little.", "")
     assert (

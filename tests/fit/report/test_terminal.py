@@ -52,7 +52,7 @@ def test_parameters_switches_law_and_budgets_are_there():
     assert "0.4005 +- 0.0028 (0.389 .. 0.408)" in text
     assert re.search("n = 8, B = 16 +n = 32, B = 16", text) and "61,000 .. 65,400" in text and "3.95" in text
     assert "2^(L + b)  145" in text and "140 .. 211" in text
-    assert "To spend 300,000 rollouts: n = " in text and "learning rate" in text
+    assert "With up to 300,000 rollouts: n = " in text and "learning rate" in text
     text = headline_table(put(result, "allocation.law", status="warning", message="n* takes two levels only"))
     assert "2^(L + b)" not in text and "n* takes two levels only" in text
 
