@@ -93,12 +93,15 @@ def surest(
     *,
     least: float,
 ) -> int:
-    """Of those that tie with the highest the one that is known better by `SURER`, the highest of several such.
+    """Of those within a standard error of the highest the one that is known better by `SURER`, the highest of several.
 
-    The highest itself where there is none, or where its error is at most `least`.
+    The highest itself where there is none, or where its error is at most `least`. A tie alone is not enough: next to a
+    curve of which little is known one that is certainly worse ties too.
     """
-    surer = [i for i in tied if SURER * error[i] <= error[highest]] if error[highest] > least else []
-    return max(surer, key=lambda i: reward[i], default=highest)
+    if error[highest] <= least:
+        return highest
+    near = [i for i in tied if reward[i] >= reward[highest] - error[highest]]
+    return max((i for i in near if SURER * error[i] <= error[highest]), key=lambda i: reward[i], default=highest)
 
 
 def critical_value(*fits: CurveFit, pairs: int = 1) -> float:

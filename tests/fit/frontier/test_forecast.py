@@ -148,7 +148,9 @@ def test_of_those_that_tie_the_surest_may_be_wanted():
     boldly, surely = (prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
     assert boldly.index == 8 and not boldly.surest and boldly.tied == surely.tied == (4, 8, 16)
     assert surely.index == 4 and surely.surest and surely.regret > boldly.regret and surely.rival == 8
-    assert prospect(rewards[:, 1:], (8, 16), surest=True).index == 16
+    assert prospect(rewards[:, 1:] + [0.0, 0.01], (8, 16), surest=True).index == 16
+    worse = prospect(rewards - [0.02, 0.0, 0.02], (4, 8, 16), surest=True)  # they tie, by more than its standard error
+    assert worse.index == 8 and worse.tied == (4, 8, 16)
 
 
 def test_curves_fall_where_others_of_the_sweep_have():
