@@ -31,7 +31,8 @@ class Objection:
     Attributes:
       kind: `form`: another form of curve fits clearly better; `evaluations`: the evaluations alone have another leader,
         beyond noise (and clearly, where the curves tie with it); `seeds`: single seeds have another leader; `largest`
-        or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise; `outliers`: evaluations of
+        or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise; `seeds_differ`: by more
+        than the noise of their evaluations; `outliers`: evaluations of
         the recommended configuration were left out because they stand alone. That another choice of
         evaluations has another leader is among the recommendation's own doubts.
       run: who leads instead; empty where nobody else does.
@@ -41,7 +42,7 @@ class Objection:
       of: how many seeds there are; 0 without.
     """
 
-    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed", "outliers"]
+    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed", "seeds_differ", "outliers"]
     run: str = ""
     by: str = ""
     size: float = 0.0

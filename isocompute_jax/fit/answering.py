@@ -97,6 +97,8 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
         rows += _seeds(analysis.by_seed, found, same)
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
+    if analysis.resampled is not None and analysis.resampled.seeds_differ:
+        rows.append(Objection("seeds_differ"))
     left_out = next(
         len(f.outliers) for c, f in zip(main.curves, main.fits, strict=True) if c.configuration.name == found.run
     )

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from isocompute_jax.fit import analyze
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.posterior import Draws, position, steepness
@@ -17,6 +18,7 @@ from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
 
 COMPUTE = np.geomspace(2e4, 1e6, 20)
+OPTIONS = AnalysisOptions(form="hill", replicates=20, holdout=0.0)
 CURVES = {8: (0.1, 0.6, 1e5, 1.1), 64: (0.1, 0.7, 3e5, 1.1)}
 
 
@@ -49,20 +51,23 @@ def test_a_power_law_s_seeds_differ_in_steepness():
     assert not found.theta[:, 0].any() and found.theta[:, 1].std() == pytest.approx(0.1, rel=0.03)
 
 
-def expected(jitter: float, number: int) -> np.ndarray:
-    """[2] the ends of the 95% interval of n = 8 at 2e5 in a simulated sweep."""
+def table(jitter: float, number: int) -> dict[str, np.ndarray]:
+    """A simulated sweep of three seeds each that differ by `jitter` in ln C_mid."""
     rng = np.random.default_rng(number)
     rows = []
     for (size, (floor, top, middle, rise)), seed in itertools.product(CURVES.items(), range(3)):
         moved = hill(COMPUTE, floor, top, middle * np.exp(jitter * rng.normal()), rise)
         reward = moved + 0.004 * rng.normal(size=len(COMPUTE))
         rows.append((np.full(20, size), np.full(20, 32), np.full(20, seed), COMPUTE, reward.clip(0, 1)))
-    options = AnalysisOptions(form="hill")
-    names = "group_size", "problems_per_batch", "seed", "compute", options.metric
-    table = dict(zip(names, (np.concatenate(part) for part in zip(*rows, strict=True)), strict=True))
-    curves, _ = read_curves(memory_table(table), options.read)
-    stages = Stages(options, group_runs(curves)[0])
-    found = stages.forecast(stages.metric(options.metric, intervals=True))
+    names = "group_size", "problems_per_batch", "seed", "compute", OPTIONS.metric
+    return dict(zip(names, (np.concatenate(part) for part in zip(*rows, strict=True)), strict=True))
+
+
+def expected(jitter: float, number: int) -> np.ndarray:
+    """[2] the ends of the 95% interval of n = 8 at 2e5."""
+    curves, _ = read_curves(memory_table(table(jitter, number)), OPTIONS.read)
+    stages = Stages(OPTIONS, group_runs(curves)[0])
+    found = stages.forecast(stages.metric(OPTIONS.metric, intervals=True))
     assert found is not None
     return np.quantile(found.rewards(2e5)[:, 0], [0.025, 0.975])
 
@@ -75,3 +80,9 @@ def test_intervals_of_the_forecast_hold_the_truth_where_seeds_differ():
     assert held >= 16  # 4 of 20 without the differences
     widths = [np.median([high - low for low, high in rows]) for rows in (apart, alike)]
     assert widths[0] > 3 * widths[1]
+
+
+def test_the_answer_names_seeds_that_differ():
+    apart, alike = (analyze(table(jitter, 0), OPTIONS).asked[0] for jitter in (0.2, 0.0))
+    assert "seeds_differ" in {each.kind for each in apart.objections}
+    assert "seeds_differ" not in {each.kind for each in alike.objections}
