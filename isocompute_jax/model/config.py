@@ -1,4 +1,4 @@
-"""The shape of a Qwen2-architecture model."""
+"""The shape of a decoder-only transformer: Qwen2, Llama 3, Qwen3 and Qwen3-MoE are named fields of one config."""
 
 from __future__ import annotations
 
@@ -13,12 +13,46 @@ from isocompute_jax.records.errors import InputError
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
 
+Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
+"""What Hugging Face calls the families (`model_type`)."""
+
+ARCHITECTURES: dict[tuple[bool, bool, bool], Architecture] = {
+    (True, False, False): "qwen2",
+    (False, False, False): "llama",
+    (False, True, False): "qwen3",
+    (False, True, True): "qwen3_moe",
+}
+"""(attention_bias, qk_norm, whether there are experts) -> the family that is so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's stretched RoPE: long wavelengths are multiplied by `factor`, short ones kept, those between blended.
+
+    Wavelengths are counted in positions: short is below `original_positions` / `high_frequency`, long above
+    `original_positions` / `low_frequency` (arXiv 2407.21783; `rope_type: llama3` of Hugging Face).
+    """
+
+    factor: float = option(help="Wavelengths grow by it.", low=1)
+    low_frequency: float = option(help="Turns within `original_positions` below which a wavelength is long.", low=0)
+    high_frequency: float = option(help="Turns within `original_positions` above which it is short.", low=0)
+    original_positions: int = option(help="Longest sequence before stretching.", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.high_frequency > self.low_frequency:
+            raise InputError(
+                f"rope_scaling: high_freq_factor = {self.high_frequency} must be above low_freq_factor = "
+                f"{self.low_frequency}"
+            )
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Qwen2 / Qwen2.5 architecture: RMSNorm, RoPE, grouped-query attention with QKV bias, SwiGLU.
+    """RMSNorm, RoPE, grouped-query attention, SwiGLU, dense or of experts; what differs by family is a field.
 
     Raises:
-      InputError: an unknown dtype, a size below 1, or sizes that do not go together; it names the field.
+      InputError: an unknown dtype, a size below 1, or fields that do not go together; it names the field.
     """
 
     vocab_size: int = option(help="V.", low=1)
@@ -27,7 +61,7 @@ class ModelConfig:
     num_heads: int = option(help="N, query heads.", low=1)
     num_kv_heads: int = option(help="K, key and value heads; divides N.", low=1)
     head_dim: int = option(help="H; even, because RoPE rotates pairs.", low=2)
-    mlp_dim: int = option(help="F.", low=1)
+    mlp_dim: int = option(help="F, of the MLP, or of each expert.", low=1)
     tied_embeddings: bool = option(help="The output head is the embedding table.")
     rope_theta: float = option(help="RoPE base.", low=1)
     norm_eps: float = option(help="RMSNorm epsilon.", low=0)
@@ -37,6 +71,12 @@ class ModelConfig:
     dtype: Dtype = option(
         "float32", "Of parameters and activations; norms, softmax, RoPE and the output head are float32 at least."
     )
+    attention_bias: bool = option(True, "Biases of the query, key and value projections (Qwen2).")
+    qk_norm: bool = option(False, "RMSNorm of each query and key head before RoPE (Qwen3, arXiv 2505.09388).")
+    rope_scaling: RopeScaling | None = option(None, "Stretched RoPE (Llama 3.1); None for plain RoPE.")
+    num_experts: int = option(0, "E, experts of every layer, without a shared one; 0 for a dense MLP.", low=0)
+    experts_per_token: int = option(0, "Experts that each token is sent to.", low=0)
+    normalized_routing: bool = option(True, "The weights of a token's experts sum to 1 (`norm_topk_prob`).")
     remat: bool = option(
         False,
         "Recompute each layer's activations in the backward pass (less memory, about a third more compute).",
@@ -49,6 +89,25 @@ class ModelConfig:
             raise InputError(f"num_kv_heads = {self.num_kv_heads} does not divide num_heads = {self.num_heads}")
         if self.head_dim % 2:
             raise InputError(f"head_dim = {self.head_dim} is odd; RoPE needs pairs")
+        if not (1 <= self.experts_per_token <= self.num_experts or self.num_experts == self.experts_per_token == 0):
+            raise InputError(
+                f"experts_per_token = {self.experts_per_token} must be between 1 and num_experts = {self.num_experts}, "
+                "or both 0 for a dense model"
+            )
+        if self._kind not in ARCHITECTURES:
+            raise InputError(
+                f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
+                f"{self.num_experts} are no family together; known are {', '.join(ARCHITECTURES.values())}"
+            )
+
+    @property
+    def _kind(self) -> tuple[bool, bool, bool]:
+        return self.attention_bias, self.qk_norm, self.num_experts > 0
+
+    @property
+    def architecture(self) -> Architecture:
+        """Hugging Face's `model_type`."""
+        return ARCHITECTURES[self._kind]
 
     @property
     def float_dtype(self) -> jnp.dtype:

@@ -10,9 +10,11 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any, cast
 
-from isocompute_jax.model.config import Dtype, ModelConfig
+from isocompute_jax.model.config import Dtype, ModelConfig, RopeScaling
+from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 
 _SHAPE = {
@@ -27,7 +29,15 @@ _SHAPE = {
     "tie_word_embeddings",
     "vocab_size",
 }
-_READ = _SHAPE | {
+_EXPERTS = {"moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok"}
+_FAMILIES: dict[str, tuple[str, str, set[str]]] = {
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHAPE),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", _SHAPE),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", _SHAPE),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _SHAPE | _EXPERTS),
+}
+"""model_type -> transformers' classes, and the fields that say the shape."""
+_READ = {
     "dtype",
     "layer_types",
     "model_type",
@@ -36,7 +46,13 @@ _READ = _SHAPE | {
     "rope_theta",
     "torch_dtype",
 }
-_ONLY: dict[str, Any] = {"hidden_act": "silu", "is_causal": True, "partial_rotary_factor": 1.0}
+_ONLY: dict[str, Any] = {
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "is_causal": True,
+    "partial_rotary_factor": 1.0,
+    "pretraining_tp": 1,
+}
 """Fields with one implemented value. Those that must be off need no mention."""
 _WITHOUT_EFFECT = {
     "architectures",
@@ -52,9 +68,11 @@ _WITHOUT_EFFECT = {
     "num_labels",
     "output_attentions",
     "output_hidden_states",
+    "output_router_logits",
     "pad_token_id",
     "problem_type",
     "return_dict",
+    "router_aux_loss_coef",  # of a loss that transformers adds in training
     "sep_token_id",
     "sliding_window",  # a size; layer_types and use_sliding_window decide
     "task_specific_params",
@@ -68,7 +86,7 @@ _WITHOUT_EFFECT = {
 
 
 def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) -> ModelConfig:
-    """Reads config.json of a Qwen2 / Qwen2.5 checkpoint; `dtype` overrides the checkpoint's.
+    """Reads config.json of a checkpoint of one of `ARCHITECTURES`; `dtype` overrides the checkpoint's.
 
     Raises:
       InputError: no config.json, another architecture, or a field this library does not implement; it is named.
@@ -85,33 +103,62 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
 
 def _model_config(raw: dict[str, Any]) -> ModelConfig:
     """The shape; defaults and types of fields are transformers'."""
-    from transformers import Qwen2Config
+    import transformers
 
+    family = raw["model_type"]
+    class_name, _, fields = _FAMILIES[family]
     try:
-        config: Any = Qwen2Config(**{field: value for field, value in raw.items() if field in _SHAPE})
+        config: Any = getattr(transformers, class_name)(**{f: value for f, value in raw.items() if f in fields})
     except Exception as error:  # transformers checks fields with exceptions of many types
         raise InputError(str(error)) from error
+    theta, scaling = _rope(raw)
+    routing: dict[str, Any] = {}
+    if family == "qwen3_moe":
+        routing = {
+            "num_experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "normalized_routing": bool(config.norm_topk_prob),
+        }
     return ModelConfig(
         vocab_size=config.vocab_size,
         embed_dim=config.hidden_size,
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
-        head_dim=raw.get("head_dim") or config.hidden_size // config.num_attention_heads,
-        mlp_dim=config.intermediate_size,
+        head_dim=raw.get("head_dim")
+        or getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
+        mlp_dim=config.moe_intermediate_size if routing else config.intermediate_size,
         tied_embeddings=bool(config.tie_word_embeddings),
-        rope_theta=_rope_theta(raw),
+        rope_theta=theta,
         norm_eps=float(config.rms_norm_eps),
         max_positions=config.max_position_embeddings,
         dtype=cast(Dtype, raw.get("dtype") or raw.get("torch_dtype") or "float32"),
+        attention_bias=family == "qwen2",
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        rope_scaling=scaling,
+        **routing,
     )
 
 
 def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
     """Writes config.json as transformers does."""
-    from transformers import Qwen2Config
+    import transformers
 
-    written = Qwen2Config(
+    class_name, model_class, _ = _FAMILIES[config.architecture]
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling is not None:
+        scaling = dataclasses.asdict(config.rope_scaling)
+        rope |= {"rope_type": "llama3", **{name: scaling[field] for name, field in _LLAMA3.items()}}
+    special: dict[str, Any] = {} if config.architecture == "llama" else {"use_sliding_window": False}
+    if config.num_experts:
+        special |= {
+            "moe_intermediate_size": config.mlp_dim,
+            "num_experts": config.num_experts,
+            "num_experts_per_tok": config.experts_per_token,
+            "norm_topk_prob": config.normalized_routing,
+        }
+    written = getattr(transformers, class_name)(
         vocab_size=config.vocab_size,
         hidden_size=config.embed_dim,
         num_hidden_layers=config.num_layers,
@@ -119,19 +166,19 @@ def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
         num_key_value_heads=config.num_kv_heads,
         intermediate_size=config.mlp_dim,
         tie_word_embeddings=config.tied_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        rope_parameters=rope,
         rms_norm_eps=config.norm_eps,
         max_position_embeddings=config.max_positions,
-        use_sliding_window=False,
-        architectures=["Qwen2ForCausalLM"],
+        architectures=[model_class],
         dtype=config.dtype,
+        **special,
     )
     written.head_dim = config.head_dim
     written.save_pretrained(directory)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-    """The JSON object, of the one architecture."""
+    """The JSON object, of a known family."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -140,16 +187,24 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{path}: not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path}: not a JSON object; download the checkpoint again")
-    if raw.get("model_type") != "qwen2":
-        raise InputError(
-            f"{path}: model_type is {raw.get('model_type')!r}; only 'qwen2' (Qwen2, Qwen2.5) is implemented"
-        )
+    if raw.get("model_type") not in _FAMILIES:
+        raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), _FAMILIES)}")
     return raw
 
 
-def _rope_theta(raw: dict[str, Any]) -> float:
-    """The base of a plain rotary embedding: transformers 4 has it in `rope_theta`, 5 in `rope_parameters`."""
-    found: dict[str, float] = {} if raw.get("rope_theta") is None else {"rope_theta": raw["rope_theta"]}
+_LLAMA3 = {
+    "factor": "factor",
+    "low_freq_factor": "low_frequency",
+    "high_freq_factor": "high_frequency",
+    "original_max_position_embeddings": "original_positions",
+}
+"""Hugging Face's names of the fields of `RopeScaling`."""
+
+
+def _rope(raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Base and stretching of RoPE: transformers 4 has them in rope_theta and rope_scaling, 5 in rope_parameters."""
+    bases: dict[str, float] = {} if raw.get("rope_theta") is None else {"rope_theta": raw["rope_theta"]}
+    stretched: dict[str, RopeScaling] = {}
     for field in ("rope_parameters", "rope_scaling"):
         rope = raw.get(field) or {}
         if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
@@ -157,22 +212,41 @@ def _rope_theta(raw: dict[str, Any]) -> float:
                 f"{field} = {rope!r} is not implemented: one rotary embedding serves all layers, so rope_type and "
                 "rope_theta stand directly in it"
             )
+        kinds = {f"{field}.{name}": rope[name] for name in ("rope_type", "type") if rope.get(name) is not None}
+        for name, kind in kinds.items():
+            if kind not in ("default", "llama3"):
+                raise InputError(f"{name} = {kind!r} is not implemented (only 'default' and 'llama3')")
+        if "llama3" in kinds.values():
+            stretched[field] = _llama3(field, rope)
         for name, value in rope.items():
             if name == "rope_theta":
-                found[f"{field}.rope_theta"] = value
-            elif name in ("rope_type", "type"):
-                _refuse_unless(f"{field}.{name}", value, "default")
+                bases[f"{field}.rope_theta"] = value
             elif name in _ONLY:
                 _refuse_unless(f"{field}.{name}", value, _ONLY[name])
-            elif value is not None:
-                raise InputError(f"{field}.{name} = {value!r} is not implemented; a plain rotary embedding has none")
-    if len(set(found.values())) > 1:
-        said = " but ".join(f"{name} = {value!r}" for name, value in found.items())
-        raise InputError(f"{said}: keep the one that the model was trained with")
-    theta = next(iter(found.values()), 10_000.0)
-    if isinstance(theta, bool) or not isinstance(theta, int | float):
-        raise InputError(f"{next(iter(found))} = {theta!r} must be a number")
-    return float(theta)
+            elif (
+                value is not None and name not in ("rope_type", "type") and not (field in stretched and name in _LLAMA3)
+            ):
+                raise InputError(f"{field}.{name} = {value!r} is not implemented for this rope_type")
+    return float(_agreed(bases, 10_000.0)), _agreed(stretched, None)
+
+
+def _agreed(said: Mapping[str, Any], default: Any) -> Any:
+    """The one value that every field says."""
+    if len(set(said.values())) > 1:
+        each = " but ".join(f"{name} = {value!r}" for name, value in said.items())
+        raise InputError(f"{each}: keep the one that the model was trained with")
+    value = next(iter(said.values()), default)
+    if isinstance(value, bool | str):
+        raise InputError(f"{next(iter(said))} = {value!r} must be a number")
+    return value
+
+
+def _llama3(field: str, rope: Mapping[str, Any]) -> RopeScaling:
+    for name in _LLAMA3:
+        value = rope.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{field}.{name} = {value!r} must be a number: rope_type 'llama3' needs it")
+    return RopeScaling(**{ours: rope[theirs] for theirs, ours in _LLAMA3.items()})
 
 
 def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
@@ -182,15 +256,16 @@ def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
     sliding = sorted({str(kind) for kind in raw.get("layer_types") or []} - {"full_attention"})
     if sliding:
         raise InputError(f"layer_types holds {', '.join(map(repr, sliding))}: only 'full_attention' is implemented")
-    without_effect = _READ | _WITHOUT_EFFECT | GenerationConfig().to_dict().keys()
+    shape = _FAMILIES[raw["model_type"]][-1]
+    without_effect = shape | _READ | _WITHOUT_EFFECT | GenerationConfig().to_dict().keys()
     for field, value in raw.items():
         if field in _ONLY:
             if value is not None:
                 _refuse_unless(field, value, _ONLY[field])
         elif value and field not in without_effect and not field.startswith("_"):
             raise InputError(
-                f"{field} = {value!r} is not implemented; if the weights are those of a plain Qwen2 and the field only "
-                "describes them, remove it"
+                f"{field} = {value!r} is not implemented; if the field only describes the weights, which are "
+                f"those of a plain {raw['model_type']}, remove it"
             )
 
 

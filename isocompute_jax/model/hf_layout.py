@@ -24,7 +24,7 @@ Tensor = TypeVar("Tensor", np.ndarray, jax.Array)
 
 
 def encode(spec: ParamSpec, value: Tensor) -> Tensor:
-    """Our layout to Hugging Face's, of one tensor or of all layers at once (L stays in front)."""
+    """Our layout to Hugging Face's, of one tensor or of all stacked ones at once (L, or L and E, stay in front)."""
     lead = value.shape[: value.ndim - len(spec.tensor_shape)]
     order = [len(lead) + dim for joined in spec.hf_dims for dim in joined]
     return value.transpose(*range(len(lead)), *order).reshape(*lead, *spec.hf_shape)
@@ -47,8 +47,8 @@ def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.nd
     """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time."""
     for spec, value in zip(spec_leaves(config), jax.tree.leaves(params), strict=True):
         host = np.asarray(value)
-        for name, part in zip(spec.hf_names, host if spec.stacked else [host], strict=True):
-            yield name, np.ascontiguousarray(encode(spec, part))
+        for index in np.ndindex(*host.shape[: spec.lead]):
+            yield spec.named(index), np.ascontiguousarray(encode(spec, host[index]))
 
 
 def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], *, shardings: Params) -> Params:
@@ -62,16 +62,15 @@ def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], 
     """
 
     def build(spec: ParamSpec, sharding: Any) -> jax.Array:
-        ours = [decode(spec, read(name)) for name in spec.hf_names]
-        # `np.stack` and `np.array` copy; `device_put` alone may keep a view of the host's memory.
-        stacked = np.stack(ours) if spec.stacked else np.array(ours[0])
+        # `np.stack` copies; `device_put` alone may keep a view of the host's memory.
+        stacked = np.stack([decode(spec, read(name)) for name in spec.hf_names]).reshape(spec.shape)
         return jax.device_put(stacked.astype(jnp.dtype(config.dtype), copy=False), sharding)
 
     return map_specs(build, config, shardings)
 
 
 def to_hf_layout(config: ModelConfig, params: Params) -> Params:
-    """The parameters as Hugging Face stores them, layers stacked still: linear weights [L, out, in], biases [L, out].
+    """The parameters as Hugging Face stores them, stacked still: linear weights [L, out, in], biases [L, out].
 
     Transposed and cast to `config.dtype` on the devices. An axis stays sharded over the mesh axes it was sharded over.
 
@@ -108,15 +107,13 @@ def hf_boxes(config: ModelConfig, params: Params) -> Iterator[tuple[Box, np.ndar
 
 
 def _boxes(spec: ParamSpec, value: jax.Array) -> Iterator[tuple[Box, np.ndarray]]:
-    """The boxes of one parameter in Hugging Face layout; layers, which are never sharded, apart."""
+    """The boxes of one parameter in Hugging Face layout; layers and experts apart."""
     for shard in _own_shards(value):
         host = np.ascontiguousarray(shard.data)
         offset = tuple(axis.start or 0 for axis in shard.index)
-        if not spec.stacked:
-            yield Box(spec.hf_name, host.dtype.name, host.shape, offset), host
-            continue
-        for layer, numbers in enumerate(host, offset[0]):
-            yield Box(spec.hf_name.format(layer=layer), host.dtype.name, numbers.shape, offset[1:]), numbers
+        for index in np.ndindex(*host.shape[: spec.lead]):
+            name = spec.named(tuple(first + i for first, i in zip(offset, index, strict=False)))
+            yield Box(name, host.dtype.name, host[index].shape, offset[spec.lead :]), host[index]
 
 
 def _own_shards(value: jax.Array) -> list[Any]:
@@ -133,8 +130,8 @@ def _on_devices(dtype: str, spec: ParamSpec, value: jax.Array) -> jax.Array:
 @functools.cache
 def _compiled_encoder(spec: ParamSpec, dtype: str, mesh: Any) -> Any:
     """`encode` of one kind of parameter, then the cast."""
-    layers, axes = (spec.shape[:1], (None,)) if spec.stacked else ((), ())
-    shape, axes = (*layers, *spec.hf_shape), (*axes, *spec.hf_axes)
+    shape = (*spec.shape[: spec.lead], *spec.hf_shape)
+    axes = (*spec.axes[: spec.lead], *spec.hf_axes)
 
     def layout(value: jax.Array) -> jax.Array:
         return encode(spec, value).astype(jnp.dtype(dtype))

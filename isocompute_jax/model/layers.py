@@ -1,4 +1,4 @@
-"""The layers of Qwen2, as functions on arrays.
+"""The layers of the transformer, as functions on arrays.
 
 Dimensions: P problems, G rollouts of a problem, T query tokens, S prompt tokens, D embed, N/K query/kv heads,
 R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain batch has G = 1.
@@ -7,6 +7,7 @@ R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain ba
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.config import ModelConfig, RopeScaling
 
 
 class Keys(NamedTuple):
@@ -36,14 +37,25 @@ def rms_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], *, eps: float) 
 
 
 def rope_angles(config: ModelConfig, positions: Int[Array, "..."]) -> tuple[Array, Array]:
-    """cos and sin [..., H/2] of the rotary embedding, position / theta^(2i/H) (arXiv 2104.09864)."""
+    """cos and sin [..., H/2] of the rotary embedding, position / theta^(2i/H) (arXiv 2104.09864), stretched or not."""
     i = jnp.arange(config.head_dim // 2, dtype=config.float_dtype)
-    angles = positions[..., None].astype(config.float_dtype) * config.rope_theta ** (-2.0 * i / config.head_dim)
+    frequencies = config.rope_theta ** (-2.0 * i / config.head_dim)
+    if config.rope_scaling is not None:
+        frequencies = _stretched(frequencies, config.rope_scaling)
+    angles = positions[..., None].astype(config.float_dtype) * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 
+def _stretched(frequencies: Float[Array, "H"], scaling: RopeScaling) -> Float[Array, "H"]:
+    """Llama 3.1's frequencies: see `RopeScaling`."""
+    turns = scaling.original_positions * frequencies / (2 * math.pi)  # within the original length
+    kept = (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)
+    kept = jnp.clip(kept, 0.0, 1.0)
+    return kept * frequencies + (1 - kept) * frequencies / scaling.factor
+
+
 def apply_rope(x: Float[Array, "P G T N H"], cos: Array, sin: Array) -> Float[Array, "P G T N H"]:
-    """Rotates the pairs (x_i, x_{i + H/2}), the split-halves convention of Qwen2. cos, sin: [P, G, T, H/2]."""
+    """Rotates the pairs (x_i, x_{i + H/2}), Hugging Face's split-halves convention. cos, sin: [P, G, T, H/2]."""
     cos, sin = cos[..., None, :], sin[..., None, :]
     low, high = jnp.split(x.astype(cos.dtype), 2, axis=-1)
     return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)

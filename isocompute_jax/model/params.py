@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 
 Init = Literal["zeros", "ones", "normal"]
+Axes = tuple[str | None, ...]
 Joined = tuple[tuple[int, ...], ...]
 """Dimensions of ours that each dimension of a Hugging Face tensor joins; see `ParamSpec.hf_dims`."""
 
@@ -30,9 +32,10 @@ class ParamSpec:
       shape: shape, the leading L of layer parameters included.
       axes: logical axis of each dimension (see `sharding.RULES`).
       init: `zeros`, `ones`, or `normal` (standard deviation 0.02, as Qwen2).
-      hf_name: Hugging Face tensor name; `{layer}` stands for the layer index of stacked parameters.
-      hf_dims: for each dimension of the Hugging Face tensor, the dimensions of ours (L not counted) that it joins, in
-        row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
+      hf_name: Hugging Face tensor name; `{layer}` and `{expert}` stand for the indices of stacked parameters, which
+        are our leading dimensions in this order.
+      hf_dims: for each dimension of the Hugging Face tensor, the dimensions of ours (stacked ones not counted) that it
+        joins, in row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
     """
 
     shape: tuple[int, ...]
@@ -42,19 +45,23 @@ class ParamSpec:
     hf_dims: Joined
 
     @property
-    def stacked(self) -> bool:
-        """Whether the leading dimension is the layer."""
-        return "{layer}" in self.hf_name
+    def lead(self) -> int:
+        """How many leading dimensions are stacked: 0, 1 (layers), or 2 (layers and experts)."""
+        return sum(index in self.hf_name for index in ("{layer}", "{expert}"))
+
+    def named(self, index: tuple[int, ...]) -> str:
+        """Name of one tensor, by its index in the stacked dimensions."""
+        return self.hf_name.format(**dict(zip(("layer", "expert"), index, strict=False)))
 
     @property
     def hf_names(self) -> list[str]:
-        """Names of its tensors, in the order of the layers."""
-        return [self.hf_name.format(layer=layer) for layer in range(self.shape[0] if self.stacked else 1)]
+        """Names of its tensors, in row-major order of the stacked dimensions."""
+        return [self.named(index) for index in np.ndindex(*self.shape[: self.lead])]
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Our shape of one tensor: without L."""
-        return self.shape[int(self.stacked) :]
+        """Our shape of one tensor: without the stacked dimensions."""
+        return self.shape[self.lead :]
 
     @property
     def hf_shape(self) -> tuple[int, ...]:
@@ -68,47 +75,73 @@ class ParamSpec:
         Dimensions that are joined keep the axis of the first, (heads, head size) that of the heads: each shard holds
         the same numbers as before.
         """
-        return tuple(self.axes[int(self.stacked) :][joined[0]] for joined in self.hf_dims)
+        return tuple(self.axes[self.lead :][joined[0]] for joined in self.hf_dims)
+
+
+# What Hugging Face makes of our dimensions: as they are; [in, out] as [out, in]; heads joined with their size.
+_SAME, _VECTOR, _TRANSPOSED = ((0,), (1,)), ((0,),), ((1,), (0,))
+_TO_HEADS, _HEAD_BIAS, _FROM_HEADS = ((1, 2), (0,)), ((0, 1),), ((2,), (0, 1))
 
 
 def param_specs(config: ModelConfig) -> dict[str, Any]:
     """The table: a tree of `ParamSpec` with the structure of the parameters."""
-    v, d, f, layers = config.vocab_size, config.embed_dim, config.mlp_dim, config.num_layers
-    n, k, h = config.num_heads, config.num_kv_heads, config.head_dim
-    # What Hugging Face makes of our dimensions: as they are; [in, out] as [out, in]; heads joined with their size.
-    same, vector, transposed = ((0,), (1,)), ((0,),), ((1,), (0,))
-    to_heads, head_bias, from_heads = ((1, 2), (0,)), ((0, 1),), ((2,), (0, 1))
-
-    def layer(
-        shape: tuple[int, ...],
-        axes: tuple[str | None, ...],
-        init: Init,
-        name: str,
-        hf_dims: tuple[tuple[int, ...], ...],
-    ) -> ParamSpec:
-        return ParamSpec((layers, *shape), (None, *axes), init, "model.layers.{layer}." + name, hf_dims)
-
+    v, d = config.vocab_size, config.embed_dim
     specs: dict[str, Any] = {
-        "embed": ParamSpec((v, d), ("vocab", "embed"), "normal", "model.embed_tokens.weight", same),
-        "layers": {
-            "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight", vector),
-            "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", to_heads),
-            "bq": layer((n, h), ("heads", None), "zeros", "self_attn.q_proj.bias", head_bias),
-            "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", to_heads),
-            "bk": layer((k, h), ("kv_heads", None), "zeros", "self_attn.k_proj.bias", head_bias),
-            "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", to_heads),
-            "bv": layer((k, h), ("kv_heads", None), "zeros", "self_attn.v_proj.bias", head_bias),
-            "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", from_heads),
-            "mlp_norm": layer((d,), (None,), "ones", "post_attention_layernorm.weight", vector),
-            "w_gate": layer((d, f), ("embed", "mlp"), "normal", "mlp.gate_proj.weight", transposed),
-            "w_up": layer((d, f), ("embed", "mlp"), "normal", "mlp.up_proj.weight", transposed),
-            "w_down": layer((f, d), ("mlp", "embed"), "normal", "mlp.down_proj.weight", transposed),
-        },
-        "final_norm": ParamSpec((d,), (None,), "ones", "model.norm.weight", vector),
+        "embed": ParamSpec((v, d), ("vocab", "embed"), "normal", "model.embed_tokens.weight", _SAME),
+        "layers": {**_attention_specs(config), **_mlp_specs(config)},
+        "final_norm": ParamSpec((d,), (None,), "ones", "model.norm.weight", _VECTOR),
     }
     if not config.tied_embeddings:
-        specs["head"] = ParamSpec((d, v), ("embed", "vocab"), "normal", "lm_head.weight", transposed)
+        specs["head"] = ParamSpec((d, v), ("embed", "vocab"), "normal", "lm_head.weight", _TRANSPOSED)
     return specs
+
+
+def _attention_specs(config: ModelConfig) -> dict[str, ParamSpec]:
+    """Of every layer's attention; biases and norms of heads where the family has them."""
+    d, n, k, h = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
+
+    def layer(shape: tuple[int, ...], axes: Axes, init: Init, name: str, hf_dims: Joined) -> ParamSpec:
+        return ParamSpec((config.num_layers, *shape), (None, *axes), init, f"model.layers.{{layer}}.{name}", hf_dims)
+
+    specs = {
+        "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight", _VECTOR),
+        "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", _TO_HEADS),
+        "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", _TO_HEADS),
+        "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", _TO_HEADS),
+        "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", _FROM_HEADS),
+    }
+    if config.attention_bias:
+        specs |= {
+            "bq": layer((n, h), ("heads", None), "zeros", "self_attn.q_proj.bias", _HEAD_BIAS),
+            "bk": layer((k, h), ("kv_heads", None), "zeros", "self_attn.k_proj.bias", _HEAD_BIAS),
+            "bv": layer((k, h), ("kv_heads", None), "zeros", "self_attn.v_proj.bias", _HEAD_BIAS),
+        }
+    if config.qk_norm:
+        specs |= {
+            "q_norm": layer((h,), (None,), "ones", "self_attn.q_norm.weight", _VECTOR),
+            "k_norm": layer((h,), (None,), "ones", "self_attn.k_norm.weight", _VECTOR),
+        }
+    return specs
+
+
+def _mlp_specs(config: ModelConfig) -> dict[str, ParamSpec]:
+    """Of every layer's MLP, or of its router and experts."""
+    layers, d, f, e = config.num_layers, config.embed_dim, config.mlp_dim, config.num_experts
+    prefix = "model.layers.{layer}."
+    lead, where, mlp = (layers,), (None,), prefix + "mlp."
+    specs = {
+        "mlp_norm": ParamSpec((layers, d), (None, None), "ones", f"{prefix}post_attention_layernorm.weight", _VECTOR)
+    }
+    if e:
+        axes = (None, "embed", None)
+        specs["router"] = ParamSpec((layers, d, e), axes, "normal", f"{prefix}mlp.gate.weight", _TRANSPOSED)
+        lead, where, mlp = (layers, e), (None, "experts"), prefix + "mlp.experts.{expert}."
+    up, down = (*where, "embed", "mlp"), (*where, "mlp", "embed")
+    return specs | {
+        "w_gate": ParamSpec((*lead, d, f), up, "normal", mlp + "gate_proj.weight", _TRANSPOSED),
+        "w_up": ParamSpec((*lead, d, f), up, "normal", mlp + "up_proj.weight", _TRANSPOSED),
+        "w_down": ParamSpec((*lead, f, d), down, "normal", mlp + "down_proj.weight", _TRANSPOSED),
+    }
 
 
 def spec_leaves(config: ModelConfig) -> list[ParamSpec]:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig, check_length
+from isocompute_jax.model.experts import experts
 from isocompute_jax.model.layers import (
     Keys,
     apply_rope,
@@ -223,10 +224,14 @@ def _run_layer(
 ) -> tuple[Array, Any]:
     """One layer: [P, G, T, D] to the same, and what `attend(q, k, v)` returns beside the attended values."""
     normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
-    q = apply_rope(jnp.einsum("pgtd,dnh->pgtnh", normed, layer["wq"]) + layer["bq"], cos, sin)
-    k = apply_rope(jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wk"]) + layer["bk"], cos, sin)
-    v = jnp.einsum("pgtd,dkh->pgtkh", normed, layer["wv"]) + layer["bv"]
-    attended, collected = attend(q, k, v)
+    q, k, v = (jnp.einsum("pgtd,dnh->pgtnh", normed, layer[name]) for name in ("wq", "wk", "wv"))
+    if config.attention_bias:
+        q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
+    if config.qk_norm:
+        q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
+    attended, collected = attend(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
+    if config.num_experts:
+        return x + experts(config, layer, normed), collected
     return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected

@@ -1,6 +1,7 @@
-"""The model against transformers' Qwen2ForCausalLM, an independent implementation."""
+"""The model against transformers, an independent implementation: every family, logits and gradients."""
 
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -25,7 +26,27 @@ SHAPES = {
     "wide_heads": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
     ),
-}
+    "llama": dict(
+        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=48, tied_embeddings=True,
+        attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16),
+    ),
+    "llama_untied": dict(
+        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=48, tied_embeddings=False,
+        attention_bias=False,
+    ),
+    "qwen3": dict(
+        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=48, tied_embeddings=True,
+        attention_bias=False, qk_norm=True,
+    ),
+    "qwen3_moe": dict(
+        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=24, tied_embeddings=False,
+        attention_bias=False, qk_norm=True, num_experts=6, experts_per_token=2,
+    ),
+    "moe_not_normalized": dict(
+        embed_dim=32, num_layers=5, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
+        attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
+    ),
+}  # fmt: skip
 
 
 def make_config(shape: str, **changes: Any) -> model.ModelConfig:
@@ -39,16 +60,24 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs)))
 
 
+def transformers_model(directory: pathlib.Path, config: model.ModelConfig, params: model.Params) -> Any:
+    """What transformers makes of our checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    model.save_checkpoint(directory, config, params, tokenizer_from=None)
+    load: Any = AutoModelForCausalLM.from_pretrained
+    reference, info = load(directory, dtype=torch.float32, output_loading_info=True)
+    assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert reference.config.model_type == config.architecture
+    return reference.eval()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_logits_equal_transformers(shape, padding, tmp_path):
-    from transformers import Qwen2ForCausalLM
-
     config = make_config(shape)
     params = random_params(config)
-    model.save_checkpoint(tmp_path / "checkpoint", config, params, tokenizer_from=None)
-    reference = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
-
+    reference = transformers_model(tmp_path / "checkpoint", config, params)
     tokens = np.random.default_rng(2).integers(0, config.vocab_size, (3, 11))
     mask = np.ones_like(tokens, bool)
     if padding == "left":
@@ -63,6 +92,32 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
     hidden, _ = jax.jit(model.prefill, static_argnums=0)(config, params, jnp.asarray(tokens), jnp.asarray(mask))
     ours = np.asarray(model.logits(config, params, hidden))
     assert relative_error(ours[mask], theirs[mask]) < 1e-4
+
+
+@pytest.mark.parametrize("shape", ["untied", "llama", "qwen3", "qwen3_moe", "moe_not_normalized"])
+def test_gradients_equal_transformers(shape, tmp_path):
+    """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
+    config = make_config(shape)
+    params = random_params(config)
+    tokens = np.random.default_rng(5).integers(0, config.vocab_size, (3, 12))
+
+    def loss(params):
+        hidden, _ = model.prefill(config, params, jnp.asarray(tokens), jnp.ones(tokens.shape, bool))
+        scores = jax.nn.log_softmax(model.logits(config, params, hidden)[:, :-1])
+        return -jnp.mean(jnp.take_along_axis(scores, jnp.asarray(tokens)[:, 1:, None], -1))
+
+    ours = dict(model.hf_tensors(config, jax.jit(jax.grad(loss))(params)))
+    reference = transformers_model(tmp_path / "checkpoint", config, params)
+    reference(torch.tensor(tokens), labels=torch.tensor(tokens)).loss.backward()
+    theirs = {name: value.grad.numpy() for name, value in reference.named_parameters()}
+    for name in [name for name in theirs if name.endswith(("gate_up_proj", "experts.down_proj"))]:
+        for expert, value in enumerate(theirs.pop(name)):  # transformers holds experts together
+            parts = zip(("gate_proj", "up_proj"), np.split(value, 2), strict=True)
+            parts = parts if name.endswith("gate_up_proj") else [("down_proj", value)]
+            theirs |= {f"{name.rpartition('.')[0]}.{expert}.{part}.weight": x for part, x in parts}
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert relative_error(ours[name], value) < 1e-4, name
 
 
 @pytest.mark.parametrize("shape", SHAPES)
