@@ -29,7 +29,7 @@ _SHAPE = {
     "tie_word_embeddings",
     "vocab_size",
 }
-_EXPERTS = {"moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok"}
+_EXPERTS = {"moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts"}
 _FAMILIES: dict[str, tuple[str, str, set[str]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHAPE),
     "llama": ("LlamaConfig", "LlamaForCausalLM", _SHAPE),
@@ -112,6 +112,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     except Exception as error:  # transformers checks fields with exceptions of many types
         raise InputError(str(error)) from error
     theta, scaling = _rope(raw)
+    _agreed({name: raw[name] for name in ("num_experts", "num_local_experts") if raw.get(name) is not None}, None)
     routing: dict[str, Any] = {}
     if family == "qwen3_moe":
         routing = {
@@ -175,6 +176,10 @@ def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
     )
     written.head_dim = config.head_dim
     written.save_pretrained(directory)
+    if config.num_experts:  # transformers 5 calls the field num_local_experts, earlier ones and the published files so
+        path = directory / "config.json"
+        fields = json.loads(path.read_text(encoding="utf-8")) | {"num_experts": config.num_experts}
+        path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

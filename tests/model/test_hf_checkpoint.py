@@ -17,7 +17,11 @@ from tests.model.tiny import random_params, tiny_config
 torch = pytest.importorskip("torch")
 
 UNTIED = dict(tied_embeddings=False, num_heads=4, num_kv_heads=2, num_layers=3, vocab_size=19)
-CONFIGS = {"tied": tiny_config(), "untied": tiny_config(**UNTIED)}
+LLAMA = dict(attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16))
+QWEN3 = dict(attention_bias=False, qk_norm=True)
+MOE = dict(attention_bias=False, qk_norm=True, num_experts=3, experts_per_token=2, tied_embeddings=False)
+CHANGES: dict[str, dict[str, Any]] = {"tied": {}, "untied": UNTIED, "llama": LLAMA, "qwen3": QWEN3, "moe": MOE}
+CONFIGS = {name: tiny_config(**changes) for name, changes in CHANGES.items()}
 TOKENS = np.random.default_rng(0).integers(0, 12, (2, 9))
 
 
@@ -43,7 +47,7 @@ def assert_identical(ours, theirs):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("max_file_bytes", [10**9, 5000], ids=["one file", "shards"])
 def test_round_trip_is_bit_exact(tmp_path, shape, dtype, max_file_bytes):
-    config = tiny_config(**(UNTIED if shape == "untied" else {}), dtype=dtype)
+    config = tiny_config(**CHANGES[shape], dtype=dtype)
     params = random_params(config)
     model.save_checkpoint(tmp_path / "out", config, params, tokenizer_from=None, max_file_bytes=max_file_bytes)
     assert model.load_config(tmp_path / "out") == config
@@ -69,7 +73,7 @@ def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
     model.save_checkpoint(tmp_path, config, params, tokenizer_from=None, max_file_bytes=max_file_bytes)
     load: Any = AutoModelForCausalLM.from_pretrained
     reference, info = load(tmp_path, dtype=torch.float32, output_loading_info=True)
-    assert type(reference).__name__ == "Qwen2ForCausalLM"
+    assert reference.config.model_type == config.architecture
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert reference.config.max_position_embeddings == config.max_positions
     assert reference.num_parameters() == model.count_params(config)
@@ -77,7 +81,7 @@ def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
     np.testing.assert_allclose(our_logits(config, params), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("shape", CONFIGS)
+@pytest.mark.parametrize("shape", ["tied", "untied"])
 @pytest.mark.parametrize("max_shard_size", ["1GB", "5KB"])
 def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -107,6 +111,29 @@ def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
     config = model.load_config(tmp_path)
     assert (config.rope_theta, config.norm_eps, config.max_positions) == (5e5, 1e-5, 77)
     assert (config.embed_dim, config.head_dim) == (32, 32 // ours.num_heads)
+    assert model.count_params(config) == reference.num_parameters()
+    theirs = their_logits(reference)
+    logits = our_logits(config, model.load_params(tmp_path, config))
+    np.testing.assert_allclose(logits, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
+def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
+    import transformers
+
+    sizes = dict(vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    sizes |= dict(intermediate_size=24, head_dim=8, max_position_embeddings=77, initializer_range=0.3)
+    if name == "Qwen3MoeForCausalLM":
+        sizes |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, norm_topk_prob=True)
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    reference = kind(kind.config_class(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    reference.save_pretrained(tmp_path)
+    config = model.load_config(tmp_path)
+    assert config.architecture == reference.config.model_type and config.max_positions == 77
     assert model.count_params(config) == reference.num_parameters()
     theirs = their_logits(reference)
     logits = our_logits(config, model.load_params(tmp_path, config))

@@ -62,8 +62,10 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'"),
-        ({"model_type": None}, "model_type is None"),
+        ({"model_type": "gemma"}, "model_type = 'gemma': known: 'qwen2', 'llama', 'qwen3', 'qwen3_moe'"),
+        ({"model_type": "qwen3moe"}, "model_type = 'qwen3moe': did you mean 'qwen3_moe'"),
+        ({"model_type": None}, "model_type = None"),
+        ({"num_experts": 4}, "num_experts = 4"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"is_causal": False}, "is_causal = False"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1"),
@@ -92,6 +94,74 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
 def test_what_is_not_implemented_is_named(load, changes, complaint):
     with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
         load(changes)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192}
+PUBLISHED = {
+    "Llama-3.1-8B": dict(
+        model_type="llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=131072, rope_theta=500000.0,
+        rms_norm_eps=1e-5, rope_scaling=LLAMA3, tie_word_embeddings=False, attention_bias=False, mlp_bias=False,
+        pretraining_tp=1, hidden_act="silu", torch_dtype="bfloat16", attention_dropout=0.0,
+    ),
+    "Qwen3-4B": dict(
+        model_type="qwen3", hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, vocab_size=151936, max_position_embeddings=40960, rope_theta=1000000,
+        rms_norm_eps=1e-6, rope_scaling=None, tie_word_embeddings=True, attention_bias=False, sliding_window=None,
+        use_sliding_window=False, max_window_layers=36, torch_dtype="bfloat16",
+    ),
+    "Qwen3-30B-A3B": dict(
+        model_type="qwen3_moe", hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768, num_experts=128,
+        num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], num_hidden_layers=48,
+        num_attention_heads=32, num_key_value_heads=4, head_dim=128, vocab_size=151936, max_position_embeddings=40960,
+        rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=False, router_aux_loss_coef=0.001,
+        output_router_logits=False, attention_bias=False, torch_dtype="bfloat16",
+    ),
+}  # fmt: skip
+"""The fields of config.json that these models were published with, as far as they say anything."""
+
+
+def published(tmp_path, name, **changes):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[name] | changes))
+    return model.load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("Llama-3.1-8B", 8_030_261_248), ("Qwen3-4B", 4_022_468_096), ("Qwen3-30B-A3B", 30_532_122_624)],
+)
+def test_published_models_have_their_published_size(tmp_path, name, parameters):
+    config = published(tmp_path, name)
+    assert config.architecture == PUBLISHED[name]["model_type"]
+    assert config.head_dim == 128 and model.count_params(config) == parameters
+    assert (config.rope_scaling is None) == (name != "Llama-3.1-8B")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "complaint"),
+    [
+        ("Llama-3.1-8B", {"attention_bias": True}, "attention_bias = True"),
+        ("Llama-3.1-8B", {"mlp_bias": True}, "mlp_bias = True"),
+        ("Llama-3.1-8B", {"pretraining_tp": 2}, "pretraining_tp = 2"),
+        ("Llama-3.1-8B", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"factor": None}}, "rope_scaling.factor = None must be a number"),
+        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"factor": 0.5}}, "factor = 0.5"),
+        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "high_freq_factor = 4.0 must be above"),
+        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"attention_factor": 2}}, "rope_scaling.attention_factor = 2"),
+        ("Llama-3.1-8B", {"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type = 'longrope'"),
+        ("Qwen3-4B", {"attention_bias": True}, "attention_bias = True"),
+        ("Qwen3-4B", {"use_sliding_window": True}, "use_sliding_window = True"),
+        ("Qwen3-30B-A3B", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+        ("Qwen3-30B-A3B", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
+        ("Qwen3-30B-A3B", {"num_local_experts": 64}, "num_experts = 128 but num_local_experts = 64"),
+        ("Qwen3-30B-A3B", {"num_experts_per_tok": 129}, "experts_per_token = 129"),
+        ("Qwen3-30B-A3B", {"shared_expert_intermediate_size": 512}, "shared_expert_intermediate_size = 512"),
+    ],
+)
+def test_half_understood_families_are_refused(tmp_path, name, changes, complaint):
+    with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
+        published(tmp_path, name, **changes)
 
 
 @pytest.mark.parametrize("text", ["{half", "[]", "17"])
@@ -123,6 +193,9 @@ def test_dtype_can_be_overridden(load):
         ({"num_heads": 3, "num_kv_heads": 2}, "num_kv_heads = 2"),
         ({"head_dim": 7}, "head_dim = 7"),
         ({"norm_eps": float("nan")}, "norm_eps = nan"),
+        ({"qk_norm": True}, "attention_bias = True, qk_norm = True and num_experts = 0 are no family together"),
+        ({"num_experts": 4}, "experts_per_token = 0 must be between 1 and num_experts = 4"),
+        ({"experts_per_token": 1}, "experts_per_token = 1 must be between 1 and num_experts = 0"),
     ],
 )
 def test_impossible_shapes_are_refused(changes, complaint):
