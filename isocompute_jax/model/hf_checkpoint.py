@@ -7,6 +7,7 @@ differently. Nothing is half-written: a directory is filled under a temporary na
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -40,7 +41,7 @@ TOKENIZER_FILES = (
 
 
 def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shardings: Params | None = None) -> Params:
-    """Reads the parameters of a checkpoint in `config.dtype`, one stacked parameter at a time.
+    """Reads the parameters of a checkpoint in `config.dtype`: of each file only what this process's devices hold.
 
     Args:
       directory: a Hugging Face directory.
@@ -55,17 +56,19 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
     files = _tensor_files(directory)
     _check_keys(directory, config, files)
     _check_tied_head(config, files)
-    shapes = dict(hf_tensor_shapes(config))
-
-    def read(name: str) -> np.ndarray:
-        tensor = _read(files[name], name)
-        if tensor.shape != shapes[name]:
-            raise InputError(f"{files[name]}: {name} has shape {tensor.shape}, config.json asks for {shapes[name]}")
-        return tensor
-
     # Committed to its device, as restored checkpoints are: else a resumed run would compile everything anew.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if shardings is None else None
-    return params_from_tensors(config, read, shardings=shardings or map_specs(lambda _: here, config))
+    with contextlib.ExitStack() as stack:
+        opened = {path: stack.enter_context(safetensors.safe_open(path, "numpy")) for path in set(files.values())}
+        for name, shape in hf_tensor_shapes(config):
+            found = tuple(opened[files[name]].get_slice(name).get_shape())
+            if found != shape:
+                raise InputError(f"{files[name]}: {name} has shape {found}, config.json asks for {shape}")
+
+        def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
+            return opened[files[name]].get_slice(name)[index]
+
+        return params_from_tensors(config, read, shardings=shardings or map_specs(lambda _: here, config))
 
 
 def save_checkpoint(

@@ -6,8 +6,11 @@ devices. `hf_boxes` takes parameters off the devices shard by shard: no host eve
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -51,22 +54,48 @@ def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.nd
             yield spec.named(index), np.ascontiguousarray(encode(spec, host[index]))
 
 
-def params_from_tensors(config: ModelConfig, read: Callable[[str], np.ndarray], *, shardings: Params) -> Params:
-    """The parameters made of tensors in Hugging Face layout, in `config.dtype`, one stacked parameter at a time.
+Index = tuple[slice, ...]
+
+
+def params_from_tensors(config: ModelConfig, read: Callable[[str, Index], np.ndarray], *, shardings: Params) -> Params:
+    """The parameters made of tensors in Hugging Face layout, in `config.dtype`: each device's part, read for it.
 
     Args:
       config: model shape.
-      read: the tensor of a name of `hf_tensor_shapes`, in its shape there. It may be a view of memory that goes away:
+      read: (a name of `hf_tensor_shapes`, which part of it) -> that part. It may be a view of memory that goes away:
         it is copied.
       shardings: where each parameter goes.
     """
+    dtype = jnp.dtype(config.dtype)
 
     def build(spec: ParamSpec, sharding: Any) -> jax.Array:
-        # `np.stack` copies; `device_put` alone may keep a view of the host's memory.
-        stacked = np.stack([decode(spec, read(name)) for name in spec.hf_names]).reshape(spec.shape)
-        return jax.device_put(stacked.astype(jnp.dtype(config.dtype), copy=False), sharding)
+        @functools.lru_cache(maxsize=1)  # devices that hold the same part follow each other
+        def part(bounds: tuple[tuple[int, int], ...]) -> np.ndarray:
+            stacked, within = bounds[: spec.lead], bounds[spec.lead :]
+            own = dataclasses.replace(spec, shape=tuple(stop - start for start, stop in bounds))
+            index = _hf_index(spec, within)
+            names = map(spec.named, itertools.product(*(range(*each) for each in stacked)))
+            # `np.stack` copies: what JAX makes of the result may refer to it for as long as it lives.
+            stack = np.stack([decode(own, read(name, index)) for name in names]).reshape(own.shape)
+            return stack.astype(dtype, copy=False)
+
+        def callback(index: Index) -> np.ndarray:
+            bounds = tuple(each.indices(size)[:2] for each, size in zip(index, spec.shape, strict=True))
+            return part(bounds)
+
+        return jax.make_array_from_callback(spec.shape, sharding, callback)
 
     return map_specs(build, config, shardings)
+
+
+def _hf_index(spec: ParamSpec, bounds: Sequence[tuple[int, int]]) -> Index:
+    """Where a part of one of our tensors lies in Hugging Face's: of joined dimensions only the first is ever cut."""
+    found = []
+    for first, *rest in spec.hf_dims:
+        assert all(bounds[dim] == (0, spec.tensor_shape[dim]) for dim in rest), spec
+        size = math.prod(spec.tensor_shape[dim] for dim in rest)
+        found.append(slice(bounds[first][0] * size, bounds[first][1] * size))
+    return tuple(found)
 
 
 def to_hf_layout(config: ModelConfig, params: Params) -> Params:

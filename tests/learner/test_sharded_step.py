@@ -48,6 +48,33 @@ def test_eight_devices_train_as_one_does(runs):
     assert int(sharded_state.step) == STEPS
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16)), marks=pytest.mark.slow),
+        pytest.param(dict(qk_norm=True, num_kv_heads=2), marks=pytest.mark.slow),
+        dict(qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False),
+    ],
+    ids=["llama", "qwen3", "qwen3_moe"],
+)
+def test_every_family_trains_on_eight_devices_as_on_one(family):
+    """One step: metrics, and the gradient that the optimizer saw."""
+    config = tiny_config(attention_bias=False, **family)
+    score = learner.make_score(config, temperature=1.0, chunk_tokens=4096)
+    found = []
+    for sharded in (False, True):
+        shardings = learner.state_shardings(config, mesh(), optimizer()) if sharded else None
+        state = learner.init_state(random_params(config), optimizer(), shardings)
+        tokens, credited = pack(make_groups())
+        tokens = learner.place_batch(tokens, mesh() if sharded else None)
+        step = learner.make_train_step(score, learner.LossConfig(entropy_coef=0.02), optimizer(), shardings=shardings)
+        state, metrics = step(state, tokens, credited, jnp.float32(1e-3))
+        found.append((jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)))
+    (gradient, metrics), (sharded_gradient, sharded_metrics) = found
+    assert relative_difference(sharded_gradient, gradient) < 1e-5
+    assert sharded_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+
+
 def test_state_is_sharded_and_moments_like_their_parameters(runs):
     _, (state, _) = runs
     wanted = model.param_shardings(CONFIG, mesh())

@@ -370,7 +370,32 @@ def test_parameters_from_tensors_do_not_keep_them():
     tensors = {name: tensor.copy() for name, tensor in model.hf_tensors(config, params)}
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shardings = jax.tree.map(lambda _: here, params)
-    built = model.params_from_tensors(config, tensors.__getitem__, shardings=shardings)
+    built = model.params_from_tensors(config, lambda name, index: tensors[name][index], shardings=shardings)
     for tensor in tensors.values():
         tensor[...] = np.nan
     assert_identical(built, params)
+
+
+@pytest.mark.parametrize("family", CHANGES)
+def test_each_device_reads_its_own_part(tmp_path, family):
+    """Eight devices: nothing is read whole that is sharded, and what is built is what was saved."""
+    config = tiny_config(**CHANGES[family])
+    params = random_params(config)
+    model.save_checkpoint(tmp_path, config, params, tokenizer_from=None)
+    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    shardings = model.param_shardings(config, mesh)
+    assert_identical(model.load_params(tmp_path, config, shardings=shardings), params)
+    tensors, read = dict(model.hf_tensors(config, params)), []
+
+    def reading(name, index):
+        read.append((name, tensors[name][index].size / tensors[name].size))
+        return tensors[name][index]
+
+    built = model.params_from_tensors(config, reading, shardings=shardings)
+    assert_identical(built, params)
+    jax.tree.map(lambda x, wanted: _same_sharding(x, wanted), built, shardings)
+    assert {share for name, share in read if name.endswith("q_proj.weight")} == {0.25}
+
+
+def _same_sharding(array, wanted):
+    assert array.sharding.is_equivalent_to(wanted, array.ndim)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isocompute_jax import model, sharding
+from isocompute_jax import learner, model, sharding
 from isocompute_jax.sampling import SamplingParams
 from isocompute_jax.sampling.slots import admit, advance, init_slots, prefill, slot_multiple, slots_that_fit
 from tests.model.tiny import random_params, tiny_config
@@ -98,6 +98,30 @@ def test_a_long_prompt_is_read_in_chunks():
     scores = jax.nn.log_softmax(model.logits(CONFIG, weights(), hidden[:, 52:-1]) / 0.8)
     picked = np.take_along_axis(np.asarray(scores), np.asarray(tokens[:, 53:, None]), axis=2)[..., 0]
     np.testing.assert_allclose([c.logprobs for c in drawn.values()], picked, rtol=0, atol=1e-5)
+
+
+LLAMA = dict(attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16))
+QWEN3 = dict(attention_bias=False, qk_norm=True, num_kv_heads=2)
+MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
+
+
+@pytest.mark.parametrize("family", [LLAMA, QWEN3, MOE], ids=["llama", "qwen3", "qwen3_moe"])
+def test_slots_of_every_family_agree_with_the_learner(family):
+    config = tiny_config(**family)
+    params = random_params(config)
+    sampling = SamplingParams(temperature=0.8, top_p=1.0, max_tokens=12)
+    requests = [make_request(name, params=sampling, prompt=np.arange(5)) for name in ("ant", "bee", "cat")]
+    drawn = run(make_slots(config=config, params=params, key_block=16), requests)
+    score = learner.make_scorer(learner.make_score(config, temperature=0.8, chunk_tokens=4096))
+    for request, completions in zip(requests, drawn.values(), strict=True):
+        for completion in completions.values():
+            length = len(completion.tokens)
+            tokens = np.pad(completion.tokens, (0, 12 - length))[None, None]
+            batch = learner.single_batch(
+                request.prompt_tokens[None], np.ones((1, len(request.prompt_tokens)), bool), tokens,
+                np.arange(12)[None, None] < length, sampler_logprobs=np.zeros((1, 1, 12), np.float32),
+            )  # fmt: skip
+            np.testing.assert_allclose(completion.logprobs, score(params, batch)[0, 0, 0, :length], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("layers", [2, 6])  # unrolled, and a loop

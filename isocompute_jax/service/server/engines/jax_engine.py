@@ -258,8 +258,8 @@ def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) ->
     places = {tensor.name: (tensor, start) for tensor, start in zip(weights.tensors, weights.starts, strict=True)}
     data = np.memmap(weights.path, np.uint8, mode="r")
 
-    def read(name: str) -> np.ndarray:
+    def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
         tensor, start = places[name]
-        return data[start : start + tensor.nbytes].view(jnp.dtype(tensor.dtype)).reshape(tensor.shape)
+        return data[start : start + tensor.nbytes].view(jnp.dtype(tensor.dtype)).reshape(tensor.shape)[index]
 
     return jax.block_until_ready(models.params_from_tensors(config, read, shardings=shardings))
