@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweep": _TRAINING | {"sweeps", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
+    "make_model": _ARRAYS | {"app"},
 }
-MAINS = {"train", "sweep", "curate", "serve"}
+MAINS = {"train", "sweep", "curate", "serve", "make_model"}
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.

@@ -18,6 +18,7 @@ MAINS = {
     "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
+    "make_model": ["family", "out", "tokenizer_from", "num_experts"],
     "serve": ["engine", "model", "host", "port", "token_file"],
 }
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.data import ProblemStream, check_prompts, load_problems
+from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
@@ -107,6 +107,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     tokenizer = load_tokenizer(config.model)
     model_config = model.load_config(config.model, dtype=config.dtype)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}

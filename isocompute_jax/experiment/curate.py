@@ -17,6 +17,7 @@ import numpy as np
 from isocompute_jax import model
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.curation_config import RANGES, CurationConfig
+from isocompute_jax.experiment.data import check_vocabulary
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
 from isocompute_jax.learner import rewards_of
@@ -98,6 +99,7 @@ def measure(
     model_config = model.load_config(model_directory)
     model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
     tokenizer = load_tokenizer(model_directory)
+    check_vocabulary(os.fspath(model_directory), tokenizer, model_config.vocab_size)
     sampler = InProcessSampler(
         model_config,
         model.load_params(model_directory, model_config),

@@ -55,6 +55,15 @@ def load_problems(path: str, size: int = 0) -> list[Problem]:
     return problems[:size] if size else problems
 
 
+def check_vocabulary(model_directory: str, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raises InputError for a tokenizer with ids that the model has no embedding for: they would be read as others."""
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"{model_directory}: the tokenizer has token ids up to {tokenizer.vocab_size - 1}, and the model embeds "
+            f"vocab_size = {vocab_size} of them: take the tokenizer that the model was trained with"
+        )
+
+
 def check_prompts(sets: Sequence[Sequence[Problem]], tokenizer: Tokenizer, config: RunConfig) -> None:
     """Raises InputError for a prompt that cannot be sampled from: now, and not in the step that meets it."""
     limit = config.sampling.max_prompt_tokens

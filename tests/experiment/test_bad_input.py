@@ -12,12 +12,13 @@ import sys
 
 import pytest
 
-from isocompute_jax import app
+from isocompute_jax import app, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import from_dict, override
 from isocompute_jax.records import run_files
 from isocompute_jax.tasks import make_problems, write_problems
 from tests.experiment import builders
+from tests.model.tiny import random_params
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -143,6 +144,9 @@ def test_a_damaged_model_is_named_with_its_file(ends_with, base_run, tmp_path):
     path, name = damaged("no-tokenizer")
     (path / "tokenizer.json").unlink()
     ends_with(app.BAD_INPUT, "no-tokenizer has no tokenizer.json", model=name)
+    small = dataclasses.replace(builders.MODEL, vocab_size=16)  # the tokenizer has 18 ids
+    model.save_checkpoint(tmp_path / "small", small, random_params(small), tokenizer_from=base_run.model)
+    ends_with(app.BAD_INPUT, "token ids up to 17, and the model embeds vocab_size = 16", model=str(tmp_path / "small"))
     path, name = damaged("no-config")
     (path / "config.json").unlink()
     ends_with(app.BAD_INPUT, "config.json", model=name)

@@ -1,0 +1,96 @@
+"""`python -m isocompute_jax.make_model`: a small checkpoint with random weights, of any family that the learner trains.
+
+    python -m isocompute_jax.make_model --family=qwen3 --out=runs/tiny-qwen3
+    python -m isocompute_jax.make_model --family=qwen3_moe --out=runs/tiny-moe --num_experts=16 --experts_per_token=4
+    python -m isocompute_jax.make_model --family=llama --tokenizer_from=DIR --out=runs/tiny-llama --num_layers=4
+
+It takes what a real checkpoint takes: the learner, both sampler engines, transformers and vLLM load it. For trying a
+set-up before its weights are there; nothing was taught to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.options import define_flags, from_flags, option
+
+if TYPE_CHECKING:
+    from isocompute_jax.model import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallModel:
+    """The sizes; what the family decides is not asked for."""
+
+    embed_dim: int = option(64, "D, the width.", low=1)
+    num_layers: int = option(2, "L.", low=1)
+    num_heads: int = option(2, "Query heads.", low=1)
+    num_kv_heads: int = option(1, "Key and value heads; divides --num_heads.", low=1)
+    head_dim: int = option(32, "Size of a head; even. 32 and 64 are served by vLLM's CPU build.", low=2)
+    mlp_dim: int = option(192, "F, of the MLP, or of each expert.", low=1)
+    num_experts: int = option(8, "Experts of each layer, of qwen3_moe.", low=1)
+    experts_per_token: int = option(2, "Experts that each token is sent to, of qwen3_moe.", low=1)
+    tied_embeddings: bool = option(True, "The output head is the embedding table.")
+    max_positions: int = option(4096, "Longest sequence.", low=1)
+    dtype: str = option("float32", "Of the weights: float32, bfloat16 or float16.")
+    seed: int = option(0, "Of the random weights.", low=0)
+
+
+FAMILY = flags.DEFINE_enum("family", "qwen2", ["qwen2", "llama", "qwen3", "qwen3_moe"], "Family of the model.")
+OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an older one is replaced.")
+TOKENIZER = flags.DEFINE_string(
+    "tokenizer_from", None, "Directory whose tokenizer it takes; left out, that of the arithmetic tasks."
+)
+define_flags(SmallModel)
+
+
+def main() -> None:
+    """Flags -> one checkpoint."""
+    import tempfile
+
+    import jax
+
+    from isocompute_jax import model
+    from isocompute_jax.records.errors import InputError
+    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer
+
+    sizes = from_flags(SmallModel)
+    if not OUT.value:
+        raise InputError("--out is missing")
+    with tempfile.TemporaryDirectory() as ours:
+        if TOKENIZER.value is None:
+            save_arithmetic_tokenizer(ours)
+        source = TOKENIZER.value or ours
+        config = shape_of(FAMILY.value, sizes, vocab_size=load_tokenizer(source).vocab_size)
+        params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
+        model.save_checkpoint(OUT.value, config, params, tokenizer_from=source)
+    print(f"{OUT.value}: {FAMILY.value}, {model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}")
+
+
+def shape_of(family: str, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
+    """The model's shape; the vocabulary is rounded up to a multiple of 32, as is usual."""
+    from isocompute_jax.model import ModelConfig, RopeScaling
+
+    given: dict[str, Any] = {
+        field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes) if field.name != "seed"
+    }
+    if family != "qwen3_moe":
+        given |= {"num_experts": 0, "experts_per_token": 0}
+    stretched = RopeScaling(8.0, 1.0, 4.0, max(sizes.max_positions // 8, 1)) if family == "llama" else None
+    return ModelConfig(
+        **given,
+        vocab_size=-(-vocab_size // 32) * 32,
+        rope_theta=500_000.0 if family == "llama" else 1e6,
+        norm_eps=1e-5 if family == "llama" else 1e-6,
+        attention_bias=family == "qwen2",
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        rope_scaling=stretched,
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

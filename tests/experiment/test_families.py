@@ -1,0 +1,46 @@
+"""A small model of a family, from the helper command through training to transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+from isocompute_jax.experiment import loop
+from tests.experiment.builders import make_inputs
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+def test_a_small_model_trains_and_transformers_loads_the_result(tmp_path, family):
+    from transformers import AutoModelForCausalLM
+
+    sizes = ["--embed_dim=16", "--head_dim=8", "--mlp_dim=32", "--num_layers=1"]
+    command = [sys.executable, "-m", "isocompute_jax.make_model", f"--family={family}", f"--out={tmp_path / 'small'}"]
+    done = subprocess.run([*command, *sizes], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    config = model.load_config(tmp_path / "small")
+    assert f"{model.count_params(config):,} parameters" in done.stdout and config.architecture == family
+
+    run = dataclasses.replace(make_inputs(tmp_path), model=str(tmp_path / "small"), max_compute=64 * 3)
+    loop.train(run, tmp_path / "run")
+    trained = tmp_path / "run" / "model"
+    before, after = (model.load_params(path, config) for path in (tmp_path / "small", trained))
+    moved = jax.tree.map(lambda a, b: bool((np.asarray(a) != np.asarray(b)).any()), before, after)
+    assert all(jax.tree.leaves(moved)), moved
+
+    reference = AutoModelForCausalLM.from_pretrained(trained, dtype=torch.float32).eval()
+    tokens = np.arange(12)[None]
+    with torch.no_grad():
+        theirs = reference(torch.tensor(tokens)).logits.numpy()
+    hidden, _ = model.prefill(config, after, jnp.asarray(tokens), jnp.ones(tokens.shape, bool))
+    ours = np.asarray(model.logits(config, after, hidden))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
