@@ -54,6 +54,7 @@ def times(root: str) -> dict[pathlib.Path, int]:
     return {path: path.stat().st_mtime_ns for path in pathlib.Path(root).rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_from_its_checkpoint():
     before = {name: (INTERRUPTED / name).read_bytes() for name in (run_files.METRICS, run_files.EVAL)}
     train(config_of(INTERRUPTED), INTERRUPTED)

@@ -235,6 +235,7 @@ def phased(base_run):
     )
 
 
+@pytest.mark.slow
 def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_path):
     """Beside the same walk written out: phases of 3 and of 2 updates, with old log-probabilities of their start.
 

@@ -240,6 +240,7 @@ def test_learning_raises_the_reward_beyond_noise(base_run, tmp_path):
     assert run_files.read_lines(tmp_path / "run" / run_files.METRICS)[0]["kl"] is None  # no reference was scored
 
 
+@pytest.mark.slow
 def test_a_sharded_run_equals_one_device(base_run, tmp_path):
     """Two steps, from the same rollouts up to rounding. The random weights are far from any tie."""
     config = dataclasses.replace(base_run, max_compute=64 * 2, evaluation=EvaluationConfig())

@@ -200,6 +200,7 @@ def effects(monkeypatch):
     return counts
 
 
+@pytest.mark.slow
 def test_dying_before_any_effect_ends_the_same(base_run, effects, tmp_path):
     config = override(base_run, "max_compute", 3 * base_run.rollouts_per_step)
     loop.train(config, tmp_path / "whole")

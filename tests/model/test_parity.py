@@ -1,6 +1,7 @@
 """The model against transformers, an independent implementation: every family, logits and gradients."""
 
 import functools
+import itertools
 import pathlib
 from typing import Any
 
@@ -72,8 +73,10 @@ def transformers_model(directory: pathlib.Path, config: model.ModelConfig, param
     return reference.eval()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.parametrize(
+    ("shape", "padding"),
+    [*((shape, "none") for shape in SHAPES), *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"])],
+)
 def test_logits_equal_transformers(shape, padding, tmp_path):
     config = make_config(shape)
     params = random_params(config)
@@ -94,7 +97,7 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
     assert relative_error(ours[mask], theirs[mask]) < 1e-4
 
 
-@pytest.mark.parametrize("shape", ["untied", "llama", "qwen3", "qwen3_moe", "moe_not_normalized"])
+@pytest.mark.parametrize("shape", ["untied", "llama", "qwen3", "qwen3_moe"])
 def test_gradients_equal_transformers(shape, tmp_path):
     """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
     config = make_config(shape)
@@ -120,7 +123,7 @@ def test_gradients_equal_transformers(shape, tmp_path):
         assert relative_error(ours[name], value) < 1e-4, name
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["tied", "wide_heads", "deep", "llama", "qwen3_moe"])
 def test_prefix_sharing_equals_one_pass(shape):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
     config = make_config(shape)

@@ -72,6 +72,7 @@ def expected(jitter: float, number: int) -> np.ndarray:
     return np.quantile(found.rewards(2e5)[:, 0], [0.025, 0.975])
 
 
+@pytest.mark.slow
 def test_intervals_of_the_forecast_hold_the_truth_where_seeds_differ():
     """20 sweeps whose seeds differ by 0.2 in ln C_mid: the interval of a mean of three holds the truth in most."""
     truth = float(hill(2e5, *CURVES[8]))

@@ -65,6 +65,13 @@ class FileWeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         """Layers expect a checkpoint's tensors from here on."""
         initialize_layerwise_reload(self.model)
+        # The CPU build packs the weights of experts when it makes their kernel, and a reload keeps the kernel: without
+        # one it is made anew, and what was loaded is packed.
+        if current_platform.is_cpu():
+            for layer in self.model.modules():
+                method = getattr(layer, "quant_method", None)
+                if getattr(method, "moe_kernel", None) is not None:
+                    method.moe_kernel = None
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Loads every tensor of the file."""
