@@ -17,7 +17,7 @@ import logging
 import os
 import pathlib
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from isocompute_jax import learner
@@ -109,10 +109,10 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         state.learner,
         learner.place_batch(batch.tokens, parts.inputs.mesh),
         batch.credit,
-        jnp.float32(learning_rate),
+        np.float32(learning_rate),  # the host's: it travels with the call
         parts.reference_params,
     )
-    metrics = {name: value.item() for name, value in metrics.items()}
+    metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
     phases.end("update")
     ledger = state.ledger.charge_training(batch.groups)
     columns = {**rollout_metrics(batch.groups), **metrics, "learning_rate": learning_rate}

@@ -176,7 +176,8 @@ def abstract_params(config: ModelConfig, dtype: Any = None) -> Params:
 
 def cast_params(params: Params, dtype: Any) -> Params:
     """Every parameter in `dtype`; those that have it already are passed through."""
-    return jax.tree.map(lambda x: x.astype(dtype), params)
+    dtype = jnp.dtype(dtype)
+    return jax.tree.map(lambda x: x if x.dtype == dtype else x.astype(dtype), params)
 
 
 def param_shardings(config: ModelConfig, mesh: Mesh) -> Params:

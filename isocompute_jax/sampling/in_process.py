@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -97,8 +96,8 @@ class InProcessSampler:
                 sample_unit(
                     self._params,
                     unit,
-                    jnp.float32(params.temperature),
-                    jnp.float32(params.top_p),
+                    np.float32(params.temperature),
+                    np.float32(params.top_p),
                     config=self._config,
                     max_tokens=params.max_tokens,
                     stop_tokens=requests[0].stop_tokens,
