@@ -6,6 +6,7 @@ of the experts in use, whatever the balance (arXiv 2211.15841).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -41,16 +42,17 @@ def experts(config: ModelConfig, layer: Params, x: Float[Array, "... D"]) -> Flo
       layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D].
       x: tokens.
     """
-    tokens = x.reshape(-1, x.shape[-1])
+    tokens = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     routing = route(config, layer["router"], tokens)
     count, active = routing.experts.shape
     order = jnp.argsort(routing.experts.ravel(), stable=True)
     sizes = jnp.bincount(routing.experts.ravel(), length=config.num_experts)
     # Permutations both ways: their gradients are permutations too, without colliding sums.
-    copies = jnp.broadcast_to(tokens[:, None], (count, active, tokens.shape[-1])).reshape(count * active, -1)
+    copies = jnp.broadcast_to(tokens[:, None], (count, active, tokens.shape[-1]))
+    copies = copies.reshape(count * active, tokens.shape[-1])
     sorted_tokens = copies.at[order].get(unique_indices=True)
     gate, up = (grouped_product(sorted_tokens, layer[name], sizes) for name in ("w_gate", "w_up"))
     out = grouped_product(jax.nn.silu(gate) * up, layer["w_down"], sizes)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
-    out = out.at[back].get(unique_indices=True).reshape(count, active, -1)
+    out = out.at[back].get(unique_indices=True).reshape(count, active, tokens.shape[-1])
     return jnp.sum(out * routing.weights[..., None], axis=1).reshape(x.shape)

@@ -7,6 +7,7 @@ worked through one by one: compute grows with the rows, and no copy of the weigh
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -56,12 +57,12 @@ def _blocks(count: int, sizes: Array) -> _Blocks:
 def _laid_out(x: Array, blocks: _Blocks, rows: int) -> Array:
     """[N, rows, D] the rows of x in their blocks, zeros between."""
     flat = jnp.zeros((len(blocks.group) * rows, x.shape[-1]), x.dtype)
-    return flat.at[blocks.place].set(x, unique_indices=True).reshape(-1, rows, x.shape[-1])
+    return flat.at[blocks.place].set(x, unique_indices=True).reshape(len(blocks.group), rows, x.shape[-1])
 
 
 def _taken(laid_out: Array, blocks: _Blocks) -> Array:
     """[M, D] the rows from their blocks: the inverse of `_laid_out`."""
-    return laid_out.reshape(-1, laid_out.shape[-1]).at[blocks.place].get(unique_indices=True)
+    return laid_out.reshape(math.prod(laid_out.shape[:2]), laid_out.shape[-1]).at[blocks.place].get(unique_indices=True)
 
 
 @jax.custom_vjp

@@ -38,6 +38,17 @@ def test_rows_meet_their_own_group_s_matrix(sizes):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
 
 
+def test_no_tokens_are_no_work():
+    """A completion of one token has none to extend."""
+    config = tiny_config(num_experts=4, experts_per_token=2, attention_bias=False, qk_norm=True)
+    layer = {"router": jnp.ones((16, 4)), "w_down": jnp.ones((4, 24, 16))}
+    layer |= {name: jnp.ones((4, 16, 24)) for name in ("w_gate", "w_up")}
+    x = jnp.zeros((2, 3, 0, 16))
+    assert experts(config, layer, x).shape == x.shape
+    gradient = jax.grad(lambda layer: jnp.sum(experts(config, layer, x)))(layer)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
 def test_blocks_cost_little_more_than_their_rows():
     """Of the rows of a batch of 8,192 tokens, 8 of 128 experts each, blocks fill up less than a tenth."""
     rng = np.random.default_rng(1)
