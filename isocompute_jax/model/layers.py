@@ -29,32 +29,6 @@ class Keys(NamedTuple):
     mask: Array
 
 
-@jax.custom_vjp
-def product(x: Float[Array, "... D"], w: Float[Array, "D F"]) -> Float[Array, "... F"]:
-    """x @ w, whose weight gradient is a fast product on CPU too.
-
-    x^T dy contracts the rows of both, for which XLA:CPU has a kernel of half the speed, and what computed x is computed
-    again into the transposed layout. There x is transposed first; accelerators read either layout.
-    """
-    return x @ w
-
-
-def _product_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
-    return x @ w, (x, w)
-
-
-def _product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, w = kept
-    rows, gradients = (a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in (x, gradient))  # there may be none
-    dw = jax.lax.platform_dependent(
-        rows, gradients, cpu=lambda x, dy: jax.lax.optimization_barrier(x.T) @ dy, default=lambda x, dy: x.T @ dy
-    )
-    return gradient @ w.T, dw
-
-
-product.defvjp(_product_forward, _product_backward)
-
-
 def rms_norm(x: Float[Array, "... D"], scale: Float[Array, "D"], *, eps: float) -> Float[Array, "... D"]:
     """x / sqrt(mean(x^2) + eps) x scale, with the mean in float32 (arXiv 1910.07467)."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -157,7 +131,7 @@ def blockwise_attention(
 
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
     """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
-    return product(jax.nn.silu(product(x, w_gate)) * product(x, w_up), w_down)
+    return (jax.nn.silu(x @ w_gate) * (x @ w_up)) @ w_down
 
 
 def causal_mask(valid: Bool[Array, "P G T"]) -> Bool[Array, "P G T T"]:

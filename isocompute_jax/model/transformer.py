@@ -26,7 +26,6 @@ from isocompute_jax.model.layers import (
     attention,
     blockwise_attention,
     causal_mask,
-    product,
     rms_norm,
     rope_angles,
     swiglu,
@@ -225,20 +224,14 @@ def _run_layer(
 ) -> tuple[Array, Any]:
     """One layer: [P, G, T, D] to the same, and what `attend(q, k, v)` returns beside the attended values."""
     normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
-    q, k, v = (_to_heads(normed, layer[name]) for name in ("wq", "wk", "wv"))
+    q, k, v = (jnp.einsum("pgtd,dnh->pgtnh", normed, layer[name]) for name in ("wq", "wk", "wv"))
     if config.attention_bias:
         q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
     if config.qk_norm:
         q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
     attended, collected = attend(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
-    wo = layer["wo"].reshape(-1, x.shape[-1])
-    x = x + product(attended.reshape(*x.shape[:-1], len(wo)), wo)
+    x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
         return x + experts(config, layer, normed), collected
     return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected
-
-
-def _to_heads(x: Float[Array, "P G T D"], w: Float[Array, "D N H"]) -> Float[Array, "P G T N H"]:
-    """x W for every head at once."""
-    return product(x, w.reshape(w.shape[0], -1)).reshape(*x.shape[:-1], *w.shape[1:])

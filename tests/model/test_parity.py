@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.model.layers import product
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import random_params
 
@@ -179,18 +178,6 @@ def test_longer_sequences_than_the_model_was_made_for_are_refused():
         compute(longest)
         with pytest.raises(InputError, match="max_position_embeddings = 8"):
             compute(longest + 1)
-
-
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (2, 0)])
-def test_product_has_the_gradient_of_a_matrix_product(shape):
-    rng = np.random.default_rng(6)
-    x, w = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((*shape, 6), (6, 7)))
-
-    def gradients(multiply):
-        return jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(multiply(x, w))), (0, 1)))(x, w)
-
-    for ours, theirs in zip(gradients(product), gradients(jnp.matmul), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
