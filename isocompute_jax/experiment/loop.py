@@ -109,7 +109,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         state.learner,
         learner.place_batch(batch.tokens, parts.inputs.mesh),
         batch.credit,
-        np.float32(learning_rate),  # the host's: it travels with the call
+        learning_rate,
         parts.reference_params,
     )
     metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}

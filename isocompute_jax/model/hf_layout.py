@@ -79,7 +79,8 @@ def params_from_tensors(config: ModelConfig, read: Callable[[str, Index], np.nda
             stack = np.stack([decode(own, read(name, index)) for name in names]).reshape(own.shape)
             return stack.astype(dtype, copy=False)
 
-        def callback(index: Index) -> np.ndarray:
+        def callback(index: Index | None) -> np.ndarray:
+            assert index is not None
             bounds = tuple(each.indices(size)[:2] for each, size in zip(index, spec.shape, strict=True))
             return part(bounds)
 

@@ -70,7 +70,7 @@ class FileWeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         if current_platform.is_cpu():
             for layer in self.model.modules():
                 method = getattr(layer, "quant_method", None)
-                if getattr(method, "moe_kernel", None) is not None:
+                if method is not None and getattr(method, "moe_kernel", None) is not None:
                     method.moe_kernel = None
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
