@@ -163,6 +163,7 @@ SAMPLER_RATIO = LossConfig(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "loss"),
     [pytest.param(1, LossConfig(), id="tis"), pytest.param(3, SAMPLER_RATIO, id="sampler", marks=pytest.mark.slow)],

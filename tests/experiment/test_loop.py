@@ -149,6 +149,7 @@ def test_evaluation_draws_numbers_of_its_own():
     assert len(set(seeds)) == 6 and not set(seeds) & set(range(3))
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_change_training(base_run, tmp_path):
     short = override(base_run, "max_compute", 6 * 64)
     sets = base_run.evaluation.sets

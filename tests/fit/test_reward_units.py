@@ -148,6 +148,7 @@ def table(path: pathlib.Path, unit: float) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_an_analysis_in_percent_finds_the_same(tmp_path):
     options = AnalysisOptions(
         records="bucketed", bin_width=0.02, budgets=(1e5, 8e6), replicates=20, grid=Grid(0.4, 0.8, 0.05)

@@ -58,6 +58,7 @@ def test_gradients_do_not_depend_on_the_cut_float32(shape, aggregation):
     assert many_metrics == pytest.approx(one_metrics, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_gradients_do_not_depend_on_the_cut_float64(aggregation):
     """At float64 nothing but the order of additions is left."""

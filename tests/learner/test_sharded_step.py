@@ -48,11 +48,12 @@ def test_eight_devices_train_as_one_does(runs):
     assert int(sharded_state.step) == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16)), marks=pytest.mark.slow),
-        pytest.param(dict(qk_norm=True, num_kv_heads=2), marks=pytest.mark.slow),
+        dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16)),
+        dict(qk_norm=True, num_kv_heads=2),
         dict(qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False),
     ],
     ids=["llama", "qwen3", "qwen3_moe"],

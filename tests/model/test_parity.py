@@ -97,7 +97,7 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
     assert relative_error(ours[mask], theirs[mask]) < 1e-4
 
 
-@pytest.mark.parametrize("shape", ["untied", "llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("shape", [pytest.param("untied", marks=pytest.mark.slow), "llama", "qwen3", "qwen3_moe"])
 def test_gradients_equal_transformers(shape, tmp_path):
     """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
     config = make_config(shape)
@@ -123,7 +123,10 @@ def test_gradients_equal_transformers(shape, tmp_path):
         assert relative_error(ours[name], value) < 1e-4, name
 
 
-@pytest.mark.parametrize("shape", ["tied", "wide_heads", "deep", "llama", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "shape",
+    ["tied", "llama", "qwen3_moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep"))],
+)
 def test_prefix_sharing_equals_one_pass(shape):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
     config = make_config(shape)

@@ -105,7 +105,14 @@ QWEN3 = dict(attention_bias=False, qk_norm=True, num_kv_heads=2)
 MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
 
 
-@pytest.mark.parametrize("family", [LLAMA, QWEN3, MOE], ids=["llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
+        pytest.param(QWEN3, id="qwen3", marks=pytest.mark.slow),
+        pytest.param(MOE, id="qwen3_moe"),
+    ],
+)
 def test_slots_of_every_family_agree_with_the_learner(family):
     config = tiny_config(**family)
     params = random_params(config)

@@ -175,7 +175,9 @@ def test_weights_in_flight(directory, tmp_path, recompute):
     assert CHUNK_STEPS < 60
 
 
-@pytest.mark.parametrize(("dtype", "tied"), [("float32", False), ("bfloat16", True)])
+@pytest.mark.parametrize(
+    ("dtype", "tied"), [("float32", False), pytest.param("bfloat16", True, marks=pytest.mark.slow)]
+)
 def test_sharded_and_without_weights(tmp_path, dtype, tied):
     """config.json is enough until the first update, which goes straight onto the mesh."""
     config = tiny_config(num_kv_heads=2, tied_embeddings=tied)
