@@ -11,7 +11,7 @@ set-up before its weights are there; nothing was taught to it.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from absl import flags
 
@@ -19,7 +19,7 @@ from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags, option
 
 if TYPE_CHECKING:
-    from isocompute_jax.model import ModelConfig
+    from isocompute_jax.model import Architecture, ModelConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SmallModel:
     experts_per_token: int = option(2, "Experts that each token is sent to, of qwen3_moe.", low=1)
     tied_embeddings: bool = option(True, "The output head is the embedding table.")
     max_positions: int = option(4096, "Longest sequence.", low=1)
-    dtype: str = option("float32", "Of the weights: float32, bfloat16 or float16.")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "Of the weights.")
     seed: int = option(0, "Of the random weights.", low=0)
 
 
@@ -65,20 +65,22 @@ def main() -> None:
         if TOKENIZER.value is None:
             save_arithmetic_tokenizer(ours)
         source = TOKENIZER.value or ours
-        config = shape_of(FAMILY.value, sizes, vocab_size=load_tokenizer(source).vocab_size)
+        family = cast("Architecture", FAMILY.value)  # absl checked it
+        config = shape_of(family, sizes, vocab_size=load_tokenizer(source).vocab_size)
         params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
         model.save_checkpoint(OUT.value, config, params, tokenizer_from=source)
-    print(f"{OUT.value}: {FAMILY.value}, {model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}")
+    print(f"{OUT.value}: {config.architecture}, {model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}")
 
 
-def shape_of(family: str, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
+def shape_of(family: Architecture, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
     """The model's shape; the vocabulary is rounded up to a multiple of 32, as is usual."""
-    from isocompute_jax.model import ModelConfig, RopeScaling
+    from isocompute_jax.model import FAMILIES, ModelConfig, RopeScaling
 
+    has = FAMILIES[family]
     given: dict[str, Any] = {
         field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes) if field.name != "seed"
     }
-    if family != "qwen3_moe":
+    if not has.experts:
         given |= {"num_experts": 0, "experts_per_token": 0}
     stretched = RopeScaling(8.0, 1.0, 4.0, max(sizes.max_positions // 8, 1)) if family == "llama" else None
     return ModelConfig(
@@ -86,8 +88,8 @@ def shape_of(family: str, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
         vocab_size=-(-vocab_size // 32) * 32,
         rope_theta=500_000.0 if family == "llama" else 1e6,
         norm_eps=1e-5 if family == "llama" else 1e-6,
-        attention_bias=family == "qwen2",
-        qk_norm=family in ("qwen3", "qwen3_moe"),
+        attention_bias=has.attention_bias,
+        qk_norm=has.qk_norm,
         rope_scaling=stretched,
     )
 

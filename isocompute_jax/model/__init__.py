@@ -1,6 +1,6 @@
 """Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
-from isocompute_jax.model.config import EMBEDDED, Dtype, ModelConfig, RopeScaling, check_length
+from isocompute_jax.model.config import EMBEDDED, FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling, check_length
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -28,6 +28,8 @@ from isocompute_jax.model.transformer import (
 
 __all__ = [
     "EMBEDDED",
+    "FAMILIES",
+    "Architecture",
     "Cache",
     "Dtype",
     "ModelConfig",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -16,13 +16,21 @@ Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
 """What Hugging Face calls the families (`model_type`)."""
 
-ARCHITECTURES: dict[tuple[bool, bool, bool], Architecture] = {
-    (True, False, False): "qwen2",
-    (False, False, False): "llama",
-    (False, True, False): "qwen3",
-    (False, True, True): "qwen3_moe",
+
+class Family(NamedTuple):
+    """What a family has: two fields of `ModelConfig`, and whether its MLPs are experts."""
+
+    attention_bias: bool
+    qk_norm: bool
+    experts: bool
+
+
+FAMILIES: dict[Architecture, Family] = {
+    "qwen2": Family(attention_bias=True, qk_norm=False, experts=False),
+    "llama": Family(attention_bias=False, qk_norm=False, experts=False),
+    "qwen3": Family(attention_bias=False, qk_norm=True, experts=False),
+    "qwen3_moe": Family(attention_bias=False, qk_norm=True, experts=True),
 }
-"""(attention_bias, qk_norm, whether there are experts) -> the family that is so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,20 +102,20 @@ class ModelConfig:
                 f"experts_per_token = {self.experts_per_token} must be between 1 and num_experts = {self.num_experts}, "
                 "or both 0 for a dense model"
             )
-        if self._kind not in ARCHITECTURES:
+        if self._family not in FAMILIES.values():
             raise InputError(
                 f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
-                f"{self.num_experts} are no family together; known are {', '.join(ARCHITECTURES.values())}"
+                f"{self.num_experts} are no family together; known are {', '.join(FAMILIES)}"
             )
 
     @property
-    def _kind(self) -> tuple[bool, bool, bool]:
-        return self.attention_bias, self.qk_norm, self.num_experts > 0
+    def _family(self) -> Family:
+        return Family(self.attention_bias, self.qk_norm, self.num_experts > 0)
 
     @property
     def architecture(self) -> Architecture:
         """Hugging Face's `model_type`."""
-        return ARCHITECTURES[self._kind]
+        return next(name for name, family in FAMILIES.items() if family == self._family)
 
     @property
     def float_dtype(self) -> jnp.dtype:

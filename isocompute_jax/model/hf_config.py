@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, cast
 
-from isocompute_jax.model.config import Dtype, ModelConfig, RopeScaling
+from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 
@@ -30,7 +30,7 @@ _SHAPE = {
     "vocab_size",
 }
 _EXPERTS = {"moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts"}
-_FAMILIES: dict[str, tuple[str, str, set[str]]] = {
+_CLASSES: dict[Architecture, tuple[str, str, set[str]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHAPE),
     "llama": ("LlamaConfig", "LlamaForCausalLM", _SHAPE),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", _SHAPE),
@@ -86,7 +86,7 @@ _WITHOUT_EFFECT = {
 
 
 def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) -> ModelConfig:
-    """Reads config.json of a checkpoint of one of `ARCHITECTURES`; `dtype` overrides the checkpoint's.
+    """Reads config.json of a checkpoint of one of `FAMILIES`; `dtype` overrides the checkpoint's.
 
     Raises:
       InputError: no config.json, another architecture, or a field this library does not implement; it is named.
@@ -105,8 +105,8 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     """The shape; defaults and types of fields are transformers'."""
     import transformers
 
-    family = raw["model_type"]
-    class_name, _, fields = _FAMILIES[family]
+    family = FAMILIES[raw["model_type"]]
+    class_name, _, fields = _CLASSES[raw["model_type"]]
     try:
         config: Any = getattr(transformers, class_name)(**{f: value for f, value in raw.items() if f in fields})
     except Exception as error:  # transformers checks fields with exceptions of many types
@@ -114,7 +114,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     theta, scaling = _rope(raw)
     _agreed({name: raw[name] for name in ("num_experts", "num_local_experts") if raw.get(name) is not None}, None)
     routing: dict[str, Any] = {}
-    if family == "qwen3_moe":
+    if family.experts:
         routing = {
             "num_experts": config.num_experts,
             "experts_per_token": config.num_experts_per_tok,
@@ -135,8 +135,8 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
         norm_eps=float(config.rms_norm_eps),
         max_positions=config.max_position_embeddings,
         dtype=cast(Dtype, raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-        attention_bias=family == "qwen2",
-        qk_norm=family in ("qwen3", "qwen3_moe"),
+        attention_bias=family.attention_bias,
+        qk_norm=family.qk_norm,
         rope_scaling=scaling,
         **routing,
     )
@@ -146,7 +146,7 @@ def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
     """Writes config.json as transformers does."""
     import transformers
 
-    class_name, model_class, _ = _FAMILIES[config.architecture]
+    class_name, model_class, _ = _CLASSES[config.architecture]
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:
         scaling = dataclasses.asdict(config.rope_scaling)
@@ -192,8 +192,8 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{path}: not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path}: not a JSON object; download the checkpoint again")
-    if raw.get("model_type") not in _FAMILIES:
-        raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), _FAMILIES)}")
+    if raw.get("model_type") not in FAMILIES:
+        raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), FAMILIES)}")
     return raw
 
 
@@ -261,7 +261,7 @@ def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
     sliding = sorted({str(kind) for kind in raw.get("layer_types") or []} - {"full_attention"})
     if sliding:
         raise InputError(f"layer_types holds {', '.join(map(repr, sliding))}: only 'full_attention' is implemented")
-    shape = _FAMILIES[raw["model_type"]][-1]
+    shape = _CLASSES[raw["model_type"]][-1]
     without_effect = shape | _READ | _WITHOUT_EFFECT | GenerationConfig().to_dict().keys()
     for field, value in raw.items():
         if field in _ONLY:

@@ -42,7 +42,7 @@ LIMIT = 10.5
 """99% point of T for flat curves of 6 to 64 evaluations under that correlation (7.8 to 10.4 by simulation)."""
 
 SPREAD_LIMIT = 7.5
-"""Of T by the spread of 2 to 5 seeds: with it, either T is beyond its limit in at most 1% (simulated likewise)."""
+"""Of T by the spread of 2 to 5 seeds: with it, either T is beyond its limit in at most 1.1% (simulated likewise)."""
 
 _OUTLIER = 8.0  # typical distances to the nearest neighbour
 _SAME_LEVEL = 2.0  # standard deviations of the noise
@@ -99,14 +99,13 @@ def find_fall(
     if len(reward) < LEAST_POINTS:
         return None
     clean = without_spikes(reward)
-    scale = _noise(clean[None])
-    falls = exceeds(_binned(clean)[None], None if per_seed is None else _binned(per_seed[:, trained])[None],
-                    least_noise=_LEAST_NOISE * (reward_range[1] - reward_range[0]))  # fmt: skip
-    if not falls[0]:
+    seeds = None if per_seed is None else _binned(per_seed[:, trained])[None]
+    least_noise = _LEAST_NOISE * (reward_range[1] - reward_range[0])
+    if not exceeds(_binned(clean)[None], seeds, least_noise=least_noise)[0]:
         return None
     peak = _turn(clean)
     level = _rising_levels(clean[: peak + 1])
-    noise = float(scale[0])
+    noise = float(_noise(clean[None])[0])
     while peak + 1 < len(clean) and clean[peak + 1] >= level - _SAME_LEVEL * noise:
         peak += 1  # a plateau is highest at random
     if peak + LEAST_LATE >= len(reward):

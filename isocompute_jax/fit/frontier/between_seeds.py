@@ -31,9 +31,17 @@ class BetweenSeeds(NamedTuple):
     form: FormName
     seeds: Sequence[int]
 
-    def moved(
-        self, name: FormName, draws: Draws, index: int, reward_span: float, rng: np.random.Generator
-    ) -> Draws:  # fmt: skip
+    def all_moved(
+        self, name: FormName, row: Sequence[Draws | None], reward_span: float, rng: np.random.Generator
+    ) -> tuple[Draws | None, ...]:
+        """The draws of every configuration that has any (see `moved`); those beyond the K, which were not run, stay."""
+        tried = len(self.seeds)
+        return tuple(
+            self.moved(name, one, k, reward_span, rng) if one is not None and k < tried else one
+            for k, one in enumerate(row)
+        )
+
+    def moved(self, name: FormName, draws: Draws, index: int, reward_span: float, rng: np.random.Generator) -> Draws:
         """The draws [S] of configuration `index` under the form `name`, as they may lie from the mean of its seeds."""
         own = self.differences.draw(len(draws.high), self.seeds[index], rng).mean(axis=1)
         high, shape = own.T

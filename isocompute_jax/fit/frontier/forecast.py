@@ -159,12 +159,7 @@ def forecast(
                 for k, error in zip(order, errors, strict=True)
             ]
         row, gained = _joined(name, [one.draw(draws, rng) for one in found], order, given, len(points), box, rng)
-        if apart is not None:
-            row = tuple(
-                apart.moved(name, one, k, high - low, rng) if one is not None and k < len(points) else one
-                for k, one in enumerate(row)
-            )
-        table.append(row)
+        table.append(row if apart is None else apart.all_moved(name, row, high - low, rng))
         evidence.append(sum(one.evidence for one in found) + gained)
     weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
     shares = (rng.permutation(draws) + 0.5) / draws
