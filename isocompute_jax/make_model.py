@@ -69,7 +69,8 @@ def main() -> None:
         config = shape_of(family, sizes, vocab_size=load_tokenizer(source).vocab_size)
         params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
         model.save_checkpoint(OUT.value, config, params, tokenizer_from=source)
-    print(f"{OUT.value}: {config.architecture}, {model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}")
+    size = f"{model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}"
+    print(f"{OUT.value}: {config.architecture}, {size}")
 
 
 def shape_of(family: Architecture, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
