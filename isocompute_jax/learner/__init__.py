@@ -20,6 +20,15 @@ from isocompute_jax.learner.layout import (
     trained_lengths,
 )
 from isocompute_jax.learner.objective import LossConfig, Score
+from isocompute_jax.learner.packing import (
+    CompiledShapes,
+    PackedBatch,
+    PackShape,
+    pack,
+    pack_shape,
+    packing_metrics,
+    unpack,
+)
 from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
@@ -27,10 +36,13 @@ from isocompute_jax.learner.step import TrainStep, make_train_step
 
 __all__ = [
     "BatchShape",
+    "CompiledShapes",
     "Credit",
     "CreditConfig",
     "LossConfig",
     "OptimizerConfig",
+    "PackShape",
+    "PackedBatch",
     "Score",
     "TokenBatch",
     "TrainState",
@@ -48,10 +60,14 @@ __all__ = [
     "make_score",
     "make_scorer",
     "make_train_step",
+    "pack",
+    "pack_shape",
+    "packing_metrics",
     "place_batch",
     "rewards_of",
     "single_batch",
     "state_shardings",
     "trained_lengths",
+    "unpack",
     "zero_variance",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -20,6 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import sharding
 from isocompute_jax.records.rollout import RolloutGroup
+
+Batch = TypeVar("Batch")
+"""A `TokenBatch`, or its sibling of `packing`: a pytree whose arrays begin with micro-batches and rows."""
 
 
 @flax.struct.dataclass
@@ -140,7 +143,7 @@ def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
     return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
 
 
-def place_batch(batch: TokenBatch, mesh: Mesh | None) -> TokenBatch:
+def place_batch(batch: Batch, mesh: Mesh | None) -> Batch:
     """Puts a host batch on the devices, rows sharded over the batch axis."""
     if mesh is None:
         return batch
@@ -152,7 +155,7 @@ def place_batch(batch: TokenBatch, mesh: Mesh | None) -> TokenBatch:
     return jax.tree.map(place, batch)
 
 
-def microbatch_of(batch: TokenBatch, index: Array, mesh: Mesh | None) -> TokenBatch:
+def microbatch_of(batch: Batch, index: Array, mesh: Mesh | None) -> Batch:
     """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
 
     def cut(x: Array) -> Array:
