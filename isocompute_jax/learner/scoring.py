@@ -11,21 +11,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
-from isocompute_jax.learner.batches import Batch, TokenBatch, microbatch_of
+from isocompute_jax.learner.batches import Batch, PackedBatch, microbatch_of
 from isocompute_jax.learner.objective import Params, Score, Scores
 from isocompute_jax.model import ModelConfig
 
 
-def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) -> Score:
-    """The score function of our transformer.
+def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int, mesh: Mesh | None = None) -> Score:
+    """The score function of our transformer, for both layouts of a batch.
 
     Args:
       config: model shape.
       temperature: of the distribution that was sampled from.
       chunk_tokens: tokens whose logits may exist at once.
+      mesh: where parameters and batch are sharded; None for one device.
     """
 
-    def score(params: Params, batch: TokenBatch) -> Scores:
+    def score(params: Params, batch: Batch) -> Scores:
+        if isinstance(batch, PackedBatch):
+            tokens, first = jnp.asarray(batch.tokens), jnp.asarray(batch.first)
+            return Scores(
+                *packed_logprobs(
+                    config, params, tokens, first, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
+                )
+            )
         return Scores(
             *completion_logprobs(
                 config,
@@ -66,6 +74,31 @@ def completion_logprobs(
         config, params, hidden, tokens.reshape(rows, -1), temperature=temperature, chunk_tokens=chunk_tokens
     )
     logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
+    return logprobs, entropies
+
+
+def packed_logprobs(
+    config: ModelConfig,
+    params: model.Params,
+    tokens: Int[Array, "N T"],
+    first: Int[Array, "N T"],
+    *,
+    temperature: float | Array,
+    chunk_tokens: int,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "N T"], Float[Array, "N T"]]:
+    """Log-probabilities and entropies (nats) of the tokens of packed rows; 0 at the first token of each sequence.
+
+    `params` may be wider than `config.dtype`, as in `completion_logprobs`. Rows are those of `PackedBatch`.
+    """
+    params = model.cast_params(params, config.dtype)
+    hidden = model.packed_hidden(config, params, tokens, first, mesh=mesh)
+    # A token is predicted one before it. The last of a row predicts nothing; its target is any.
+    scores = model.token_logprobs(
+        config, params, hidden, jnp.roll(tokens, -1, axis=1), temperature=temperature, chunk_tokens=chunk_tokens
+    )
+    begins = first == jnp.arange(tokens.shape[1])
+    logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
     return logprobs, entropies
 
 

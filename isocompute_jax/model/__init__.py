@@ -37,6 +37,7 @@ from isocompute_jax.model.transformer import (
     extend_slots,
     init_cache,
     logits,
+    packed_hidden,
     prefill,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "load_config",
     "load_params",
     "logits",
+    "packed_hidden",
     "param_shardings",
     "param_specs",
     "params_from_tensors",
