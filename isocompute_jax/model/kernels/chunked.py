@@ -21,16 +21,14 @@ from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 
-CHUNK = 256
-"""Tokens of a chunk, at most."""
-
 
 def chunked_attention(
     q: Float[Array, "N T Q H"],
     k: Float[Array, "N T K H"],
     v: Float[Array, "N T K H"],
     first: Int[Array, "N T"],
-    chunk: int = CHUNK,
+    *,
+    chunk: int,
 ) -> Float[Array, "N T Q H"]:
     """Grouped-query attention of each token to those from `first` to itself.
 
