@@ -222,9 +222,18 @@ def training_requests(
 
 @functools.lru_cache(maxsize=16)
 def make_programs(
-    model_config: ModelConfig, loss: LossConfig, optimizer: OptimizerConfig, mesh: Mesh | None, *, temperature: float
+    model_config: ModelConfig,
+    loss: LossConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh | None,
+    *,
+    temperature: float,
+    donate: bool | None = None,
 ) -> Programs:
-    """The compiled functions of the learner; runs in one process that agree on all of this share them."""
+    """The compiled functions of the learner; runs in one process that agree on all of this share them.
+
+    `donate` (whether a step reuses the old state's memory) is left to the platform in training.
+    """
     transformation = learner.make_optimizer(optimizer)
     shardings = None
     if mesh is not None:
@@ -236,7 +245,11 @@ def make_programs(
         # The old state's memory is reused: the sampler gets the new weights before it samples again. Not by XLA:CPU,
         # which copies what it is told to reuse: that saves no memory and costs up to a tenth of a step.
         learner.make_train_step(
-            score, loss, transformation, shardings=shardings, donate=jax.default_backend() != "cpu"
+            score,
+            loss,
+            transformation,
+            shardings=shardings,
+            donate=jax.default_backend() != "cpu" if donate is None else donate,
         ),
         learner.make_scorer(score, mesh=mesh),
     )

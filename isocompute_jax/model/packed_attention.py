@@ -27,6 +27,10 @@ from isocompute_jax.records.errors import InputError
 FUSED = ("mosaic", "triton", "splash")
 """Kernels of one platform, in the order in which `auto` tries them."""
 
+CPU_CHUNK, CHUNK = 128, 1024
+"""Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators, where
+a step of a loop is a launch or more, ask for many."""
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -83,7 +87,7 @@ def _computed_by(kernel: str, device: Any) -> Callable[[Array, Array, Array, Arr
         case "splash":
             return splash_attention
         case _:
-            return chunked_attention
+            return functools.partial(chunked_attention, chunk=CPU_CHUNK if device.platform == "cpu" else CHUNK)
 
 
 def choose_kernel(kernel: AttentionKernel, device: Any, *, head_dim: int, dtype: Any) -> str:
