@@ -227,7 +227,7 @@ def make_programs(
     """The compiled functions of the learner; runs in one process that agree on all of this share them."""
     transformation = learner.make_optimizer(optimizer)
     shardings = None if mesh is None else learner.state_shardings(model_config, mesh, transformation)
-    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens)
+    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, mesh=mesh)
     return Programs(
         transformation,
         shardings,

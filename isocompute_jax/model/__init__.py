@@ -1,6 +1,7 @@
 """Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import EMBEDDED, FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling, check_length
+from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -22,7 +23,6 @@ from isocompute_jax.model.transformer import (
     extend,
     extend_slots,
     init_cache,
-    logits,
     prefill,
 )
 

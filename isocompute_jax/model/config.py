@@ -16,6 +16,8 @@ Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
 """What Hugging Face calls the families (`model_type`)."""
 
+Head = Literal["auto", "float32", "bf16_x3", "bf16"]
+
 
 class Family(NamedTuple):
     """What a family has: two fields of `ModelConfig`, and whether its MLPs are experts."""
@@ -85,6 +87,11 @@ class ModelConfig:
     num_experts: int = option(0, "E, experts of every layer, without a shared one; 0 for a dense MLP.", low=0)
     experts_per_token: int = option(0, "Experts that each token is sent to.", low=0)
     normalized_routing: bool = option(True, "The weights of a token's experts sum to 1 (`norm_topk_prob`).")
+    head: Head = option(
+        "auto",
+        "Precision of the output head's products, whose sums are float32: float32, bf16_x3 (three bfloat16 products, "
+        "nearly as exact) or bf16; auto: bf16_x3 for a model narrower than float32, else float32.",
+    )
     remat: bool = option(
         False,
         "Recompute each layer's activations in the backward pass (less memory, about a third more compute).",
@@ -102,6 +109,8 @@ class ModelConfig:
                 f"experts_per_token = {self.experts_per_token} must be between 1 and num_experts = {self.num_experts}, "
                 "or both 0 for a dense model"
             )
+        if self.dtype == "float64" and self.head not in ("auto", "float32"):
+            raise InputError(f"head = {self.head!r} is for models of up to float32; dtype = 'float64': set head = 'auto'")
         if self._family not in FAMILIES.values():
             raise InputError(
                 f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
