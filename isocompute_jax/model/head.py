@@ -79,20 +79,23 @@ def _logits_backward(
 _logits.defvjp(_logits_forward, _logits_backward)
 
 
-def multiply(equation: str, a: Array, b: Array, precision: Precision) -> Array:
-    """`jnp.einsum(equation, a, b)` in a precision of the head; float32, or float64 where an operand is."""
+def multiply(equation: str, a: Array, b: Array, precision: Precision, *, start: Array | None = None) -> Array:
+    """`start` + `jnp.einsum(equation, a, b)` in a precision of the head; float32, or float64 where an operand is."""
     wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
     if precision == "float32":
-        return jnp.einsum(equation, a.astype(wide), b.astype(wide), precision=jax.lax.Precision.HIGHEST)
+        product = jnp.einsum(equation, a.astype(wide), b.astype(wide), precision=jax.lax.Precision.HIGHEST)
+        return product if start is None else start + product
     keep = 1 if precision == "bf16" else 2
     # The smallest first; lo lo is below what is kept.
-    products = [
-        jnp.einsum(equation, x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
-        for i, x in enumerate(_parts(a)[:keep])
-        for j, y in enumerate(_parts(b)[:keep])
-        if i + j < 2
-    ]
-    return functools.reduce(jnp.add, products[::-1]).astype(wide)
+    pairs = [(x, y) for i, x in enumerate(_parts(a)[:keep]) for j, y in enumerate(_parts(b)[:keep]) if i + j < 2][::-1]
+    total = start
+    for x, y in pairs:
+        if total is not None:
+            # One after the other: each product is added where it is made, and none waits in memory for the others.
+            total, x, y = jax.lax.optimization_barrier((total, x, y))
+        product = jnp.einsum(equation, x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
+        total = product if total is None else total + product
+    return total.astype(wide)
 
 
 def _parts(x: Array) -> tuple[Array, ...]:

@@ -246,7 +246,7 @@ def _backward(
         to_scaled = to_logprobs[:, None] * (chunk.chosen - p) + to_entropies[:, None] * by_entropy
         to_logits = to_scaled / temperature
         equation = "nv,vd->nd" if plan.tied else "nv,dv->nd"
-        to_hidden = to_hidden + multiply(equation, to_logits, chunk.head, plan.precision)
+        to_hidden = multiply(equation, to_logits, chunk.head, plan.precision, start=to_hidden)
         equation = "nv,nd->vd" if plan.tied else "nv,nd->dv"
         to_head = _reduced(plan, multiply(equation, to_logits, hidden, plan.precision))
         here = jax.lax.dynamic_slice_in_dim(to_table, chunk.start, plan.width, axis=not plan.tied)
@@ -287,7 +287,7 @@ def _chunk(plan: _Plan, table: Array, targets: Array, index: Array) -> _Chunk:
     start = jnp.minimum(index * plan.width, columns - plan.width)
     head = jax.lax.dynamic_slice_in_dim(table, start, plan.width, axis).astype(plan.dtype)
     if plan.embed:
-        head = jax.lax.all_gather(head, plan.embed, axis=1 - axis, tiled=True)
+        head = _gathered(plan, head)
     local = start + jnp.arange(plan.width)
     fresh = (local >= index * plan.width)[None]
     first = jax.lax.axis_index(plan.vocab) * columns if plan.vocab else 0
@@ -300,10 +300,23 @@ def _scaled(plan: _Plan, hidden: Array, chunk: _Chunk, temperature: Array) -> Ar
     return multiply(equation, hidden, chunk.head, plan.precision) / temperature
 
 
+def _gathered(plan, head):
+    if not plan.tied:
+        return jax.lax.all_gather(head, plan.embed, axis=0, tiled=True)
+    parts = jax.lax.all_gather(head, plan.embed)
+    f, v, d = parts.shape
+    return parts.swapaxes(0, 1).reshape(v, f * d)
+
+
 def _reduced(plan: _Plan, to_head: Array) -> Array:
     """The sum over all tokens of a chunk's gradient, of which each device keeps its part."""
     if plan.embed:
-        to_head = jax.lax.psum_scatter(to_head, plan.embed, scatter_dimension=int(plan.tied), tiled=True)
+        if plan.tied:
+            parts = _size(plan.mesh, plan.embed)
+            v, d = to_head.shape
+            to_head = jax.lax.psum_scatter(to_head.reshape(v, parts, d // parts).swapaxes(0, 1), plan.embed)
+        else:
+            to_head = jax.lax.psum_scatter(to_head, plan.embed, tiled=True)
     others = tuple(axis for axis in plan.tokens if axis not in plan.embed)
     return jax.lax.psum(to_head, others) if others else to_head
 
