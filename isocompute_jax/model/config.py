@@ -11,12 +11,12 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
-
+Remat = Literal["none", "full", "dots", "attention_output", "offload"]
+AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
+HeadPrecision = Literal["auto", "float32", "bf16_x3", "bf16"]
 
 Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
 """What Hugging Face calls the families (`model_type`)."""
-
-Head = Literal["auto", "float32", "bf16_x3", "bf16"]
 
 
 class Family(NamedTuple):
@@ -57,6 +57,21 @@ class RopeScaling:
             )
 
 
+REMAT_HELP = (
+    "What each layer keeps for the backward pass: none, everything; dots, the results of its matrix products; "
+    "attention_output, what attention gives; full, nothing but its input; offload, the same, and the input in host "
+    "memory. What is not kept is computed again: full costs about a third more compute."
+)
+ATTENTION_HELP = (
+    "Kernel of packed attention: auto, what the platform has; mosaic (NVIDIA Hopper and later) and triton (other "
+    "GPUs), both of tokamax; splash (TPU); chunked, plain XLA, everywhere."
+)
+HEAD_HELP = (
+    "Precision of the output head's products: float32; bf16_x3, three products of bfloat16 parts, nearly as exact; "
+    "bf16, one; auto, bf16_x3 for models narrower than float32 and float32 for the others. Logits are summed in float32."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """RMSNorm, RoPE, grouped-query attention, SwiGLU, dense or of experts; what differs by family is a field.
@@ -87,16 +102,9 @@ class ModelConfig:
     num_experts: int = option(0, "E, experts of every layer, without a shared one; 0 for a dense MLP.", low=0)
     experts_per_token: int = option(0, "Experts that each token is sent to.", low=0)
     normalized_routing: bool = option(True, "The weights of a token's experts sum to 1 (`norm_topk_prob`).")
-    head: Head = option(
-        "auto",
-        "Precision of the output head's products, whose sums are float32: float32, bf16_x3 (three bfloat16 products, "
-        "nearly as exact) or bf16; auto: bf16_x3 for a model narrower than float32, else float32.",
-    )
-    remat: bool = option(
-        False,
-        "Recompute each layer's activations in the backward pass (less memory, about a third more compute).",
-        identity=False,
-    )
+    remat: Remat = option("none", REMAT_HELP, identity=False)
+    attention: AttentionKernel = option("auto", ATTENTION_HELP, identity=False)
+    head: HeadPrecision = option("auto", HEAD_HELP)
 
     def __post_init__(self) -> None:
         check(self)
@@ -110,7 +118,9 @@ class ModelConfig:
                 "or both 0 for a dense model"
             )
         if self.dtype == "float64" and self.head not in ("auto", "float32"):
-            raise InputError(f"head = {self.head!r} is for models of up to float32; dtype = 'float64': set head = 'auto'")
+            raise InputError(
+                f"head = {self.head!r} is for models of up to float32; dtype = 'float64': set head = 'auto'"
+            )
         if self._family not in FAMILIES.values():
             raise InputError(
                 f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
