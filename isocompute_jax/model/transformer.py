@@ -218,16 +218,6 @@ def extend_slots(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps)[:, 0], cache
 
 
-def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-    """Float32 output head: hidden states to logits, at full matmul precision on every backend.
-
-    A head in lower precision is the best-known cause of sampler and learner disagreeing (ScaleRL, arXiv 2510.13786).
-    """
-    head = params["embed"].T if config.tied_embeddings else params["head"]
-    wide = config.float_dtype
-    return jnp.matmul(hidden.astype(wide), head.astype(wide), precision=jax.lax.Precision.HIGHEST)
-
-
 def _run_layers(
     config: ModelConfig, params: Params, tokens: Array, positions: Array, attend: Callable, keys: Any
 ) -> tuple[Array, Any]:
