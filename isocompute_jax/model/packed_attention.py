@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax import sharding
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.config import AttentionKernel
 from isocompute_jax.model.kernels.chunked import chunked_attention
 from isocompute_jax.model.kernels.splash import splash_attention
 from isocompute_jax.model.kernels.tokamax import installed, tokamax_attention
 from isocompute_jax.records.errors import InputError
-
-__all__ = ["ATTENTION_OUTPUT", "AttentionKernel", "choose_kernel", "packed_attention"]
-
-AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
 
 FUSED = ("mosaic", "triton", "splash")
 """Kernels of one platform, in the order in which `auto` tries them."""

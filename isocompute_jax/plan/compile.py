@@ -90,9 +90,7 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     )
     lowered_at = time.perf_counter()
     program = lowered.compile()
-    return CompiledStep(
-        model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at
-    )
+    return CompiledStep(model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at)
 
 
 def abstract_batch(shape: BatchShape, mesh: Mesh) -> TokenBatch:
