@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, Sharding
 
-from isocompute_jax import learner, model, sharding
+from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import BatchShape, Credit, TokenBatch, TrainState
@@ -71,7 +72,7 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     Raises:
       InputError: the model, the mesh and the topology do not go together.
     """
-    model_config = model.load_config(config.model, dtype=config.dtype)
+    model_config = build.model_config_of(config)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
@@ -89,10 +90,34 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
         state, abstract_batch(shape, mesh), Credit(rollouts, rollouts, rollouts), rate, reference
     )
     lowered_at = time.perf_counter()
-    program = lowered.compile()
-    return CompiledStep(
-        model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at
-    )
+    program = _compiled(lowered)
+    return CompiledStep(model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at)
+
+
+class DoesNotCompile(Exception):
+    """The compiler refuses a step that needs more memory than a device has: `needed` bytes."""
+
+    def __init__(self, needed: float, said: str):
+        super().__init__(said)
+        self.needed = needed
+
+
+def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles; where the compiler refuses for memory, says how much it wanted.
+
+    Without a device to tune them on, XLA's Triton products take their tiles from a rule that has none for some shapes:
+    then the step is compiled with cuBLAS's.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "tile sizes" in str(error):
+            return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+        wanted = re.search(r"Used ([\d.]+)([KMGT]) of|\(([\d.]+)([KMGT])\) exceeds available", str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or wanted is None:
+            raise
+        number, unit = (wanted[1], wanted[2]) if wanted[1] else (wanted[3], wanted[4])
+        raise DoesNotCompile(float(number) * 2 ** (10 * (1 + "KMGT".index(unit))), str(error)) from error
 
 
 def abstract_batch(shape: BatchShape, mesh: Mesh) -> TokenBatch:
