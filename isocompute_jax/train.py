@@ -46,7 +46,7 @@ def main() -> None:
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.experiment.loop import train
 
-    if not (WORKDIR.value or DRY_RUN.value):
+    if not WORKDIR.value and not DRY_RUN.value:
         raise InputError("--workdir is missing: say where the run's files go")
     if bool(CONFIG.value) == bool(RESOLVED.value):
         raise InputError("give either --config=configs/NAME.py or --resolved_config=FILE.json")
@@ -66,7 +66,7 @@ def main() -> None:
     for flag in ("topology", "plan_out"):
         if flags.FLAGS[flag].present:
             raise InputError(f"--{flag} goes with --dry_run")
-    train(config, WORKDIR.value)
+    train(config, WORKDIR.value or "")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,12 @@ class LossConfig:
     kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
     kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")
     entropy_coef: float = option(0.0, "Weight of the entropy bonus.", low=0)
-    chunk_tokens: int = option(4096, "Tokens whose logits may exist at once (see `make_score`).", low=1)
+    chunk_tokens: int | None = option(
+        None,
+        "Logits that may exist at once on a device, in tokens of the whole vocabulary; None: 256 MiB of float32.",
+        low=1,
+        identity=False,
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -11,21 +11,29 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
-from isocompute_jax.learner.batches import Batch, TokenBatch, microbatch_of
+from isocompute_jax.learner.batches import Batch, PackedBatch, microbatch_of
 from isocompute_jax.learner.objective import Params, Score, Scores
 from isocompute_jax.model import ModelConfig
 
 
-def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) -> Score:
-    """The score function of our transformer.
+def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int | None, mesh: Mesh | None = None) -> Score:
+    """The score function of our transformer, for both layouts of a batch.
 
     Args:
       config: model shape.
       temperature: of the distribution that was sampled from.
-      chunk_tokens: tokens whose logits may exist at once.
+      chunk_tokens: logits that may exist at once on a device, in tokens (see `model.token_logprobs`).
+      mesh: where parameters and batches are sharded; None for one device.
     """
 
-    def score(params: Params, batch: TokenBatch) -> Scores:
+    def score(params: Params, batch: Batch) -> Scores:
+        if isinstance(batch, PackedBatch):
+            tokens, first = jnp.asarray(batch.tokens), jnp.asarray(batch.first)
+            return Scores(
+                *packed_logprobs(
+                    config, params, tokens, first, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
+                )
+            )
         return Scores(
             *completion_logprobs(
                 config,
@@ -35,6 +43,7 @@ def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) ->
                 batch.tokens,
                 temperature=temperature,
                 chunk_tokens=chunk_tokens,
+                mesh=mesh,
             )
         )
 
@@ -49,23 +58,56 @@ def completion_logprobs(
     tokens: Int[Array | np.ndarray, "N R T"],
     *,
     temperature: float | Array,
-    chunk_tokens: int,
+    chunk_tokens: int | None,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "N R T"], Float[Array, "N R T"]]:
     """Log-probabilities and entropies (nats) of completions, each prompt read once for its R rollouts.
 
-    `params` may be wider than `config.dtype` (float32 master weights): they are cast, and gradients are not.
+    `params` may be wider than `config.dtype` (float32 master weights): they are cast, and gradients are not, that of
+    the head least: it is summed in float32 over all tokens and never rounded.
     """
-    params = model.cast_params(params, config.dtype)
+    masters, params = params, model.cast_params(params, config.dtype)
     rows, rollouts, length = tokens.shape
     tokens = jnp.asarray(tokens)
     hidden, prefix = model.prefill(config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask))
     first = jnp.broadcast_to(hidden[:, None, -1:], (rows, rollouts, 1, hidden.shape[-1]))
     rest = model.extend(config, params, tokens[..., :-1], prefix)
-    hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, -1)
+    hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, config.embed_dim)
     scores = model.token_logprobs(
-        config, params, hidden, tokens.reshape(rows, -1), temperature=temperature, chunk_tokens=chunk_tokens
+        config,
+        masters,
+        hidden,
+        tokens.reshape(rows, rollouts * length),
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+        mesh=mesh,
     )
     logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
+    return logprobs, entropies
+
+
+def packed_logprobs(
+    config: ModelConfig,
+    params: model.Params,
+    tokens: Int[Array, "N T"],
+    first: Int[Array, "N T"],
+    *,
+    temperature: float | Array,
+    chunk_tokens: int | None,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "N T"], Float[Array, "N T"]]:
+    """Log-probabilities and entropies (nats) of the tokens of packed rows; 0 at the first token of each sequence.
+
+    `params` may be wider than `config.dtype`, as in `completion_logprobs`. Rows are those of `PackedBatch`.
+    """
+    hidden = model.packed_hidden(config, model.cast_params(params, config.dtype), tokens, first, mesh=mesh)
+    # A token is predicted one before it. The last of a row predicts nothing; its target is any.
+    targets = jnp.roll(tokens, -1, axis=1)
+    scores = model.token_logprobs(
+        config, params, hidden, targets, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
+    )
+    begins = first == jnp.arange(tokens.shape[1])
+    logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
     return logprobs, entropies
 
 

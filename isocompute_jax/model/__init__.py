@@ -15,6 +15,7 @@ from isocompute_jax.model.config import (
     RopeScaling,
     check_length,
 )
+from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -36,7 +37,7 @@ from isocompute_jax.model.transformer import (
     extend,
     extend_slots,
     init_cache,
-    logits,
+    packed_hidden,
     prefill,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "load_config",
     "load_params",
     "logits",
+    "packed_hidden",
     "param_shardings",
     "param_specs",
     "params_from_tensors",

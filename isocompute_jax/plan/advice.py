@@ -68,7 +68,7 @@ def candidates(config: RunConfig) -> Iterator[tuple[str, object]]:
         yield "compute.remat", "full"
     if config.optimizer.moments == "float32":
         yield "optimizer.moments", "bfloat16"
-    if config.loss.chunk_tokens > 1024:
+    if config.loss.chunk_tokens is not None and config.loss.chunk_tokens > 1024:
         yield "loss.chunk_tokens", config.loss.chunk_tokens // 4
     if config.optimizer.moments != "host":
         yield "optimizer.moments", "host"

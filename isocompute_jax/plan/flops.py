@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 
 from isocompute_jax.model import ModelConfig
+from isocompute_jax.model.head import precision_of
 
 BODY_AGAIN = {"none": 0, "dots": 0, "attention_output": 1, "full": 1, "offload": 1}
 """By `remat`: whether the layers' products are computed again in the backward pass."""
 ATTENTION_AGAIN = {"none": 0, "dots": 1, "attention_output": 0, "full": 1, "offload": 1}
 """The same of attention."""
+HEAD_PRODUCTS = {"float32": 4, "bf16": 4, "bf16_x3": 6}
+"""Of hidden states and the head's matrix: logits, again in the backward pass, and two gradients. Of those, float32
+cotangents take two products each where operands are split (see `model.head`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +86,10 @@ def step_flops(config: ModelConfig, work: Work) -> Flops:
     again = 1 + BODY_AGAIN[config.remat] / 3
     attention_again = 1 + ATTENTION_AGAIN[config.remat] / 3
     layers = body * again * work.positions + attention * attention_again * work.computed_pairs
-    # Chunks of logits are computed again in the backward pass: 8 in place of 6.
-    heads = head * 4 / 3 * work.positions
-    precision = head_precision(config)
+    precision = precision_of(config)
+    heads = head * HEAD_PRODUCTS[precision] / 3 * work.positions
     if config.dtype != "bfloat16":
         narrow, wide = 0.0, layers + heads
-    elif precision == "float32":
-        narrow, wide = layers, heads
     else:
-        narrow, wide = layers + heads * {"bf16": 1, "bf16_x3": 3}[precision], 0.0
+        narrow, wide = (layers, heads) if precision == "float32" else (layers + heads, 0.0)
     return Flops(body * work.tokens, attention * work.pairs, head * work.tokens, narrow, wide)
-
-
-def head_precision(config: ModelConfig) -> str:
-    """What `head = auto` means for this model."""
-    if config.head != "auto":
-        return config.head
-    return "bf16_x3" if config.dtype == "bfloat16" else "float32"
