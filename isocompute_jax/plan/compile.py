@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, Sharding
 
-from isocompute_jax import learner, model, sharding
+from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import BatchShape, Credit, TokenBatch, TrainState
