@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
+from isocompute_jax.experiment.plan_config import PlanConfig
 from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig, pack_shape
 from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
 from isocompute_jax.options import check, option
@@ -177,6 +178,7 @@ class RunConfig:
     packing: PackingConfig = option(default_factory=PackingConfig)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
         check(self)
