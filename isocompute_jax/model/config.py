@@ -118,9 +118,7 @@ class ModelConfig:
                 "or both 0 for a dense model"
             )
         if self.dtype == "float64" and self.head not in ("auto", "float32"):
-            raise InputError(
-                f"head = {self.head!r} is narrower than dtype = 'float64': set head = 'auto'"
-            )
+            raise InputError(f"head = {self.head!r} is narrower than dtype = 'float64': set head = 'auto'")
         if self._family not in FAMILIES.values():
             raise InputError(
                 f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
