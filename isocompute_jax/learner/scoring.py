@@ -58,7 +58,7 @@ def completion_logprobs(
     tokens = jnp.asarray(tokens)
     hidden, prefix = model.prefill(config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask))
     first = jnp.broadcast_to(hidden[:, None, -1:], (rows, rollouts, 1, hidden.shape[-1]))
-    rest = model.extend(config, params, tokens[..., :-1], prefix)
+    rest, _ = model.extend(config, params, tokens[..., :-1], prefix)
     hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, -1)
     scores = model.token_logprobs(
         config, params, hidden, tokens.reshape(rows, -1), temperature=temperature, chunk_tokens=chunk_tokens

@@ -150,7 +150,7 @@ def prefill(
       config: model shape.
       mesh: where `slots` are sharded.
     """
-    _, cache = model.extend_slots(config, params, tokens, positions, rows, slots.cache)
+    _, cache, _ = model.extend_slots(config, params, tokens, positions, rows, slots.cache, mesh=mesh)
     return _constrain(slots._replace(cache=cache), mesh)
 
 
@@ -214,7 +214,9 @@ def advance(
         step, slots, drawn = carry
         running = slots.left > 0
         positions = jnp.where(running, slots.position, slots.cache.length)
-        hidden, cache = model.extend_slots(config, params, slots.token[:, None], positions[:, None], None, slots.cache)
+        hidden, cache, _ = model.extend_slots(
+            config, params, slots.token[:, None], positions[:, None], None, slots.cache, mesh=mesh
+        )
         scaled = model.logits(config, params, hidden[:, 0]) / slots.temperature[:, None]
         token, logprob = pick(scaled, slots.uniforms[every, slots.drawn], slots.top_p, running)
         ends = slots.stops[every, token]

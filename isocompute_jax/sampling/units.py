@@ -133,7 +133,7 @@ def sample_unit(
 
     def body(carry: tuple) -> tuple:
         t, samples, token, cache = carry
-        hidden, cache = model.decode(config, params, token, t - 1, prefix, cache)
+        hidden, cache, _ = model.decode(config, params, token, t - 1, prefix, cache)
         token, logprob = draw(hidden, t)
         return t + 1, store(samples, t, token, logprob), token, cache
 
