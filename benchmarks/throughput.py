@@ -72,7 +72,7 @@ def make_model(shape: str, root: pathlib.Path) -> pathlib.Path:
         norm_eps=1e-6,
         max_positions=32_768,
         dtype="bfloat16",
-        remat=True,
+        remat="full",
     )
     model.save_checkpoint(directory, config, model.init_params(config, jax.random.key(0)), tokenizer_from=tokenizer)
     return directory

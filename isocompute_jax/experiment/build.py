@@ -105,7 +105,7 @@ def read_inputs(config: RunConfig) -> Inputs:
       InputError: names the file or field at fault.
     """
     tokenizer = load_tokenizer(config.model)
-    model_config = model.load_config(config.model, dtype=config.dtype)
+    model_config = model_config_of(config)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     problems = load_problems(config.train_set, config.problem_set_size)
@@ -114,6 +114,12 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_prompts([problems, *sets.values()], tokenizer, config)
     stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
     return Inputs(tokenizer, model_config, problems, sets, stream, make_mesh(config))
+
+
+def model_config_of(config: RunConfig) -> ModelConfig:
+    """The model's shape, from its config.json, and how the run wants it computed."""
+    shape = model.load_config(config.model, dtype=config.dtype)
+    return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
 
 
 def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
@@ -226,7 +232,9 @@ def make_programs(
 ) -> Programs:
     """The compiled functions of the learner; runs in one process that agree on all of this share them."""
     transformation = learner.make_optimizer(optimizer)
-    shardings = None if mesh is None else learner.state_shardings(model_config, mesh, transformation)
+    shardings = None
+    if mesh is not None:
+        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
     score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens)
     return Programs(
         transformation,
@@ -247,9 +255,9 @@ def make_schedule(optimizer: OptimizerConfig, rollouts_per_step: int) -> Callabl
 
 
 def make_mesh(config: RunConfig) -> Mesh | None:
-    """The mesh of the config, or None for one device."""
+    """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says."""
     sizes = dataclasses.asdict(config.mesh)
-    if all(size == 1 for size in sizes.values()):
+    if all(size == 1 for size in sizes.values()) and config.optimizer.moments != "host":
         return None
     try:
         return sharding.make_mesh(**sizes)

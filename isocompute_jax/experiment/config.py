@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ml_collections import config_dict
 
 from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
+from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -47,7 +48,12 @@ class RecipeConfig(CreditConfig):
         "Regularisation preset of the IsoCompute Playbook: easy turns KL and entropy terms on, hard and mixture "
         "require both off, none leaves them to `loss` (ablations).",
     )
-    microbatch_tokens: int = option(2048, "Completion tokens computed at once, forward and backward.", low=1)
+    microbatch_tokens: int = option(
+        2048,
+        "Completion tokens computed at once, forward and backward, over all devices; of packed rows all tokens, and at "
+        "least a row for each part of the batch.",
+        low=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +82,33 @@ class MeshConfig:
     fsdp: int = option(1, "Devices over which weights and moments are divided, and the rollouts too.", low=1)
     expert: int = option(1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1)
     tensor: int = option(1, "Devices over which heads and hidden units are divided.", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How the model is computed: what is kept, by which kernel, and how exactly (see `ModelConfig`)."""
+
+    remat: Remat = option("none", REMAT_HELP, identity=False)
+    attention: AttentionKernel = option("auto", ATTENTION_HELP, identity=False)
+    head: HeadPrecision = option("auto", HEAD_HELP)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackingConfig:
+    """How rollouts become rows of tokens."""
+
+    row_tokens: int = option(
+        0,
+        "Tokens of a row, into which whole rollouts, prompts included, are packed; 0 reads each prompt once for its "
+        "group and pads completions to sampling.max_tokens, which is quicker where they are short.",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -141,6 +174,8 @@ class RunConfig:
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
     mesh: MeshConfig = option(default_factory=MeshConfig)
+    compute: ComputeConfig = option(default_factory=ComputeConfig)
+    packing: PackingConfig = option(default_factory=PackingConfig)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
 

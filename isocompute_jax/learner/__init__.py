@@ -11,6 +11,7 @@ from isocompute_jax.learner.credit import (
     zero_variance,
 )
 from isocompute_jax.learner.layout import (
+    Batch,
     BatchShape,
     TokenBatch,
     batch_shape,
@@ -19,19 +20,21 @@ from isocompute_jax.learner.layout import (
     single_batch,
     trained_lengths,
 )
-from isocompute_jax.learner.objective import LossConfig, Score
+from isocompute_jax.learner.objective import LossConfig, Score, Scores
 from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
 
 __all__ = [
+    "Batch",
     "BatchShape",
     "Credit",
     "CreditConfig",
     "LossConfig",
     "OptimizerConfig",
     "Score",
+    "Scores",
     "TokenBatch",
     "TrainState",
     "TrainStep",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import sharding
+from isocompute_jax.learner.credit import Credit
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -48,6 +49,20 @@ class TokenBatch:
     rollout: Int[Array | np.ndarray, "*M N R"]
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+
+Batch = TokenBatch
+"""What the step takes."""
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +155,7 @@ def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
     return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
 
 
-def place_batch(batch: TokenBatch, mesh: Mesh | None) -> TokenBatch:
+def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
     """Puts a host batch on the devices, rows sharded over the batch axis."""
     if mesh is None:
         return batch
@@ -152,7 +167,7 @@ def place_batch(batch: TokenBatch, mesh: Mesh | None) -> TokenBatch:
     return jax.tree.map(place, batch)
 
 
-def microbatch_of(batch: TokenBatch, index: Array, mesh: Mesh | None) -> TokenBatch:
+def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
     """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
 
     def cut(x: Array) -> Array:

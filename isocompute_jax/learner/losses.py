@@ -3,17 +3,19 @@
 lp = `logprobs` (current), old = `old_logprobs` (learner, before the update), smp = `sampler_logprobs`,
 ref = `reference_logprobs`, A = `advantages`; all in nats, of the tempered distribution, [..., T]. Aggregation is
 separate: `credit.aggregation_weights` names how per-token terms become one number.
+
+A row of T tokens is one rollout, or holds several: then `segments` [..., T] says which tokens belong together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner.choices import named
 
@@ -26,6 +28,17 @@ CorrectionMode = Literal["truncate", "mask", "off"]
 # --- ratios
 
 
+def rollout_total(x: Float[Array, "... T"], segments: Int[Array, "... T"] | None) -> Float[Array, "... T"]:
+    """The sum of x over each token's own rollout, at every token; `segments` are numbers in [0, T), None for one."""
+    if segments is None:
+        return jnp.broadcast_to(jnp.sum(x, axis=-1, keepdims=True), x.shape)
+
+    def of_row(x: Array, segments: Array) -> Array:
+        return jax.ops.segment_sum(x, segments, num_segments=len(x))[segments]
+
+    return jnp.vectorize(of_row, signature="(t),(t)->(t)")(x, segments)
+
+
 def masked_ratio(
     logprobs: Float[Array, "... T"], denominator: Float[Array, "... T"], mask: Bool[Array, "... T"]
 ) -> Float[Array, "... T"]:
@@ -34,12 +47,15 @@ def masked_ratio(
 
 
 def sequence_ratio(
-    logprobs: Float[Array, "... T"], denominator: Float[Array, "... T"], mask: Bool[Array, "... T"]
+    logprobs: Float[Array, "... T"],
+    denominator: Float[Array, "... T"],
+    mask: Bool[Array, "... T"],
+    segments: Int[Array, "... T"] | None = None,
 ) -> Float[Array, "... T"]:
     """GSPO's ratio s = exp(mean_t(lp_t - old_t)), in token form sg(s) exp(lp_t - sg(lp_t)) (arXiv 2507.18071)."""
     difference = jnp.where(mask, logprobs - denominator, 0.0)
-    lengths = jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
-    mean = jnp.sum(difference, axis=-1, keepdims=True) / lengths
+    lengths = jnp.maximum(rollout_total(mask.astype(difference.dtype), segments), 1)
+    mean = rollout_total(difference, segments) / lengths
     own = jnp.where(mask, logprobs - jax.lax.stop_gradient(logprobs), 0.0)
     return bounded_exp(jax.lax.stop_gradient(mean)) * jnp.exp(own)
 
@@ -142,6 +158,7 @@ class PolicyGradient(Protocol):
         mask: Bool[Array, "... T"],
         advantages: Float[Array, "... #T"],
         *,
+        segments: Int[Array, "... T"] | None = None,
         clip_low: float,
         clip_high: float,
     ) -> PolicyTerms:
@@ -149,25 +166,49 @@ class PolicyGradient(Protocol):
         ...
 
 
-def reinforce(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **_clips: float) -> PolicyTerms:
+def reinforce(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **_unused: Any) -> PolicyTerms:
     """`reinforce_loss`: the ratio is reported and not used, and nothing is clipped."""
     ratio = masked_ratio(logprobs, denominator, mask)
     return PolicyTerms(reinforce_loss(logprobs, advantages), ratio, jnp.zeros_like(mask))
 
 
-def clipped(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+def clipped(
+    logprobs: Array,
+    denominator: Array,
+    mask: Array,
+    advantages: Array,
+    *,
+    segments: Array | None = None,
+    **clips: float,
+) -> PolicyTerms:
     """`clipped_loss` of each token's own ratio (PPO, GRPO, DAPO)."""
     ratio = masked_ratio(logprobs, denominator, mask)
     return PolicyTerms(clipped_loss(ratio, advantages, **clips), ratio, clip_binds(ratio, advantages, **clips))
 
 
-def gspo(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+def gspo(
+    logprobs: Array,
+    denominator: Array,
+    mask: Array,
+    advantages: Array,
+    *,
+    segments: Array | None = None,
+    **clips: float,
+) -> PolicyTerms:
     """`clipped_loss` of the rollout's ratio (GSPO): a rollout is clipped whole."""
-    ratio = sequence_ratio(logprobs, denominator, mask)
+    ratio = sequence_ratio(logprobs, denominator, mask, segments)
     return PolicyTerms(clipped_loss(ratio, advantages, **clips), ratio, clip_binds(ratio, advantages, **clips))
 
 
-def cispo(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **clips: float) -> PolicyTerms:
+def cispo(
+    logprobs: Array,
+    denominator: Array,
+    mask: Array,
+    advantages: Array,
+    *,
+    segments: Array | None = None,
+    **clips: float,
+) -> PolicyTerms:
     """`cispo_loss`: no token is lost, ratios are capped."""
     ratio = masked_ratio(logprobs, denominator, mask)
     return PolicyTerms(cispo_loss(logprobs, ratio, advantages, **clips), ratio, cap_binds(ratio, advantages, **clips))
@@ -189,6 +230,7 @@ def sampler_correction(
     sampler_logprobs: Float[Array, "... T"],
     mask: Bool[Array, "... T"],
     *,
+    segments: Int[Array, "... T"] | None = None,
     level: CorrectionLevel,
     mode: CorrectionMode,
     low: float,
@@ -200,6 +242,7 @@ def sampler_correction(
       old_logprobs: of the learner, before the update.
       sampler_logprobs: as the sampler reported them.
       mask: trained tokens.
+      segments: rollouts that share a row; None where each has its own.
       level: `token` weighs each token by its own ratio; `sequence` a whole rollout by the ratio of its summed
         log-probabilities.
       mode: `truncate` is min(w, high) (truncated importance sampling, TIS; cap 2 is usual); `mask` drops what lies
@@ -211,13 +254,13 @@ def sampler_correction(
       InputError: an unknown level or mode.
     """
     level_of, corrected = named(CORRECTION_LEVELS, level, "level"), named(CORRECTION_MODES, mode, "mode")
-    weights = bounded_exp(level_of(jnp.where(mask, old_logprobs - sampler_logprobs, 0.0)))
+    weights = bounded_exp(level_of(jnp.where(mask, old_logprobs - sampler_logprobs, 0.0), segments))
     return jax.lax.stop_gradient(corrected(weights, low, high))
 
 
-CORRECTION_LEVELS: Mapping[CorrectionLevel, Callable[[Array], Array]] = {
-    "token": lambda difference: difference,
-    "sequence": lambda difference: jnp.broadcast_to(jnp.sum(difference, axis=-1, keepdims=True), difference.shape),
+CORRECTION_LEVELS: Mapping[CorrectionLevel, Callable[[Array, Array | None], Array]] = {
+    "token": lambda difference, _segments: difference,
+    "sequence": rollout_total,
 }
 """The log-weight of each token, from masked differences of log-probabilities [..., T]."""
 

@@ -6,22 +6,45 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner import losses
 from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.learner.layout import TokenBatch
+from isocompute_jax.learner.layout import Batch
 from isocompute_jax.options import check, option
 
 RatioFrom = Literal["old", "sampler"]
 Params = Any
 """The parameters of any model: a pytree of arrays."""
 Metrics = dict[str, Array]
-Score = Callable[[Params, TokenBatch], tuple[Float[Array, "N R T"], Float[Array, "N R T"]]]
-"""A model, as the learner sees it: (params, micro-batch) -> log-probabilities and entropies of its tokens, in nats."""
+
+
+@flax.struct.dataclass
+class Scores:
+    """What a model says of the tokens of a micro-batch, whose shape [N, R, T] or [N, T] is that of its `tokens`.
+
+    Attributes:
+      logprobs: log-probabilities, in nats.
+      entropies: of the distributions that the tokens were drawn from, in nats.
+      metrics: what else it reports of itself, summed over trained tokens, or maxima by a name in `_max`.
+    """
+
+    logprobs: Float[Array, "..."]
+    entropies: Float[Array, "..."]
+    metrics: Metrics = flax.struct.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Scores | tuple[Array, Array]) -> Scores:
+        """What a score function returned."""
+        return found if isinstance(found, Scores) else cls(*found)
+
+
+Score = Callable[[Params, Any], Scores | tuple[Array, Array]]
+"""A model, as the learner sees it: (params, micro-batch) -> `Scores`, or the pair without metrics."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +74,7 @@ class LossConfig:
         check(self)
 
 
-Loss = Callable[[Params, TokenBatch], tuple[Array, Metrics]]
+Loss = Callable[[Params, Batch], tuple[Array, Metrics]]
 
 
 def make_loss(score: Score, config: LossConfig, credited: Credit, reference_params: Params | None) -> Loss:
@@ -59,38 +82,41 @@ def make_loss(score: Score, config: LossConfig, credited: Credit, reference_para
     if config.kl_coef and reference_params is None:
         raise ValueError("kl_coef > 0 needs reference_params")
 
-    def loss(params: Params, batch: TokenBatch) -> tuple[Array, Metrics]:
-        logprobs, entropies = score(params, batch)
-        rows = credited.of(jnp.asarray(batch.rollout))
-        mask = jnp.asarray(batch.mask & rows.takes_part[..., None])
+    def loss(params: Params, batch: Batch) -> tuple[Array, Metrics]:
+        scores = Scores.of(score(params, batch))
+        logprobs, entropies = scores.logprobs, scores.entropies
+        tokens = batch.credit_of_tokens(credited)
+        mask = jnp.asarray(batch.mask & tokens.takes_part)
+        segments = None if batch.segments is None else jnp.asarray(batch.segments)
         sampler = jnp.asarray(batch.sampler_logprobs)
         old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else jnp.asarray(batch.old_logprobs)
         policy, correction = policy_gradient_terms(
-            config, logprobs, old, sampler, mask, jnp.asarray(rows.advantages)[..., None]
+            config, logprobs, old, sampler, mask, jnp.asarray(tokens.advantages), segments
         )
-        policy_loss = jnp.sum(jnp.where(mask, rows.policy_weights[..., None], 0.0) * (correction * policy.loss))
-        regularizer_weights = jnp.where(mask, rows.regularizer_weights[..., None], 0.0)
+        policy_loss = jnp.sum(jnp.where(mask, tokens.policy_weights, 0.0) * (correction * policy.loss))
+        regularizer_weights = jnp.where(mask, tokens.regularizer_weights, 0.0)
         total = policy_loss - config.entropy_coef * jnp.sum(regularizer_weights * entropies)
         kl = jnp.zeros(())
         if config.kl_coef:
-            reference, _ = jax.lax.stop_gradient(score(reference_params, batch))
-            terms = losses.kl_penalty(logprobs, reference, mask, estimator=config.kl_estimator)
+            reference = Scores.of(jax.lax.stop_gradient(score(reference_params, batch)))
+            terms = losses.kl_penalty(logprobs, reference.logprobs, mask, estimator=config.kl_estimator)
             kl = jnp.sum(regularizer_weights * terms)
             total = total + config.kl_coef * kl
         metrics = token_metrics(mask, logprobs, sampler, entropies, policy, correction, config)
-        return total, {**metrics, "loss": total, "policy_loss": policy_loss, "kl": kl}
+        return total, {**scores.metrics, **metrics, "loss": total, "policy_loss": policy_loss, "kl": kl}
 
     return loss
 
 
 def policy_gradient_terms(
     config: LossConfig,
-    logprobs: Float[Array, "N R T"],
-    old_logprobs: Float[Array, "N R T"],
-    sampler_logprobs: Float[Array, "N R T"],
-    mask: Bool[Array, "N R T"],
-    advantages: Float[Array, "N R 1"],
-) -> tuple[losses.PolicyTerms, Float[Array, "N R T"]]:
+    logprobs: Float[Array, "... T"],
+    old_logprobs: Float[Array, "... T"],
+    sampler_logprobs: Float[Array, "... T"],
+    mask: Bool[Array, "... T"],
+    advantages: Float[Array, "... #T"],
+    segments: Int[Array, "... T"] | None,
+) -> tuple[losses.PolicyTerms, Float[Array, "... T"]]:
     """The policy-gradient terms that `config` names, and the weights that correct them for the sampler's mismatch."""
     from_sampler = config.ratio_from == "sampler"
     policy = named(losses.POLICY_LOSSES, config.policy_loss, "policy_loss")(
@@ -98,6 +124,7 @@ def policy_gradient_terms(
         sampler_logprobs if from_sampler else old_logprobs,
         mask,
         advantages,
+        segments=segments,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
     )
@@ -105,6 +132,7 @@ def policy_gradient_terms(
         jax.lax.stop_gradient(old_logprobs),
         sampler_logprobs,
         mask,
+        segments=segments,
         level=config.correction_level,
         mode="off" if from_sampler else config.correction_mode,
         low=config.correction_low,

@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
-from isocompute_jax.learner.layout import TokenBatch, microbatch_of
-from isocompute_jax.learner.objective import Params, Score
+from isocompute_jax.learner.layout import Batch, TokenBatch, microbatch_of
+from isocompute_jax.learner.objective import Params, Score, Scores
 from isocompute_jax.model import ModelConfig
 
 
@@ -25,15 +25,17 @@ def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int) ->
       chunk_tokens: tokens whose logits may exist at once.
     """
 
-    def score(params: Params, batch: TokenBatch) -> tuple[Float[Array, "N R T"], Float[Array, "N R T"]]:
-        return completion_logprobs(
-            config,
-            params,
-            batch.prompt_tokens,
-            batch.prompt_mask,
-            batch.tokens,
-            temperature=temperature,
-            chunk_tokens=chunk_tokens,
+    def score(params: Params, batch: TokenBatch) -> Scores:
+        return Scores(
+            *completion_logprobs(
+                config,
+                params,
+                batch.prompt_tokens,
+                batch.prompt_mask,
+                batch.tokens,
+                temperature=temperature,
+                chunk_tokens=chunk_tokens,
+            )
         )
 
     return score
@@ -67,7 +69,7 @@ def completion_logprobs(
     return logprobs, entropies
 
 
-def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, TokenBatch], Float[Array, "M N R T"]]:
+def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, Batch], Float[Array, "M N ..."]]:
     """Compiles `scorer(params, batch)`: the log-probabilities that a step on `batch` would start from.
 
     They are `old_logprobs` where a batch is used late, and the learner's side of agreement checks. The same forward
@@ -78,9 +80,9 @@ def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, 
       mesh: where parameters and batch are sharded; None for one device.
     """
 
-    def scorer(params: Params, batch: TokenBatch) -> Float[Array, "M N R T"]:
+    def scorer(params: Params, batch: Batch) -> Float[Array, "M N ..."]:
         def one(index: Array) -> Array:
-            return score(params, microbatch_of(batch, index, mesh))[0]
+            return Scores.of(score(params, microbatch_of(batch, index, mesh))).logprobs
 
         def add(index: Array, scores: Array) -> Array:
             return jax.lax.dynamic_update_index_in_dim(scores, one(index), index, 0)
@@ -89,7 +91,7 @@ def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, 
         scores = jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
         if mesh is None:
             return scores
-        rows = sharding.named_sharding(mesh, scores.shape, (None, "batch", None, None))
+        rows = sharding.named_sharding(mesh, scores.shape, (None, "batch", *[None] * (scores.ndim - 2)))
         return jax.lax.with_sharding_constraint(scores, rows)
 
     return jax.jit(scorer)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
+from isocompute_jax.learner.moments import Moments, in_host_memory, kept_in_bfloat16
 from isocompute_jax.learner.objective import Params
 from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
 from isocompute_jax.options import check, option
@@ -34,6 +35,11 @@ class OptimizerConfig:
     eps: float = option(1e-8, "Added to the root of the second moment.", low=0)
     weight_decay: float = option(0.0, "Decoupled weight decay.", low=0)
     clip_norm: float = option(1.0, "Global norm above which gradients are scaled down, above 0.")
+    moments: Moments = option(
+        "float32",
+        "How Adam's moments are kept between steps: float32; bfloat16, half the memory, the second rounded at random "
+        "so that small changes add up; host, float32 in the host's memory.",
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -60,9 +66,10 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtra
 
     `update(updates, state, params, learning_rate=...)` returns -learning_rate x direction, to be added as it is.
     """
+    adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
     direction = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
-        optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps),
+        kept_in_bfloat16(adam) if config.moments == "bfloat16" else adam,
         optax.add_decayed_weights(config.weight_decay),
     )
 
@@ -104,9 +111,12 @@ def init_state(
     return jax.jit(init, out_shardings=shardings)(params)
 
 
-def state_shardings(config: ModelConfig, mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
+def state_shardings(
+    config: ModelConfig, mesh: Mesh, optimizer: optax.GradientTransformation, *, moments: Moments = "float32"
+) -> TrainState:
     """Where each part of our model's state lives: optimizer moments are sharded like their parameters."""
     params = abstract_params(config, config.float_dtype)
     shardings = param_shardings(config, mesh)
-    opt_state = sharding.like_params(mesh, jax.eval_shape(optimizer.init, params), params, shardings)
+    of_moments = in_host_memory(shardings) if moments == "host" else shardings
+    opt_state = sharding.like_params(mesh, jax.eval_shape(optimizer.init, params), params, of_moments)
     return TrainState(sharding.replicated(mesh), shardings, opt_state)

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.learner.layout import TokenBatch, microbatch_of
+from isocompute_jax.learner.layout import Batch, microbatch_of
+from isocompute_jax.learner.moments import brought_to_device
 from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, Score, finish_metrics, make_loss, merge
 from isocompute_jax.learner.state import TrainState
 
@@ -24,7 +25,7 @@ class TrainStep(Protocol):
     def __call__(
         self,
         state: TrainState,
-        tokens: TokenBatch,
+        tokens: Batch,
         credited: Credit,
         learning_rate: float | Float[Array, ""] | None = None,
         reference_params: Params | None = None,
@@ -55,25 +56,24 @@ def make_train_step(
       shardings: where the state lives (`state_shardings` for our model); None for one device.
       donate: reuse the old state's memory (the caller must not touch the old state again).
     """
-    mesh = None if shardings is None else shardings.step.mesh
+    mesh = _mesh_of(shardings)
     with_extras = optax.with_extra_args_support(optimizer)
 
     def train_step(
         state: TrainState,
-        tokens: TokenBatch,
+        tokens: Batch,
         credited: Credit,
         learning_rate: Float[Array, ""] | None = None,
         reference_params: Params | None = None,
     ) -> tuple[TrainState, Metrics]:
         loss = make_loss(score, loss_config, credited, reference_params)
-        gradients, metrics = accumulate_gradients(loss, state.params, tokens, mesh)
-        if shardings is not None:
-            gradients = jax.lax.with_sharding_constraint(gradients, shardings.params)
-        updates, opt_state = with_extras.update(gradients, state.opt_state, state.params, learning_rate=learning_rate)
+        gradients, metrics = accumulate_gradients(loss, state.params, tokens, shardings)
+        old = state.opt_state if shardings is None else brought_to_device(state.opt_state, shardings.opt_state)
+        updates, opt_state = with_extras.update(gradients, old, state.params, learning_rate=learning_rate)
         params = optax.apply_updates(state.params, updates)
         stepped = jnp.any(credited.takes_part)
         params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(stepped, new, old), (params, opt_state), (state.params, state.opt_state)
+            lambda new, kept: jnp.where(stepped, new, kept), (params, opt_state), (state.params, old)
         )
         metrics = {**finish_metrics(metrics), "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(state.step + 1, params, opt_state), metrics
@@ -82,11 +82,19 @@ def make_train_step(
     return jax.jit(train_step, donate_argnums=0 if donate else (), out_shardings=out_shardings)
 
 
-def accumulate_gradients(loss: Loss, params: Params, batch: TokenBatch, mesh: Mesh | None) -> tuple[Params, Metrics]:
-    """Sums gradients and metrics over the micro-batches that hold rows (a dynamic number, one compiled program)."""
+def accumulate_gradients(
+    loss: Loss, params: Params, batch: Batch, shardings: TrainState | None
+) -> tuple[Params, Metrics]:
+    """Sums gradients and metrics over the micro-batches that hold rows (a dynamic number, one compiled program).
+
+    The sums are sharded like the parameters, and so is each micro-batch's gradient before it is added.
+    """
+    mesh = _mesh_of(shardings)
 
     def one(index: Array) -> tuple[Params, Metrics]:
         (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(params, microbatch_of(batch, index, mesh))
+        if shardings is not None:
+            gradients = jax.lax.with_sharding_constraint(gradients, shardings.params)
         return gradients, jax.lax.stop_gradient(metrics)
 
     def add(index: Array, total: tuple[Params, Metrics]) -> tuple[Params, Metrics]:
@@ -99,3 +107,7 @@ def accumulate_gradients(loss: Loss, params: Params, batch: TokenBatch, mesh: Me
         # A loop over one micro-batch is loop-invariant: XLA would hoist it and compute it even for no rows at all.
         return jax.lax.cond(batch.num_microbatches > 0, lambda: one(jnp.int32(0)), lambda: zeros)
     return jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
+
+
+def _mesh_of(shardings: TrainState | None) -> Mesh | None:
+    return None if shardings is None else shardings.step.mesh

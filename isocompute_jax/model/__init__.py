@@ -1,6 +1,20 @@
 """Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
 
-from isocompute_jax.model.config import EMBEDDED, FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling, check_length
+from isocompute_jax.model.config import (
+    ATTENTION_HELP,
+    EMBEDDED,
+    FAMILIES,
+    HEAD_HELP,
+    REMAT_HELP,
+    Architecture,
+    AttentionKernel,
+    Dtype,
+    HeadPrecision,
+    ModelConfig,
+    Remat,
+    RopeScaling,
+    check_length,
+)
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -27,14 +41,20 @@ from isocompute_jax.model.transformer import (
 )
 
 __all__ = [
+    "ATTENTION_HELP",
     "EMBEDDED",
     "FAMILIES",
+    "HEAD_HELP",
+    "REMAT_HELP",
     "Architecture",
+    "AttentionKernel",
     "Cache",
     "Dtype",
+    "HeadPrecision",
     "ModelConfig",
     "Params",
     "Prefix",
+    "Remat",
     "RopeScaling",
     "SlotCache",
     "abstract_params",

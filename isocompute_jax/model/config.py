@@ -11,7 +11,9 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
-
+Remat = Literal["none", "full", "dots", "attention_output", "offload"]
+AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
+HeadPrecision = Literal["auto", "float32", "bf16_x3", "bf16"]
 
 Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
 """What Hugging Face calls the families (`model_type`)."""
@@ -55,6 +57,21 @@ class RopeScaling:
             )
 
 
+REMAT_HELP = (
+    "What each layer keeps for the backward pass: none, everything; dots, the results of its matrix products; "
+    "attention_output, what attention gives; full, nothing but its input; offload, the same, and the input in host "
+    "memory. What is not kept is computed again: full costs about a third more compute."
+)
+ATTENTION_HELP = (
+    "Kernel of packed attention: auto, what the platform has; mosaic (NVIDIA Hopper and later) and triton (other "
+    "GPUs), both of tokamax; splash (TPU); chunked, plain XLA, everywhere."
+)
+HEAD_HELP = (
+    "Precision of the output head's products: float32; bf16_x3, three products of bfloat16 parts, nearly as exact; "
+    "bf16, one; auto, bf16_x3 for models in bfloat16 and float32 for the others."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """RMSNorm, RoPE, grouped-query attention, SwiGLU, dense or of experts; what differs by family is a field.
@@ -85,11 +102,9 @@ class ModelConfig:
     num_experts: int = option(0, "E, experts of every layer, without a shared one; 0 for a dense MLP.", low=0)
     experts_per_token: int = option(0, "Experts that each token is sent to.", low=0)
     normalized_routing: bool = option(True, "The weights of a token's experts sum to 1 (`norm_topk_prob`).")
-    remat: bool = option(
-        False,
-        "Recompute each layer's activations in the backward pass (less memory, about a third more compute).",
-        identity=False,
-    )
+    remat: Remat = option("none", REMAT_HELP, identity=False)
+    attention: AttentionKernel = option("auto", ATTENTION_HELP, identity=False)
+    head: HeadPrecision = option("auto", HEAD_HELP)
 
     def __post_init__(self) -> None:
         check(self)

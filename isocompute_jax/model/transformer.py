@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
@@ -32,6 +33,7 @@ from isocompute_jax.model.layers import (
     swiglu,
 )
 from isocompute_jax.model.params import Params
+from isocompute_jax.model.remat import ATTENTION_OUTPUT, rematerialized
 
 UNROLLED_LAYERS = 4
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
@@ -274,10 +276,10 @@ def _run_layers(
         )
         return x, (collected, routed)
 
-    body = jax.checkpoint(body) if config.remat else body
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
     replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
-    x, (collected, routed) = jax.lax.scan(body, x, (params["layers"], keys, replays), unroll=unroll)
+    scanned = (params["layers"], keys, replays)
+    x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
@@ -300,6 +302,7 @@ def _run_layer(
     if config.qk_norm:
         q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
     attended, collected = attend(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
+    attended = checkpoint_name(attended, ATTENTION_OUTPUT)
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:

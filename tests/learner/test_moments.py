@@ -1,0 +1,77 @@
+"""Adam's moments in bfloat16 and in the host's memory, against those in float32 on the device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from isocompute_jax import learner
+from isocompute_jax.learner.moments import HOST, kept_in_bfloat16, randomly_rounded
+from isocompute_jax.sharding import make_mesh
+from tests.learner.builders import REGULARIZED, make_groups, pack, score_function
+from tests.model.tiny import random_params, tiny_config
+
+
+def test_random_rounding_is_unbiased_and_takes_neighbours():
+    x = jnp.full(20_000, 1.0 + 0.3 / 128)  # between 1 and 1 + 1/128, the next bfloat16
+    rounded = np.asarray(randomly_rounded(x, jax.random.key(1)).astype(jnp.float32))
+    assert set(rounded) == {1.0, 1.0 + 1 / 128}
+    share = np.mean(rounded > 1)
+    assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / len(rounded))
+
+
+def test_numbers_that_bfloat16_has_stay():
+    x = jnp.array([0.0, 1.0, 2.0**-120, 3.5, 1e30]).astype(jnp.bfloat16).astype(jnp.float32)
+    np.testing.assert_array_equal(randomly_rounded(x, jax.random.key(0)).astype(jnp.float32), x)
+
+
+def test_the_second_moment_follows_small_changes():
+    """Gradients fall to a tenth: after 2,000 steps the second moment has forgotten the old ones, as in float32."""
+    exact = optax.scale_by_adam()
+    states = {}
+    for name, adam in {"float32": exact, "bfloat16": kept_in_bfloat16(exact)}.items():
+
+        def step(state, gradient, adam=adam):
+            return adam.update({"w": gradient}, state)[1], None
+
+        gradients = jnp.repeat(jnp.array([1.0, 0.1]), 2000)[:, None] * jnp.ones(64)
+        states[name] = jax.lax.scan(step, adam.init({"w": jnp.zeros(64)}), gradients)[0]
+    assert states["bfloat16"].nu["w"].dtype == jnp.bfloat16
+    narrow = states["bfloat16"].nu["w"].astype(jnp.float32)
+    np.testing.assert_allclose(jnp.mean(narrow), jnp.mean(states["float32"].nu["w"]), rtol=0.02)
+    stuck = 1.0 - 0.999**2000  # where rounding to nearest would have left it, or thereabouts
+    assert np.all(narrow < 0.5 * stuck)
+
+
+def trained(moments, mesh, steps=3):
+    """Parameters and state after a few steps."""
+    config, recipe = tiny_config(), learner.OptimizerConfig(base_lr=1e-2, warmup_steps=0, moments=moments)
+    optimizer = learner.make_optimizer(recipe)
+    shardings = learner.state_shardings(config, mesh, optimizer, moments=moments)
+    step = learner.make_train_step(score_function(), REGULARIZED, optimizer, shardings=shardings)
+    params = random_params(config)
+    state = learner.init_state(params, optimizer, shardings)
+    batch, credited = pack(make_groups())
+    for _ in range(steps):
+        state, _ = step(state, learner.place_batch(batch, mesh), credited, 1e-2, params)
+    return state
+
+
+@pytest.mark.slow
+def test_moments_in_the_host_change_nothing_else():
+    mesh = make_mesh(fsdp=2)
+    device, host = (trained(moments, mesh) for moments in ("float32", "host"))
+    kinds = {x.sharding.memory_kind for x in jax.tree.leaves(host.opt_state) if x.ndim}
+    assert kinds == {HOST}
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(host.params)} != {HOST}
+    jax.tree.map(np.testing.assert_array_equal, device.params, host.params)
+
+
+@pytest.mark.slow
+def test_moments_in_bfloat16_train_nearly_alike():
+    mesh = make_mesh(fsdp=2)
+    start = random_params(tiny_config())
+    exact, narrow = (trained(moments, mesh, steps=5).params for moments in ("float32", "bfloat16"))
+    moved = optax.tree.norm(jax.tree.map(lambda a, b: a - b, exact, start))
+    assert optax.tree.norm(jax.tree.map(lambda a, b: a - b, exact, narrow)) < 0.05 * moved
