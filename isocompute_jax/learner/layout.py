@@ -20,7 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import sharding
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.model import UNKNOWN
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 @flax.struct.dataclass
@@ -39,6 +41,9 @@ class TokenBatch:
         rows, whose mask is False.
       num_microbatches: [] int32, how many of the M hold rows; the others are not computed.
       old_logprobs: [M, N, R, T] of the learner before the update; None when the batch is used once, on-policy.
+      prompt_experts: [M, N, S, L, A] experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did
+        not say; None when it was not asked.
+      experts: [M, N, R, T, L, A] the same of the completions' tokens; the last is never read.
     """
 
     prompt_tokens: Int[Array | np.ndarray, "*M N S"]
@@ -49,6 +54,17 @@ class TokenBatch:
     rollout: Int[Array | np.ndarray, "*M N R"]
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
+    experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that the tokens were drawn from."""
+        if self.experts is None or self.prompt_experts is None:
+            return None
+        before = jnp.asarray(self.experts)[:, :, :-1]
+        last = jnp.asarray(self.prompt_experts)[:, None, -1:]
+        return jnp.concatenate([jnp.broadcast_to(last, (*before.shape[:2], 1, *before.shape[3:])), before], axis=2)
 
     @property
     def segments(self) -> None:
@@ -67,13 +83,17 @@ AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them."""
+    """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them.
+
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose.
+    """
 
     microbatches: int
     rows: int
     rollouts: int
     tokens: int
     prompt: int
+    routing: tuple[int, int] | None = None
 
 
 def batch_shape(
@@ -84,6 +104,7 @@ def batch_shape(
     max_tokens: int,
     microbatch_tokens: int,
     batch_shards: int = 1,
+    routing: tuple[int, int] | None = None,
 ) -> BatchShape:
     """Cuts a batch of problems x group_size rollouts into micro-batches of about `microbatch_tokens` tokens.
 
@@ -95,7 +116,7 @@ def batch_shape(
     total_rows = problems_per_batch * (group_size // rollouts)
     # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
     rows = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
-    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens)
+    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens, routing)
 
 
 def layout(
@@ -110,6 +131,7 @@ def layout(
 
     Raises:
       ValueError: the groups need more rows than the shape has.
+      InputError: the shape has routing, and a completion does not say its experts.
     """
     size = len(groups[0].completions)
     parts = size // shape.rollouts
@@ -187,7 +209,7 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
     rows, rollouts, tokens = shape.microbatches * shape.rows, shape.rollouts, shape.tokens
     prompt_mask = np.zeros((rows, shape.prompt), bool)
     prompt_mask[:, -1] = True  # padding rows still need one visible token
-    return {
+    batch = {
         "prompt_tokens": np.zeros((rows, shape.prompt), np.int32),
         "prompt_mask": prompt_mask,
         "tokens": np.zeros((rows, rollouts, tokens), np.int32),
@@ -195,6 +217,10 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
         "sampler_logprobs": np.zeros((rows, rollouts, tokens), np.float32),
         "rollout": np.zeros((rows, rollouts), np.int32),
     }
+    if shape.routing is not None:
+        batch["prompt_experts"] = np.full((rows, shape.prompt, *shape.routing), UNKNOWN, np.int16)
+        batch["experts"] = np.full((*batch["tokens"].shape, *shape.routing), UNKNOWN, np.int16)
+    return batch
 
 
 def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> None:
@@ -208,3 +234,30 @@ def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> Non
         batch["tokens"][place] = completion.tokens
         batch["mask"][place] = completion.mask
         batch["sampler_logprobs"][place] = completion.logprobs
+        if "experts" in batch:
+            chosen = experts_of(completion, length, batch["experts"].shape[-2:])
+            if place[1] == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
+                batch["prompt_experts"][place[0], -length:] = chosen[:length]
+            batch["experts"][place[0], place[1], : len(completion.tokens) - 1] = chosen[length:]
+
+
+def experts_of(completion: Completion, prompt: int, routing: tuple[int, ...]) -> Int[np.ndarray, "T L A"]:
+    """The experts that the sampler chose for the tokens of a prompt and its completion but the last.
+
+    Args:
+      completion: from a sampler that was asked for them.
+      prompt: tokens of the prompt.
+      routing: layers, and experts per token.
+
+    Raises:
+      InputError: there are none, or not of this shape.
+    """
+    if completion.experts is None:
+        raise InputError(
+            "config.loss.routing: the sampler does not say which experts it chose; set loss.routing = 'own', or sample "
+            "in the learner's process"
+        )
+    shape = (prompt + len(completion.tokens) - 1, *routing)
+    if completion.experts.shape != shape:
+        raise InputError(f"a completion has experts of shape {completion.experts.shape}, and the model needs {shape}")
+    return completion.experts

@@ -15,6 +15,7 @@ from isocompute_jax.model.config import (
     RopeScaling,
     check_length,
 )
+from isocompute_jax.model.experts import UNKNOWN, Routed
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -44,6 +45,7 @@ __all__ = [
     "ATTENTION_HELP",
     "EMBEDDED",
     "FAMILIES",
+    "UNKNOWN",
     "HEAD_HELP",
     "REMAT_HELP",
     "Architecture",
@@ -56,6 +58,7 @@ __all__ = [
     "Prefix",
     "Remat",
     "RopeScaling",
+    "Routed",
     "SlotCache",
     "abstract_params",
     "cast_params",

@@ -34,13 +34,13 @@ class Routed(NamedTuple):
 
     Attributes:
       experts: A of each.
+      own: those that the router would have chosen: the same, unless they were replayed.
       entropy: of the router's distribution over all experts, in nats.
-      agreed: how many of them the router would have chosen itself: A, unless they were replayed.
     """
 
     experts: Int[Array, "... A"]
+    own: Int[Array, "... A"]
     entropy: Float[Array, "..."]
-    agreed: Int[Array, "..."]
 
 
 def route(
@@ -66,8 +66,7 @@ def route(
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
     fixed = jax.lax.stop_gradient(scores)
     entropy = -jnp.sum(jax.nn.softmax(fixed, axis=-1) * jax.nn.log_softmax(fixed, axis=-1), axis=-1)
-    agreed = jnp.sum(jnp.any(chosen[..., None] == own[..., None, :], axis=-1), axis=-1)
-    return weights.astype(x.dtype), Routed(chosen, entropy, agreed)
+    return weights.astype(x.dtype), Routed(chosen, own, entropy)
 
 
 def experts(
