@@ -1,5 +1,6 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
+from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, place_batch
 from isocompute_jax.learner.credit import (
     Credit,
     CreditConfig,
@@ -10,17 +11,16 @@ from isocompute_jax.learner.credit import (
     rewards_of,
     zero_variance,
 )
-from isocompute_jax.learner.layout import (
-    Batch,
-    BatchShape,
-    TokenBatch,
-    batch_shape,
-    layout,
-    place_batch,
-    single_batch,
-    trained_lengths,
-)
+from isocompute_jax.learner.layout import BatchShape, batch_shape, layout, single_batch, trained_lengths
 from isocompute_jax.learner.objective import LossConfig, Score, Scores
+from isocompute_jax.learner.packing import (
+    CompiledShapes,
+    PackShape,
+    pack,
+    pack_shape,
+    packing_metrics,
+    unpack,
+)
 from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
@@ -29,10 +29,13 @@ from isocompute_jax.learner.step import TrainStep, make_train_step
 __all__ = [
     "Batch",
     "BatchShape",
+    "CompiledShapes",
     "Credit",
     "CreditConfig",
     "LossConfig",
     "OptimizerConfig",
+    "PackShape",
+    "PackedBatch",
     "Score",
     "Scores",
     "TokenBatch",
@@ -51,10 +54,14 @@ __all__ = [
     "make_score",
     "make_scorer",
     "make_train_step",
+    "pack",
+    "pack_shape",
+    "packing_metrics",
     "place_batch",
     "rewards_of",
     "single_batch",
     "state_shardings",
     "trained_lengths",
+    "unpack",
     "zero_variance",
 ]

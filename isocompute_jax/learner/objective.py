@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner import losses
+from isocompute_jax.learner.batches import Batch
 from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.learner.layout import Batch
 from isocompute_jax.learner.routing import SUMMED, finish_routing
 from isocompute_jax.options import check, option
 

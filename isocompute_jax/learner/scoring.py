@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
-from isocompute_jax.learner.layout import Batch, TokenBatch, microbatch_of
+from isocompute_jax.learner.batches import Batch, TokenBatch, microbatch_of
 from isocompute_jax.learner.objective import Params, Routing, Score, Scores
 from isocompute_jax.learner.routing import routing_sums
 from isocompute_jax.model import ModelConfig

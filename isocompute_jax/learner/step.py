@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
+from isocompute_jax.learner.batches import Batch, microbatch_of
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.learner.layout import Batch, microbatch_of
 from isocompute_jax.learner.moments import brought_to_device
 from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, Score, finish_metrics, make_loss, merge
 from isocompute_jax.learner.state import TrainState

@@ -63,9 +63,7 @@ def _forward(x: Array, w: Array, sizes: Array, kernel: GroupedKernel) -> tuple[A
     return grouped_product(x, w, sizes, kernel), (x, w, sizes)
 
 
-def _backward(
-    kernel: GroupedKernel, kept: tuple[Array, Array, Array], gradient: Array
-) -> tuple[Array, Array, None]:
+def _backward(kernel: GroupedKernel, kept: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
     x, w, sizes = kept
     # Kernels read whole tiles: what is left over must be finite even where it has no weight.
     gradient = _of_groups(sizes, gradient)
@@ -178,9 +176,7 @@ def _megablox_tiles(x: Array, sizes: tuple[int, int]) -> tuple[tuple[int, int, i
     return (rows, min(MEGABLOX_TILE, sizes[0]), min(MEGABLOX_TILE, sizes[1])), -len(x) % rows
 
 
-def _megablox_product(
-    x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False
-) -> Array:
+def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
     tiles, pad = _megablox_tiles(x, (w.shape[2], w.shape[1]) if transposed else (w.shape[1], w.shape[2]))

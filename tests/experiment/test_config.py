@@ -13,8 +13,10 @@ from ml_collections import config_flags
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
     AgreementConfig,
+    ComputeConfig,
     EvaluationConfig,
     MeshConfig,
+    PackingConfig,
     RecipeConfig,
     RunConfig,
     SamplingConfig,
@@ -88,9 +90,11 @@ def config_with_everything_changed() -> RunConfig:
         sampling=SamplingConfig(0.5, 0.9, 8, 10, 11),
         recipe=RecipeConfig("none", "sequence_mean", "keep", "easy", 11),
         loss=LossConfig("cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, 0.1, "k3", 0.2, chunk_tokens=12),
-        optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0),
+        optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
         mesh=MeshConfig(2, 3, 4),
+        compute=ComputeConfig("full", "chunked", "bf16"),
+        packing=PackingConfig(256),
         service=ServiceConfig("a:1,b:2", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
         agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),
     )

@@ -1,0 +1,147 @@
+"""What a step computes: batches of tokens, cut into micro-batches, in one of two layouts.
+
+`TokenBatch` (made by `layout`) reads a prompt once for all of its rollouts, and pads completions to one length.
+`PackedBatch` (made by `packing`) holds whole rollouts of any length side by side. What a rollout is worth is not said
+here (see `credit`): each laid-out rollout knows its number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax import sharding
+from isocompute_jax.learner.credit import Credit
+
+
+@flax.struct.dataclass
+class TokenBatch:
+    """One batch, cut into M micro-batches of N rows of R rollouts of T tokens; S prompt tokens.
+
+    A micro-batch is the same without the leading M; that is what a score function sees.
+
+    Attributes:
+      prompt_tokens: [M, N, S] left-padded.
+      prompt_mask: [M, N, S] False on padding.
+      tokens: [M, N, R, T] completion tokens, right-padded.
+      mask: [M, N, R, T] True on trained tokens.
+      sampler_logprobs: [M, N, R, T] float32; zero on padding.
+      rollout: [M, N, R] which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding
+        rows, whose mask is False.
+      num_microbatches: [] int32, how many of the M hold rows; the others are not computed.
+      old_logprobs: [M, N, R, T] of the learner before the update; None when the batch is used once, on-policy.
+      prompt_experts: [M, N, S, L, A] experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did
+        not say; None when it was not asked.
+      experts: [M, N, R, T, L, A] the same of the completions' tokens; the last is never read.
+    """
+
+    prompt_tokens: Int[Array | np.ndarray, "*M N S"]
+    prompt_mask: Bool[Array | np.ndarray, "*M N S"]
+    tokens: Int[Array | np.ndarray, "*M N R T"]
+    mask: Bool[Array | np.ndarray, "*M N R T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
+    experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        if self.experts is None or self.prompt_experts is None:
+            return None
+        before = jnp.asarray(self.experts)[:, :, :-1]
+        last = jnp.asarray(self.prompt_experts)[:, None, -1:]
+        return jnp.concatenate([jnp.broadcast_to(last, (*before.shape[:2], 1, *before.shape[3:])), before], axis=2)
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+
+@flax.struct.dataclass
+class PackedBatch:
+    """One batch, cut into M micro-batches of N rows of T tokens, several whole sequences in each row.
+
+    A micro-batch is the same without the leading M; that is what a score function sees.
+
+    Attributes:
+      tokens: [M, N, T] prompts and completions; 0 on padding.
+      first: [M, N, T] where the token's sequence begins in its row, so that token t has position t - first[t] and sees
+        first[t]..t; its own index on padding.
+      mask: [M, N, T] True on trained tokens: of the token itself, whose log-probability comes from the hidden state
+        before it.
+      sampler_logprobs: [M, N, T] float32; zero on prompts and padding.
+      rollout: [M, N, T] which of the P x G rollouts that `credit` saw the token belongs to, counted group by group; 0
+        on padding, whose mask is False.
+      num_microbatches: [] int32, how many of the M hold sequences; the others are not computed.
+      old_logprobs: [M, N, T] of the learner before the update; None when the batch is used once, on-policy.
+      experts: [M, N, T, L, A] experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when
+        it was not asked.
+    """
+
+    tokens: Int[Array | np.ndarray, "*M N T"]
+    first: Int[Array | np.ndarray, "*M N T"]
+    mask: Bool[Array | np.ndarray, "*M N T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N T"]
+    rollout: Int[Array | np.ndarray, "*M N T"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
+    experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        return None if self.experts is None else jnp.roll(jnp.asarray(self.experts), 1, axis=1)
+
+    @property
+    def segments(self) -> Int[Array | np.ndarray, "*M N T"]:
+        """Rollouts that share the last axis (see `losses`): a number for each, its first index."""
+        return self.first
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, T]."""
+        return credited.of(jnp.asarray(self.rollout))
+
+
+Batch = TokenBatch | PackedBatch
+AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch)
+
+
+def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
+    """Puts a host batch on the devices, rows sharded over the batch axis."""
+    if mesh is None:
+        return batch
+
+    def place(x: Any) -> Any:
+        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
+        return jax.device_put(x, sharding.named_sharding(mesh, x.shape, axes))
+
+    return jax.tree.map(place, batch)
+
+
+def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
+    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+
+    def cut(x: Array) -> Array:
+        if x.ndim == 0:  # how many there are
+            return jnp.ones_like(x)
+        part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
+        if mesh is None:
+            return part
+        axes = ("batch", *[None] * (part.ndim - 1))
+        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+
+    return jax.tree.map(cut, batch)

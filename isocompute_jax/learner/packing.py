@@ -1,0 +1,330 @@
+"""Packing: rollouts of any length, whole and side by side, in rows of one length.
+
+The sibling of `layout` for long completions, whose lengths differ most: there a row is as long as the longest
+completion can be; here it holds as many sequences (a prompt and one of its completions) as fit. A sequence sees itself
+alone (`PackedBatch.first`), and a prompt is read again for each of its rollouts.
+
+The whole step is packed at once, on the host. The rows of a micro-batch are computed side by side on the shards of the
+batch, and all wait for the slowest. Each costs the same but for its attention, which grows with the sum of the squares
+of its sequences' lengths where a kernel skips what is masked: so rows of one micro-batch should be alike in that sum,
+and so should the shards over the step. The same groups always give the same batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from isocompute_jax.learner.batches import PackedBatch
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+
+LOG = logging.getLogger(__name__)
+
+MOST_SIZES = 4
+"""How many numbers of micro-batches the batches of one shape come in, at most: each is compiled once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PackShape:
+    """Up to `microbatches` micro-batches of `rows` rows of `row_tokens` tokens, the rows cut into `shards` parts."""
+
+    microbatches: int
+    rows: int
+    row_tokens: int
+    shards: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of micro-batches that batches come in, ascending: the most, its half, and so on.
+
+        A step computes only the micro-batches that hold sequences, so the next size up costs host memory alone.
+        """
+        return tuple(sorted({-(-self.microbatches // 2**i) for i in range(MOST_SIZES)}))
+
+
+def pack_shape(
+    *,
+    problems_per_batch: int,
+    group_size: int,
+    max_prompt_tokens: int,
+    max_tokens: int,
+    row_tokens: int,
+    microbatch_tokens: int,
+    batch_shards: int = 1,
+) -> PackShape:
+    """The shape of steps of problems x group_size rollouts, for rollouts of whatever lengths.
+
+    A micro-batch has about `microbatch_tokens` tokens, over all of its shards, and at least a row for each of
+    `batch_shards`, the number of parts that the batch axis is sharded into.
+
+    Raises:
+      InputError: a row holds no sequence of the greatest length.
+    """
+    longest = max_prompt_tokens + max_tokens
+    if longest > row_tokens:
+        raise InputError(
+            f"config.packing.row_tokens = {row_tokens}, but a prompt and its completion take up to {longest} tokens "
+            f"(config.sampling.max_prompt_tokens = {max_prompt_tokens} and config.sampling.max_tokens = {max_tokens}), "
+            f"and a sequence lies in one row; raise config.packing.row_tokens to {longest}, or lower one of the others"
+        )
+    # A row is opened only for what fits in no other (see `best_fit`), so all but the last hold at least that many.
+    most_rows = -(-problems_per_batch * group_size // (row_tokens // longest))
+    per_shard = min(max(1, microbatch_tokens // (row_tokens * batch_shards)), -(-most_rows // batch_shards))
+    rows = per_shard * batch_shards
+    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards)
+
+
+def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> PackedBatch:
+    """Packs the rollouts of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+    Args:
+      groups: P groups of G completions each.
+      shape: the compiled shape; its `sizes` are the possible M.
+      kept: [P] groups to pack (`Credit.kept`: what has no weight need not be computed); None for all.
+
+    Raises:
+      ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
+    """
+    sequences = [s for s in _sequences(groups) if kept is None or kept[s.group]]
+    for sequence in sequences:
+        if not len(sequence.prompt) or sequence.length > shape.row_tokens:
+            raise ValueError(
+                f"problem {groups[sequence.group].problem_id!r}: a prompt of {len(sequence.prompt)} and a completion "
+                f"of {len(sequence.completion.tokens)} tokens; rows hold {shape.row_tokens}, and a prompt is not empty"
+            )
+    rows = arrange([sequence.length for sequence in sequences], shape)
+    microbatches = len(rows) // shape.rows
+    if microbatches > shape.microbatches:
+        total = shape.microbatches * shape.rows
+        raise ValueError(f"{len(sequences)} rollouts take {len(rows)} rows, and {shape} has {total}")
+    size = min(size for size in shape.sizes if size >= microbatches)
+    batch = _empty(size * shape.rows, shape.row_tokens)
+    for row, members in enumerate(rows):
+        start = 0
+        for member in members:
+            _fill(batch, row, start, sequences[member])
+            start += sequences[member].length
+    folded = {name: x.reshape(size, shape.rows, shape.row_tokens) for name, x in batch.items()}
+    return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
+
+
+def unpack(batch: PackedBatch, values: Array | np.ndarray, groups: Sequence[RolloutGroup]) -> list[np.ndarray | None]:
+    """What an array says of the tokens of each completion.
+
+    Args:
+      batch: from `pack`.
+      values: [M, N, T, ...], such as log-probabilities of the batch's tokens.
+      groups: what was packed, groups that were not kept included.
+
+    Returns:
+      [tokens of the completion, ...] for each rollout, in the order of `PackedBatch.rollout`; None for what is not in
+      the batch.
+    """
+    first, rollout, values = np.asarray(batch.first), np.asarray(batch.rollout), np.asarray(values)
+    if values.shape[:3] != first.shape:
+        raise ValueError(f"values {values.shape} are not of a batch {first.shape}")
+    # A sequence has at least two tokens, a piece of padding one.
+    begins = (first[..., :-1] == np.arange(first.shape[-1] - 1)) & (first[..., 1:] == first[..., :-1])
+    sequences = list(_sequences(groups))
+    found: list[np.ndarray | None] = [None] * len(sequences)
+    for microbatch, row, start in zip(*np.nonzero(begins), strict=True):
+        number = int(rollout[microbatch, row, start])
+        sequence = sequences[number]
+        found[number] = values[microbatch, row, start + len(sequence.prompt) : start + sequence.length]
+    return found
+
+
+# --- which sequences share a row, and which rows a micro-batch
+
+
+def arrange(lengths: Sequence[int], shape: PackShape) -> list[list[int]]:
+    """The members of each row, from the lengths of sequences: micro-batch by micro-batch, and there shard by shard.
+
+    As many rows as best fit needs, filled up to whole micro-batches. If they have room enough, sequences are spread
+    over them by attention; where they do not, only the longest, which have most of it.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    falling = [lengths[i] for i in order]
+    tight = best_fit(falling, shape.row_tokens)
+    num_rows = -(-len(tight) // shape.rows) * shape.rows
+    for longest in (len(falling), len(falling) // 2, len(falling) // 4):
+        spread = _spread(falling, num_rows, shape.row_tokens, longest)
+        if spread is not None:
+            break
+    else:
+        spread = tight + [[] for _ in range(num_rows - len(tight))]
+    squares = [sum(falling[i] ** 2 for i in row) for row in spread]
+    return [[order[i] for i in spread[row]] for row in _balance(squares, shape)]
+
+
+def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Rows of indices by best fit decreasing: each into the fullest row with room, or a new one if there is none.
+
+    At most 11/9 of the fewest rows possible, and 4 more (Johnson et al. 1974).
+
+    Args:
+      lengths: descending, none above `capacity`.
+      capacity: of a row.
+    """
+    rows: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (tokens that are free, row), ascending
+    for index, length in enumerate(lengths):
+        place = bisect.bisect_left(room, (length, 0))
+        if place < len(room):
+            free, row = room.pop(place)
+        else:
+            free, row = capacity, len(rows)
+            rows.append([])
+        rows[row].append(index)
+        bisect.insort(room, (free - length, row))
+    return rows
+
+
+def _spread(lengths: Sequence[int], num_rows: int, capacity: int, longest: int) -> list[list[int]] | None:
+    """`num_rows` rows: the `longest` first sequences where attention is least so far, the others by best fit.
+
+    The longest processing time first (Graham 1969), among the rows that have room. None if a sequence finds no row.
+    """
+    rows: list[list[int]] = [[] for _ in range(num_rows)]
+    room = np.full(num_rows, capacity)
+    attention = np.zeros(num_rows, np.int64)
+    for index, length in enumerate(lengths):
+        fits = np.flatnonzero(room >= length)
+        if not len(fits):
+            return None
+        row = fits[np.argmin((attention if index < longest else room)[fits])]
+        rows[row].append(index)
+        room[row] -= length
+        attention[row] += length**2
+    return rows
+
+
+def _balance(squares: Sequence[int], shape: PackShape) -> Iterator[int]:
+    """Rows in the order of the batch, by their attention: rows that are alike side by side, the heaviest first.
+
+    Within a micro-batch each shard gets as many rows; the heaviest share goes to the shard that has done least so far.
+    """
+    falling = sorted(range(len(squares)), key=lambda row: (-squares[row], row))
+    per_shard = shape.rows // shape.shards
+    totals = np.zeros(shape.shards, np.int64)
+    for start in range(0, len(falling), shape.rows):
+        shares: list[list[int]] = [[] for _ in range(shape.shards)]
+        weights = np.zeros(shape.shards, np.int64)
+        for row in falling[start : start + shape.rows]:
+            open_shares = [i for i, share in enumerate(shares) if len(share) < per_shard]
+            share = min(open_shares, key=lambda i: weights[i])
+            shares[share].append(row)
+            weights[share] += squares[row]
+        shard_of_share = np.empty(shape.shards, np.int64)
+        shard_of_share[np.argsort(-weights, kind="stable")] = np.argsort(totals, kind="stable")
+        totals[shard_of_share] += weights
+        for share in np.argsort(shard_of_share):
+            yield from shares[share]
+
+
+# --- what a batch looks like
+
+
+def shard_attention(batch: PackedBatch, shards: int) -> Float[np.ndarray, "M S"]:
+    """Pairs of a query and a key that it sees, in each micro-batch that is computed and each shard of its rows."""
+    first = np.asarray(batch.first)[: int(batch.num_microbatches)]
+    seen = np.arange(first.shape[-1], dtype=np.int32) - first + 1
+    pairs = seen.sum(axis=-1, dtype=np.float64) - _padding(first).sum(axis=-1)
+    return pairs.reshape(len(first), shards, pairs.shape[1] // shards).sum(axis=-1)
+
+
+def packing_metrics(batch: PackedBatch, shards: int) -> dict[str, float | int]:
+    """What a line of metrics says of the packing of a step, from its host batch.
+
+    Returns:
+      `padding`: share of the tokens computed that belong to no sequence; `attention_imbalance`: how much longer
+      attention takes than if it were shared out evenly, every micro-batch waiting for its heaviest shard; `num_rows`:
+      rows computed, of the last micro-batch the empty ones too.
+    """
+    attention = shard_attention(batch, shards)
+    padding = _padding(np.asarray(batch.first)[: len(attention)])
+    if not len(attention):
+        return {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
+    return {
+        "padding": float(padding.mean()),
+        "attention_imbalance": float(attention.max(axis=1).sum() / attention.mean(axis=1).sum()),
+        "num_rows": padding.shape[0] * padding.shape[1],
+    }
+
+
+class CompiledShapes:
+    """Counts the shapes that batches came in; a step is compiled once for each."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, ...]] = set()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def note(self, batch: PackedBatch) -> None:
+        """Logs the shape of a batch if it is a new one."""
+        shape = batch.tokens.shape
+        if shape not in self._seen:
+            self._seen.add(shape)
+            LOG.info("the step is compiled for %d x %d rows of %d tokens (shape %d of the run)", *shape, len(self))
+
+
+def _padding(first: Int[np.ndarray, "M N T"]) -> Bool[np.ndarray, "M N T"]:
+    """Tokens that no other sees and that see no other."""
+    alone = first == np.arange(first.shape[-1], dtype=first.dtype)
+    alone[..., :-1] &= first[..., 1:] != first[..., :-1]
+    return alone
+
+
+# --- the arrays
+
+
+class _Sequence(NamedTuple):
+    """A rollout with its prompt: its number, and the index of its group."""
+
+    number: int
+    group: int
+    prompt: np.ndarray
+    completion: Completion
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.completion.tokens)
+
+
+def _sequences(groups: Sequence[RolloutGroup]) -> Iterator[_Sequence]:
+    """All rollouts of a step, group by group."""
+    number = 0
+    for index, group in enumerate(groups):
+        for completion in group.completions:
+            yield _Sequence(number, index, group.prompt_tokens, completion)
+            number += 1
+
+
+def _empty(rows: int, row_tokens: int) -> dict[str, np.ndarray]:
+    """A batch of padding, not yet folded into micro-batches."""
+    return {
+        "tokens": np.zeros((rows, row_tokens), np.int32),
+        "first": np.tile(np.arange(row_tokens, dtype=np.int32), (rows, 1)),
+        "mask": np.zeros((rows, row_tokens), bool),
+        "sampler_logprobs": np.zeros((rows, row_tokens), np.float32),
+        "rollout": np.zeros((rows, row_tokens), np.int32),
+    }
+
+
+def _fill(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequence) -> None:
+    """Writes a sequence into a row from `start` on."""
+    split, end = start + len(sequence.prompt), start + sequence.length
+    batch["tokens"][row, start:split] = sequence.prompt
+    batch["tokens"][row, split:end] = sequence.completion.tokens
+    batch["first"][row, start:end] = start
+    batch["mask"][row, split:end] = sequence.completion.mask
+    batch["sampler_logprobs"][row, split:end] = sequence.completion.logprobs
+    batch["rollout"][row, start:end] = sequence.number

@@ -1,0 +1,157 @@
+"""Attention over packed rows: one function, and the one place that chooses which kernel computes it.
+
+A row holds several whole sequences. Each token knows where its own begins, and sees what lies between: from `first` to
+itself. No kernel holds [T, T] scores.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from isocompute_jax import sharding
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels.chunked import chunked_attention
+from isocompute_jax.model.kernels.splash import splash_attention
+from isocompute_jax.model.kernels.tokamax import installed, tokamax_attention
+from isocompute_jax.records.errors import InputError
+
+__all__ = ["ATTENTION_OUTPUT", "AttentionKernel", "choose_kernel", "packed_attention"]
+
+AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
+
+FUSED = ("mosaic", "triton", "splash")
+"""Kernels of one platform, in the order in which `auto` tries them."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def packed_attention(
+    q: Float[Array, "N T Q H"],
+    k: Float[Array, "N T K H"],
+    v: Float[Array, "N T K H"],
+    first: Int[Array, "N T"],
+    *,
+    kernel: AttentionKernel,
+    mesh: Mesh | None,
+) -> Float[Array, "N T Q H"]:
+    """Grouped-query attention within sequences: query t of a row sees its keys first[t] to t.
+
+    softmax(q k' / sqrt(H)) v (arXiv 1706.03762), softmax and sums in float32 at least. Memory is linear in T, and
+    gradients are those of the same function. With `chunked`, on CPUs, a sequence's numbers depend on nothing else in
+    its row, to the bit.
+
+    Args:
+      q: queries; the Q heads are K groups of Q / K, one after the other, which share a kv head.
+      k: keys.
+      v: values.
+      first: index in its row at which a token's sequence begins; equal within a sequence, and t at a token t of
+        padding, which sees itself.
+      kernel: who computes it; `auto` takes the fused kernel of the device, or `chunked`.
+      mesh: rows are computed where its batch axes put them, and heads where its tensor axis does, if it divides both
+        Q and K (else each of its devices computes all); None for one device.
+
+    Raises:
+      InputError: a kernel that the device, the dtype or the head size does not allow.
+    """
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    chosen = choose_kernel(kernel, device, head_dim=q.shape[-1], dtype=q.dtype)
+    attend = _computed_by(chosen, device)
+    if mesh is None:
+        return attend(q, k, v, first)
+    heads = "kv_heads" if _divides(mesh, q) and _divides(mesh, k) else None
+    axes = ("batch", None, heads, None)
+    specs = tuple(sharding.partition_spec(mesh, x.shape, axes) for x in (q, k, v))
+    rows = sharding.partition_spec(mesh, first.shape, axes[:2])
+    local = jax.shard_map(attend, mesh=mesh, in_specs=(*specs, rows), out_specs=specs[0], check_vma=False)
+    return local(q, k, v, first)
+
+
+def _divides(mesh: Mesh, x: Array) -> bool:
+    """Whether `mesh` cuts the heads of x [N T heads H]."""
+    return sharding.partition_spec(mesh, x.shape, (None, None, "kv_heads", None))[2] is not None
+
+
+def _computed_by(kernel: str, device: Any) -> Callable[[Array, Array, Array, Array], Array]:
+    match kernel:
+        case "mosaic" | "triton":
+            return functools.partial(tokamax_attention, implementation=kernel, device=device)
+        case "splash":
+            return splash_attention
+        case _:
+            return chunked_attention
+
+
+def choose_kernel(kernel: AttentionKernel, device: Any, *, head_dim: int, dtype: Any) -> str:
+    """The kernel that computes attention on `device`: `kernel`, or what `auto` stands for.
+
+    Args:
+      kernel: what the config asks for.
+      device: one of those that the program is compiled for, present or not.
+      head_dim: H.
+      dtype: of queries, keys and values.
+
+    Raises:
+      InputError: `kernel` cannot be used there; the message says why.
+    """
+    if kernel in FUSED:
+        reason = _refusal(kernel, device, head_dim=head_dim, dtype=dtype)
+        if reason is not None:
+            raise InputError(f"attention = {kernel}: {reason}; `auto` chooses what the device has")
+        return kernel
+    if kernel == "chunked" or device.platform == "cpu":
+        return "chunked"
+    reasons = {name: _refusal(name, device, head_dim=head_dim, dtype=dtype) for name in FUSED}
+    for name, reason in reasons.items():
+        if reason is None:
+            return name
+    _warn_once("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+    return "chunked"
+
+
+@functools.cache
+def _warn_once(reasons: str) -> None:
+    _LOGGER.warning("attention = auto: computed in chunks, for there is no fused kernel (%s)", reasons)
+
+
+def _refusal(kernel: str, device: Any, *, head_dim: int, dtype: Any) -> str | None:
+    """Why a fused kernel cannot be used, or None."""
+    platform = "tpu" if kernel == "splash" else "gpu"
+    name = jnp.dtype(dtype).name
+    dtypes = {
+        "mosaic": ("bfloat16", "float16"),
+        "triton": ("bfloat16", "float16", "float32"),
+        "splash": ("bfloat16", "float32"),
+    }
+    if device.platform != platform:
+        return f"made for {platform.upper()}s, and this is a {device.platform.upper()}"
+    if name not in dtypes[kernel]:
+        return f"it computes in {' or '.join(dtypes[kernel])}, not {name}"
+    # All head sizes are filled up to what the matrix units take; these are the largest whose blocks compile.
+    largest = 128 if (kernel, name) == ("triton", "float32") else 256
+    if head_dim > largest:
+        return f"head_dim = {head_dim} is above {largest}, the largest it has room for in {name}"
+    return None if kernel == "splash" else _refused_by_gpu(kernel, device)
+
+
+def _refused_by_gpu(kernel: str, device: Any) -> str | None:
+    """The same, of tokamax's kernels."""
+    try:
+        capability = float(device.compute_capability)
+    except ValueError:  # AMD's are called gfx942, say
+        return f"made for NVIDIA GPUs, and this is a {device.device_kind}"
+    lowest, beyond = (9.0, 11.0) if kernel == "mosaic" else (8.0, math.inf)
+    if not lowest <= capability < beyond:
+        wanted = "Hopper or Blackwell (compute capability 9.x or 10.x)" if kernel == "mosaic" else "capability 8.0"
+        return f"it needs {wanted}, and {device.device_kind} has {capability}"
+    if not installed():
+        return "tokamax is not installed: pip install 'isocompute-jax[tokamax]'"
+    return None
