@@ -186,7 +186,7 @@ def extend_slots(
     *,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R T D"], SlotCache, Routed | None]:
-    """Adds tokens to sequences in slots: their hidden states, the cache with their keys and values, and where they went.
+    """Adds tokens to sequences in slots, and their keys and values to the cache.
 
     The cache is carried through the layers and written where the tokens are: given a donated one, XLA updates it in
     place.

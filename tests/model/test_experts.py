@@ -50,8 +50,8 @@ MESHES = [
 ]
 
 
-@pytest.mark.parametrize("axes", MESHES, ids=str)
-@pytest.mark.parametrize("rows", [8, 3], ids=["rows divide", "rows do not divide"])
+@pytest.mark.parametrize("axes", [MESHES[0], *(pytest.param(axes, marks=pytest.mark.slow) for axes in MESHES[1:])])
+@pytest.mark.parametrize("rows", [8, pytest.param(3, marks=pytest.mark.slow, id="3, which do not divide")])
 def test_eight_devices_compute_what_one_does(axes, rows):
     """The sum over experts, where tokens went, and every gradient, the router's and the tokens' included."""
     config = moe_config(num_experts=8, experts_per_token=3)
