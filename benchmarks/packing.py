@@ -6,8 +6,8 @@
 Each step draws its own rollouts: completions with a median of 2k tokens, sigma 1 and at most 14k, after prompts of 200
 to 2k, which a group of 16 shares. `padding` is the share of the tokens computed that belong to no sequence. Of
 attention (the sum of len^2), `heaviest shard` is its total over the step by the mean of the shards, and `waiting` what
-the micro-batches take one after the other, each as long as its heaviest shard, by the same mean. Time is that of `pack`
-(of `layout` for padding), on the host, and of copying the packed batch by NumPy.
+the micro-batches take one after the other, each as long as its heaviest shard, by the same mean. Time is the
+processor's in `pack` (in `layout` for padding), and that of copying the packed batch by NumPy.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def of_batch(batch: learner.PackedBatch, shards: int) -> Measured:
 
 
 def timed(function: Callable) -> tuple[float, object]:
-    """Seconds, and what the function returns."""
-    started = time.perf_counter()
+    """Seconds of processor time, and what the function returns; one thread computes it."""
+    started = time.process_time()
     result = function()
-    return time.perf_counter() - started, result
+    return time.process_time() - started, result
 
 
 def line(name: str, steps: Sequence[Measured], seconds: str) -> str:
@@ -151,7 +151,7 @@ def main() -> None:
     copy = np.median(seconds["copy"])
     rows = f"micro-batches of {microbatch} rows of {row_tokens:,} tokens on {shards} shards"
     print(f"{PROBLEMS.value * 16:,} rollouts, {rows}; mean (worst) of {STEPS.value} steps")
-    print("| | rows | padding | heaviest shard | waiting | compiled shapes | host ms (of a copy) |")
+    print("| | rows | padding | heaviest shard | waiting | compiled shapes | CPU ms (of a copy) |")
     print("| :-- | --: | --: | --: | --: | --: | --: |")
     for name, steps in found.items():
         took = np.median(seconds[name]) if name in seconds else None

@@ -27,11 +27,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "learner": _ARRAYS,
     "service": _ARRAYS | {"options", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
+    "plan": _ARRAYS | {"app", "learner", "experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
     "sweeps": _TRAINING,
     "study": _TRAINING | {"sweeps", "app", "fit"},
     # The mains: flags, then one call into a room.
-    "train": _TRAINING | {"app"},
+    "train": _TRAINING | {"app", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},

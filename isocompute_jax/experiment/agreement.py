@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from isocompute_jax import learner
 from isocompute_jax.experiment.config import AgreementConfig, RunConfig
+from isocompute_jax.experiment.layouts import LayOut
 from isocompute_jax.experiment.rollouts import make_requests
-from isocompute_jax.learner import BatchShape, TokenBatch
+from isocompute_jax.learner import Batch
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -64,15 +64,15 @@ def probes(problems: Sequence[Problem], tokenizer: Tokenizer, config: RunConfig,
     )
 
 
-def compare(groups: Sequence[RolloutGroup], score: Callable[[TokenBatch], np.ndarray], shape: BatchShape) -> Agreement:
+def compare(groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut) -> Agreement:
     """Scores the groups' tokens and compares them with what the sampler reported.
 
     Args:
       groups: sampled under the weights that `score` uses.
-      score: the learner's log-probabilities [M, N, R, T] of a batch.
-      shape: the compiled shape of such a batch.
+      score: the learner's log-probabilities of the tokens of a batch.
+      lay_out: makes the batch.
     """
-    batch = learner.layout(groups, shape)
+    batch = lay_out(groups, None)
     differences = np.abs(score(batch) - np.asarray(batch.sampler_logprobs))[np.asarray(batch.mask)]
     return Agreement(float(differences.mean()), float(differences.max()), differences.size)
 

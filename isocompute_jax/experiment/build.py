@@ -15,10 +15,11 @@ from isocompute_jax import learner, model, sharding
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.layouts import LayOut, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
-from isocompute_jax.learner import BatchShape, LossConfig, OptimizerConfig, TokenBatch, TrainState, TrainStep
+from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records import run_files
@@ -58,7 +59,7 @@ class Programs:
     optimizer: Any
     shardings: TrainState | None
     train_step: TrainStep
-    scorer: Callable[[Params, TokenBatch], jax.Array]
+    scorer: Callable[[Params, Batch], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Parts:
       problems: the training problems by id.
       programs: the compiled functions of the learner.
       schedule: step -> learning rate.
-      batch_shape: the compiled shape of a batch.
+      lay_out: makes batches of graded groups.
+      lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
       sampler: what draws rollouts.
       pipeline: leads batches of training rollouts through the sampler.
@@ -86,15 +88,16 @@ class Parts:
     problems: Mapping[str, Problem]
     programs: Programs
     schedule: Callable[[int], jax.Array]
-    batch_shape: BatchShape
+    lay_out: LayOut
+    lay_out_probes: LayOut
     reference_params: Params | None
     sampler: Sampler
     pipeline: Pipeline
     checkpointer: Checkpointer
     evaluation_steps: frozenset[int]
 
-    def score(self, state: TrainState, tokens: TokenBatch) -> jax.Array:
-        """Log-probabilities [M, N, R, T] of a batch under the weights of a state."""
+    def score(self, state: TrainState, tokens: Batch) -> jax.Array:
+        """Log-probabilities of the tokens of a batch under the weights of a state."""
         return self.programs.scorer(state.params, learner.place_batch(tokens, self.inputs.mesh))
 
 
@@ -193,7 +196,10 @@ def build(
         problems=by_id(inputs.problems),
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        batch_shape=shape_of(config, config.problems_per_batch, config.group_size, inputs.mesh),
+        lay_out=make_lay_out(config, config.problems_per_batch, config.group_size, inputs.mesh),
+        lay_out_probes=make_lay_out(
+            config, min(config.agreement.problems, len(inputs.problems)), config.agreement.samples, inputs.mesh
+        ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
         pipeline=pipeline,
@@ -203,18 +209,6 @@ def build(
         ),
     )
     return parts, LoopState(first, inputs.stream.get_state())
-
-
-def shape_of(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> BatchShape:
-    """The compiled shape of a batch of so many problems and rollouts of each."""
-    return learner.batch_shape(
-        problems_per_batch=problems,
-        group_size=group_size,
-        max_prompt_tokens=config.sampling.max_prompt_tokens,
-        max_tokens=config.sampling.max_tokens,
-        microbatch_tokens=config.recipe.microbatch_tokens,
-        batch_shards=1 if mesh is None else sharding.batch_shards(mesh),
-    )
 
 
 def training_requests(
@@ -228,21 +222,34 @@ def training_requests(
 
 @functools.lru_cache(maxsize=16)
 def make_programs(
-    model_config: ModelConfig, loss: LossConfig, optimizer: OptimizerConfig, mesh: Mesh | None, *, temperature: float
+    model_config: ModelConfig,
+    loss: LossConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh | None,
+    *,
+    temperature: float,
+    donate: bool | None = None,
 ) -> Programs:
-    """The compiled functions of the learner; runs in one process that agree on all of this share them."""
+    """The compiled functions of the learner; runs in one process that agree on all of this share them.
+
+    `donate` (whether a step reuses the old state's memory) is left to the platform in training.
+    """
     transformation = learner.make_optimizer(optimizer)
     shardings = None
     if mesh is not None:
         shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens)
+    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, mesh=mesh)
     return Programs(
         transformation,
         shardings,
         # The old state's memory is reused: the sampler gets the new weights before it samples again. Not by XLA:CPU,
         # which copies what it is told to reuse: that saves no memory and costs up to a tenth of a step.
         learner.make_train_step(
-            score, loss, transformation, shardings=shardings, donate=jax.default_backend() != "cpu"
+            score,
+            loss,
+            transformation,
+            shardings=shardings,
+            donate=jax.default_backend() != "cpu" if donate is None else donate,
         ),
         learner.make_scorer(score, mesh=mesh),
     )

@@ -25,6 +25,7 @@ from isocompute_jax.experiment import build, checkpoints, measure, run_log, samp
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.layouts import layout_metrics
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.rollouts import graded
@@ -116,6 +117,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     phases.end("update")
     ledger = state.ledger.charge_training(batch.groups)
     columns = {**rollout_metrics(batch.groups), **metrics, "learning_rate": learning_rate}
+    columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
     columns |= staleness_metrics(batch.groups, step=now, window=config.window)
     columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
     columns["phase_s"] = phases.seconds
@@ -142,7 +144,7 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup]) -> Ready
     config = parts.config
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
-    tokens = learner.layout(groups, parts.batch_shape, kept=credited.kept)
+    tokens = parts.lay_out(groups, credited.kept)
     if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
         tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))
     return ReadyBatch(groups, tokens, credited)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isocompute_jax.experiment.ledger import Ledger
-from isocompute_jax.learner import Credit, TokenBatch, TrainState
+from isocompute_jax.learner import Batch, Credit, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -17,7 +17,7 @@ class ReadyBatch:
     """A batch that awaits its update: its graded groups, their tokens laid out, and what they are worth."""
 
     groups: list[RolloutGroup]
-    tokens: TokenBatch
+    tokens: Batch
     credit: Credit
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from isocompute_jax.experiment import agreement, run_log
-from isocompute_jax.experiment.build import Parts, shape_of
+from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.evaluate import evaluate_set
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.rollouts import sample
@@ -56,8 +56,9 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
     state = send_weights(parts, state)
     requests = agreement.probes(inputs.problems, inputs.tokenizer, config, step=state.step)
     groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
-    shape = shape_of(config, len(groups), config.agreement.samples, inputs.mesh)
-    found = agreement.compare(groups, lambda tokens: np.asarray(parts.score(state.learner, tokens)), shape)
+    found = agreement.compare(
+        groups, lambda tokens: np.asarray(parts.score(state.learner, tokens)), parts.lay_out_probes
+    )
     rollouts = sum(len(group.completions) for group in groups)
     return state, found, rollouts, sum(group.num_tokens for group in groups)
 

@@ -76,7 +76,12 @@ class LossConfig:
         "choices that it shares is logged; replay, those that the sampler chose (arXiv 2510.11370), with weights from "
         "the learner's router, which learns through them.",
     )
-    chunk_tokens: int = option(4096, "Tokens whose logits may exist at once (see `make_score`).", low=1)
+    chunk_tokens: int | None = option(
+        None,
+        "Logits that may exist at once on a device, in tokens of the whole vocabulary; None: 256 MiB of float32.",
+        low=1,
+        identity=False,
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from isocompute_jax.learner.batches import PackedBatch
 from isocompute_jax.records.errors import InputError
@@ -234,10 +234,7 @@ def _balance(squares: Sequence[int], shape: PackShape) -> Iterator[int]:
 
 def shard_attention(batch: PackedBatch, shards: int) -> Float[np.ndarray, "M S"]:
     """Pairs of a query and a key that it sees, in each micro-batch that is computed and each shard of its rows."""
-    first = np.asarray(batch.first)[: int(batch.num_microbatches)]
-    seen = np.arange(first.shape[-1], dtype=np.int32) - first + 1
-    pairs = seen.sum(axis=-1, dtype=np.float64) - _padding(first).sum(axis=-1)
-    return pairs.reshape(len(first), shards, pairs.shape[1] // shards).sum(axis=-1)
+    return _attention_and_padding(batch, shards)[0]
 
 
 def packing_metrics(batch: PackedBatch, shards: int) -> dict[str, float | int]:
@@ -248,15 +245,28 @@ def packing_metrics(batch: PackedBatch, shards: int) -> dict[str, float | int]:
       attention takes than if it were shared out evenly, every micro-batch waiting for its heaviest shard; `num_rows`:
       rows computed, of the last micro-batch the empty ones too.
     """
-    attention = shard_attention(batch, shards)
-    padding = _padding(np.asarray(batch.first)[: len(attention)])
-    if not len(attention):
+    attention, padding = _attention_and_padding(batch, shards)
+    _, rows, row_tokens = batch.tokens.shape
+    num_rows = len(attention) * rows
+    if not num_rows:
         return {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
     return {
-        "padding": float(padding.mean()),
+        "padding": padding / (num_rows * row_tokens),
         "attention_imbalance": float(attention.max(axis=1).sum() / attention.mean(axis=1).sum()),
-        "num_rows": padding.shape[0] * padding.shape[1],
+        "num_rows": num_rows,
     }
+
+
+def _attention_and_padding(batch: PackedBatch, shards: int) -> tuple[Float[np.ndarray, "M S"], int]:
+    """As in `shard_attention`, and how many tokens belong to no sequence."""
+    first = np.asarray(batch.first)[: int(batch.num_microbatches)]
+    used, rows, row_tokens = first.shape
+    alone = first == np.arange(row_tokens, dtype=first.dtype)
+    alone[..., :-1] &= first[..., 1:] != first[..., :-1]  # the first of several: a sequence has at least two tokens
+    padding = alone.sum(axis=-1)
+    # A query t sees t - first[t] + 1 keys; one of padding sees itself, and no attention is needed for it.
+    pairs = row_tokens * (row_tokens + 1) / 2 - first.sum(axis=-1, dtype=np.float64) - padding
+    return pairs.reshape(used, shards, rows // shards).sum(axis=-1), int(padding.sum())
 
 
 class CompiledShapes:
@@ -274,13 +284,6 @@ class CompiledShapes:
         if shape not in self._seen:
             self._seen.add(shape)
             LOG.info("the step is compiled for %d x %d rows of %d tokens (shape %d of the run)", *shape, len(self))
-
-
-def _padding(first: Int[np.ndarray, "M N T"]) -> Bool[np.ndarray, "M N T"]:
-    """Tokens that no other sees and that see no other."""
-    alone = first == np.arange(first.shape[-1], dtype=first.dtype)
-    alone[..., :-1] &= first[..., 1:] != first[..., :-1]
-    return alone
 
 
 # --- the arrays

@@ -16,6 +16,7 @@ from isocompute_jax.model.config import (
     check_length,
 )
 from isocompute_jax.model.experts import UNKNOWN, Routed
+from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
@@ -37,7 +38,7 @@ from isocompute_jax.model.transformer import (
     extend,
     extend_slots,
     init_cache,
-    logits,
+    packed_hidden,
     prefill,
 )
 
@@ -75,6 +76,7 @@ __all__ = [
     "load_config",
     "load_params",
     "logits",
+    "packed_hidden",
     "param_shardings",
     "param_specs",
     "params_from_tensors",

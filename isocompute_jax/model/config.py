@@ -68,7 +68,7 @@ ATTENTION_HELP = (
 )
 HEAD_HELP = (
     "Precision of the output head's products: float32; bf16_x3, three products of bfloat16 parts, nearly as exact; "
-    "bf16, one; auto, bf16_x3 for models in bfloat16 and float32 for the others."
+    "bf16, one; auto, bf16_x3 for models narrower than float32 and float32 for the others. Logits are summed in float32."
 )
 
 
@@ -116,6 +116,10 @@ class ModelConfig:
             raise InputError(
                 f"experts_per_token = {self.experts_per_token} must be between 1 and num_experts = {self.num_experts}, "
                 "or both 0 for a dense model"
+            )
+        if self.dtype == "float64" and self.head not in ("auto", "float32"):
+            raise InputError(
+                f"head = {self.head!r} is for models of up to float32; dtype = 'float64': set head = 'auto'"
             )
         if self._family not in FAMILIES.values():
             raise InputError(

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig, RopeScaling
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 
 
 class Keys(NamedTuple):
@@ -83,7 +85,7 @@ def attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Ar
     for source, part in zip(sources, jnp.split(weights, ends[:-1], axis=-1), strict=True):
         keys = "pskh" if source.v.ndim == 4 else "pgskh"
         out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", part, source.v)
-    return out.reshape(p, g, t, n, h)
+    return checkpoint_name(out.reshape(p, g, t, n, h), ATTENTION_OUTPUT)
 
 
 def blockwise_attention(

@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,18 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax import sharding
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.config import AttentionKernel
 from isocompute_jax.model.kernels.chunked import chunked_attention
 from isocompute_jax.model.kernels.splash import splash_attention
 from isocompute_jax.model.kernels.tokamax import installed, tokamax_attention
 from isocompute_jax.records.errors import InputError
 
-__all__ = ["ATTENTION_OUTPUT", "AttentionKernel", "choose_kernel", "packed_attention"]
-
-AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
-
 FUSED = ("mosaic", "triton", "splash")
 """Kernels of one platform, in the order in which `auto` tries them."""
+
+CPU_CHUNK, CHUNK = 128, 1024
+"""Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators, where
+a step of a loop is a launch or more, ask for many."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _computed_by(kernel: str, device: Any) -> Callable[[Array, Array, Array, Arr
         case "splash":
             return splash_attention
         case _:
-            return chunked_attention
+            return functools.partial(chunked_attention, chunk=CPU_CHUNK if device.platform == "cpu" else CHUNK)
 
 
 def choose_kernel(kernel: AttentionKernel, device: Any, *, head_dim: int, dtype: Any) -> str:

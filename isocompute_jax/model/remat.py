@@ -10,10 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from isocompute_jax.model.config import Remat
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 
 LAYER_INPUT = "layer_input"
-ATTENTION_OUTPUT = "attention_output"
-"""Names of values that policies keep. Kernels of attention give the second to all that their backward pass needs."""
 
 _policies = jax.checkpoint_policies
 

@@ -1,14 +1,35 @@
-"""Log-probabilities and entropies of given tokens, computed in chunks so that [B, T, V] never exists."""
+"""Log-probabilities and entropies of given tokens, computed in chunks so that [B, T, V] never exists.
+
+Chunks run along the vocabulary. For each of them the head's columns are gathered once (where they are sharded), the
+logits of all tokens of a device are computed, and the normaliser is carried on, as flash attention carries its own
+(arXiv 2205.14135). The backward pass computes each chunk's logits once more, from the hidden states and each token's
+normaliser; a chunk's gradient of the head is finished, in float32, when the chunk is, and goes to the device that
+holds its columns. So whatever the number of chunks, the head is gathered once a pass, its gradient is reduced once,
+and no device holds the whole of either. Chunks of tokens would need both, or collectives for each chunk.
+
+On many devices each works on its own tokens and, where the vocabulary is sharded, on its own columns; normalisers are
+then merged. The specs come from `sharding`, tokens lie as `batch` does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.params import Params
-from isocompute_jax.model.transformer import logits
+from isocompute_jax.model.head import Precision, head_table, logits, multiply, precision_of
+from isocompute_jax.model.params import Params, param_specs
+
+CHUNK_NUMBERS = 1 << 26
+"""Logits that may exist at once on a device unless `chunk_tokens` says otherwise: 256 MiB of float32."""
+_LANES = 128
+"""Chunks are multiples of it where they are as wide: what matrix units, and 16-bit tiles, divide evenly."""
 
 
 def token_logprobs(
@@ -18,43 +39,50 @@ def token_logprobs(
     targets: Int[Array, "R M"],
     *,
     temperature: float | Array,
-    chunk_tokens: int,
+    chunk_tokens: int | None,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """Log-probability of `targets` and entropy of the tempered distribution softmax(logits / temperature), in nats.
 
-    Chunks run along M, so that the sharding of the row axis R is kept; each chunk's logits are recomputed in the
-    backward pass. Peak memory of the head is about `chunk_tokens` x V float32 numbers instead of R x M x V.
+    Where all logits fit into one chunk on one device, they are kept for the backward pass; otherwise they are
+    recomputed, and what the head holds on a device beside its parameters and their gradient is about: a chunk of
+    logits (and, in bf16_x3, as much again for the parts of its cotangent), the float32 gradient of the hidden states,
+    and one chunk's columns of the head, whole, with their float32 gradient.
 
     Args:
-      config: model shape.
-      params: parameters (the head is read).
+      config: model shape; `config.head` names the precision.
+      params: parameters (the head is read), in `config.dtype` or wider: the gradient of float32 masters is not
+        rounded.
       hidden: [R, M, D] hidden states at the positions that predict `targets`.
       targets: [R, M] token ids.
-      temperature: sampling temperature, > 0.
-      chunk_tokens: tokens whose logits may exist at once.
+      temperature: sampling temperature, a scalar > 0; it may be traced.
+      chunk_tokens: logits that may exist at once on a device, counted in tokens: chunk_tokens x V numbers. None: as
+        many as make 256 MiB of float32.
+      mesh: where parameters and rows are sharded; None for one device.
 
     Returns:
       log-probabilities [R, M] and entropies [R, M], float32 (float64 for a float64 model).
     """
-    rows, length, _ = hidden.shape
-    width = min(length, max(1, chunk_tokens // rows))
+    shape = targets.shape
+    hidden, targets = hidden.reshape(targets.size, hidden.shape[-1]), targets.reshape(targets.size)
+    numbers = CHUNK_NUMBERS if chunk_tokens is None else chunk_tokens * config.vocab_size
+    if (mesh is None or mesh.size == 1) and targets.size * config.vocab_size <= numbers:
+        scores = _scores(logits(config, params, hidden) / temperature, targets)
+        return tuple(x.reshape(shape) for x in scores)
+    # Every shard gets as many tokens.
+    pad = -targets.size % (1 if mesh is None else sharding.batch_shards(mesh))
+    plan = _plan(config, targets.size + pad, numbers, mesh)
+    scores = _chunked(
+        plan,
+        jnp.pad(hidden, ((0, pad), (0, 0))),
+        head_table(config, params),
+        jnp.pad(targets, (0, pad)),
+        jnp.asarray(temperature, config.float_dtype),
+    )
+    return tuple(x[: targets.size].reshape(shape) for x in scores)
 
-    def score(hidden: Array, targets: Array) -> tuple[Array, Array]:
-        return _score(logits(config, params, hidden) / temperature, targets)
 
-    if width == length:
-        return score(hidden, targets)
-    chunks = -(-length // width)
-    pad = chunks * width - length
-    hidden = jnp.pad(hidden, ((0, 0), (0, pad), (0, 0))).reshape(rows, chunks, width, -1).swapaxes(0, 1)
-    targets = jnp.pad(targets, ((0, 0), (0, pad))).reshape(rows, chunks, width).swapaxes(0, 1)
-    logprobs, entropies = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), (hidden, targets))
-    return tuple(x.swapaxes(0, 1).reshape(rows, -1)[:, :length] for x in (logprobs, entropies))
-
-
-def _score(
-    scaled: Float[Array, "... V"], targets: Int[Array, "..."]
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _scores(scaled: Float[Array, "n V"], targets: Int[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
     """log softmax(scaled)[target] and the entropy -sum(p log p)."""
     normalizer = jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
     logprobs = scaled - normalizer
@@ -62,3 +90,247 @@ def _score(
     chosen = jnp.arange(scaled.shape[-1]) == targets[..., None]
     picked = jnp.sum(jnp.where(chosen, logprobs, 0.0), axis=-1)
     return picked, -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """How the work is cut; hashable, so that it can be a static argument.
+
+    Attributes:
+      precision: of the head's products.
+      dtype: what the head is rounded to.
+      tied: whether the table is [V, D] rather than [D, V].
+      width: columns of a chunk.
+      mesh: None for one device.
+      tokens: mesh axes that the tokens are cut over.
+      embed: mesh axes that the table's D is cut over; among `tokens` (`sharding.RULES`).
+      vocab: mesh axes that its V is cut over.
+    """
+
+    precision: Precision
+    dtype: str
+    tied: bool
+    width: int
+    mesh: Mesh | None
+    tokens: tuple[str, ...] = ()
+    embed: tuple[str, ...] = ()
+    vocab: tuple[str, ...] = ()
+
+    @property
+    def table_spec(self) -> PartitionSpec:
+        return PartitionSpec(*((self.vocab, self.embed) if self.tied else (self.embed, self.vocab)))
+
+
+def _plan(config: ModelConfig, tokens: int, numbers: int, mesh: Mesh | None) -> _Plan:
+    """Chunks of the vocabulary of up to `numbers` logits on a device, as even as multiples of 128 allow."""
+    columns, cut = config.vocab_size, {}
+    if mesh is not None:
+        spec = param_specs(config)["embed" if config.tied_embeddings else "head"]
+        entries = sharding.partition_spec(mesh, spec.shape, spec.axes)
+        embed, vocab = (_axes(entries[spec.axes.index(name)]) for name in ("embed", "vocab"))
+        batch = _axes(sharding.partition_spec(mesh, (tokens,), ("batch",))[0])
+        cut = {"tokens": batch, "embed": embed, "vocab": vocab}
+        columns //= _size(mesh, vocab)
+        tokens //= _size(mesh, batch)
+    width = min(columns, max(1, numbers // max(1, tokens)))
+    lanes = _LANES if width >= _LANES else 1
+    chunks = -(-columns // (width // lanes * lanes))
+    width = min(columns, -(-columns // (chunks * lanes)) * lanes)
+    return _Plan(precision_of(config), config.dtype, config.tied_embeddings, width, mesh, **cut)
+
+
+def _axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec, which writes a tuple of one as its member."""
+    return (entry,) if isinstance(entry, str) else entry or ()
+
+
+def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    """Parts that these mesh axes make."""
+    return functools.reduce(lambda size, axis: size * mesh.shape[axis], axes, 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunked(plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array) -> tuple[Array, Array]:
+    """Log-probabilities and entropies of n tokens: [n D], the head, [n], a scalar to [n], [n]."""
+    return _chunked_forward(plan, hidden, table, targets, temperature)[0]
+
+
+def _chunked_forward(
+    plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    tokens, rows = PartitionSpec(plan.tokens), PartitionSpec(plan.tokens, None)
+    in_specs = (rows, plan.table_spec, tokens, PartitionSpec())
+    forward = _on_each_device(plan, functools.partial(_forward, plan), in_specs, (tokens, tokens, tokens))
+    logprobs, entropies, normalizers = forward(hidden, table, targets, temperature)
+    return (logprobs, entropies), (hidden, table, targets, temperature, normalizers, entropies)
+
+
+def _chunked_backward(
+    plan: _Plan, saved: tuple[Array, ...], cotangents: tuple[Array, Array]
+) -> tuple[Array, Array, None, Array]:
+    tokens, rows = PartitionSpec(plan.tokens), PartitionSpec(plan.tokens, None)
+    in_specs = (rows, plan.table_spec, tokens, PartitionSpec(), tokens, tokens, tokens, tokens)
+    out_specs = (rows, plan.table_spec, PartitionSpec())
+    backward = _on_each_device(plan, functools.partial(_backward, plan), in_specs, out_specs)
+    hidden, table, temperature = backward(*saved, *cotangents)
+    return hidden, table, None, temperature
+
+
+_chunked.defvjp(_chunked_forward, _chunked_backward)
+
+
+def _on_each_device(plan, function, in_specs, out_specs):
+    """`function` of the parts that a device holds; of the whole where there is one."""
+    if plan.mesh is None:
+        return function
+    return jax.shard_map(function, mesh=plan.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def _forward(
+    plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array
+) -> tuple[Array, Array, Array]:
+    """Log-probabilities, entropies and normalisers of a device's tokens.
+
+    Over the columns seen so far it carries, for each token, the largest logit m, the mass sum(exp(l - m)), the moment
+    sum(exp(l - m) (l - m)), and the target's logit. Relative to m, nothing overflows and no large numbers cancel.
+    """
+    wide = temperature.dtype
+
+    def add(index: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        top, mass, moment, picked = carry
+        chunk = _chunk(plan, table, targets, index)
+        scaled = _scaled(plan, hidden, chunk, temperature)
+        above = jnp.maximum(top, jnp.max(scaled, axis=-1, where=chunk.fresh, initial=_lowest(wide)))
+        shifted = jnp.where(chunk.fresh, scaled - above[:, None], 0.0)
+        weights = jnp.where(chunk.fresh, jnp.exp(shifted), 0.0)
+        mass, moment = _moved(top - above, mass, moment)
+        picked = picked + jnp.sum(jnp.where(chunk.chosen, scaled, 0.0), axis=-1)
+        return above, mass + jnp.sum(weights, axis=-1), moment + jnp.sum(weights * shifted, axis=-1), picked
+
+    zero = jnp.zeros(targets.shape, wide)
+    carry = (jnp.full(targets.shape, _lowest(wide)), zero, zero, zero)
+    top, mass, moment, picked = jax.lax.fori_loop(0, _num_chunks(plan, table), add, carry)
+    if plan.vocab:
+        above = jax.lax.pmax(top, plan.vocab)
+        mass, moment = jax.lax.psum(_moved(top - above, mass, moment), plan.vocab)
+        top, picked = above, jax.lax.psum(picked, plan.vocab)
+    log_mass = jnp.log(mass)
+    return picked - top - log_mass, log_mass - moment / mass, top + log_mass
+
+
+def _backward(
+    plan: _Plan,
+    hidden: Array,
+    table: Array,
+    targets: Array,
+    temperature: Array,
+    normalizers: Array,
+    entropies: Array,
+    to_logprobs: Array,
+    to_entropies: Array,
+) -> tuple[Array, Array, Array]:
+    """Cotangents of hidden states, head and temperature, chunk by chunk; sums are float32 at least.
+
+    Of a logit l_j with p_j = exp(l_j - normaliser), H the entropy: d logprob = [j = target] - p_j and
+    d H = -p_j (log p_j + H). A logit is homogeneous in the hidden states and in 1 / temperature, hence
+    d / d temperature = -(hidden . d hidden) / temperature.
+    """
+    wide = temperature.dtype
+
+    def add(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        to_hidden, to_table = carry
+        chunk = _chunk(plan, table, targets, index)
+        logprobs = _scaled(plan, hidden, chunk, temperature) - normalizers[:, None]
+        p = jnp.where(chunk.fresh, jnp.exp(jnp.where(chunk.fresh, logprobs, 0.0)), 0.0)
+        by_entropy = -p * (logprobs + entropies[:, None])
+        to_scaled = to_logprobs[:, None] * (chunk.chosen - p) + to_entropies[:, None] * by_entropy
+        to_logits = to_scaled / temperature
+        equation = "nv,vd->nd" if plan.tied else "nv,dv->nd"
+        to_hidden = multiply(equation, to_logits, chunk.head, plan.precision, start=to_hidden)
+        equation = "nv,nd->vd" if plan.tied else "nv,nd->dv"
+        to_head = _reduced(plan, multiply(equation, to_logits, hidden, plan.precision))
+        here = jax.lax.dynamic_slice_in_dim(to_table, chunk.start, plan.width, axis=not plan.tied)
+        to_table = jax.lax.dynamic_update_slice_in_dim(to_table, here + to_head, chunk.start, axis=not plan.tied)
+        return to_hidden, to_table
+
+    zeros = jnp.zeros(hidden.shape, wide), jnp.zeros(table.shape, wide)
+    to_hidden, to_table = jax.lax.fori_loop(0, _num_chunks(plan, table), add, zeros)
+    if plan.vocab:
+        to_hidden = jax.lax.psum(to_hidden, plan.vocab)
+    to_temperature = -jnp.sum(hidden * to_hidden) / temperature
+    if plan.tokens:
+        to_temperature = jax.lax.psum(to_temperature, plan.tokens)
+    return to_hidden.astype(hidden.dtype), to_table.astype(table.dtype), to_temperature
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chunk:
+    """Some columns of the head.
+
+    Attributes:
+      start: the first, among the device's.
+      head: [v, D] or [D, v], in the model's dtype.
+      fresh: [1, v], False for columns that an earlier chunk has had: the last chunk is as wide as the others, and
+        overlaps with the one before.
+      chosen: [n, v], True for each token's target.
+    """
+
+    start: Array
+    head: Array
+    fresh: Array
+    chosen: Array
+
+
+def _chunk(plan: _Plan, table: Array, targets: Array, index: Array) -> _Chunk:
+    axis = 0 if plan.tied else 1
+    columns = table.shape[axis]
+    start = jnp.minimum(index * plan.width, columns - plan.width)
+    head = jax.lax.dynamic_slice_in_dim(table, start, plan.width, axis).astype(plan.dtype)
+    if plan.embed:
+        head = _gathered(plan, head)
+    local = start + jnp.arange(plan.width)
+    fresh = (local >= index * plan.width)[None]
+    first = jax.lax.axis_index(plan.vocab) * columns if plan.vocab else 0
+    return _Chunk(start, head, fresh, fresh & (targets[:, None] == first + local))
+
+
+def _scaled(plan: _Plan, hidden: Array, chunk: _Chunk, temperature: Array) -> Array:
+    """A chunk's logits over the temperature, [n, v]."""
+    equation = "nd,vd->nv" if plan.tied else "nd,dv->nv"
+    return multiply(equation, hidden, chunk.head, plan.precision) / temperature
+
+
+def _gathered(plan, head):
+    if not plan.tied:
+        return jax.lax.all_gather(head, plan.embed, axis=0, tiled=True)
+    parts = jax.lax.all_gather(head, plan.embed)
+    f, v, d = parts.shape
+    return parts.swapaxes(0, 1).reshape(v, f * d)
+
+
+def _reduced(plan: _Plan, to_head: Array) -> Array:
+    """The sum over all tokens of a chunk's gradient, of which each device keeps its part."""
+    if plan.embed:
+        if plan.tied:
+            parts = _size(plan.mesh, plan.embed)
+            v, d = to_head.shape
+            to_head = jax.lax.psum_scatter(to_head.reshape(v, parts, d // parts).swapaxes(0, 1), plan.embed)
+        else:
+            to_head = jax.lax.psum_scatter(to_head, plan.embed, tiled=True)
+    others = tuple(axis for axis in plan.tokens if axis not in plan.embed)
+    return jax.lax.psum(to_head, others) if others else to_head
+
+
+def _moved(shift: Array, mass: Array, moment: Array) -> tuple[Array, Array]:
+    """Mass and moment relative to a largest logit that is `shift` <= 0 away from theirs."""
+    decay = jnp.exp(shift)
+    return mass * decay, (moment + mass * shift) * decay
+
+
+def _num_chunks(plan: _Plan, table: Array) -> int:
+    return -(-table.shape[0 if plan.tied else 1] // plan.width)
+
+
+def _lowest(dtype: jnp.dtype) -> Array:
+    """Below every logit, and far enough from the end of the range for differences to be finite."""
+    return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

@@ -1,8 +1,9 @@
-"""The forward pass in four forms that share every line but the keys they attend to.
+"""The forward pass in five forms that share every line but the keys they attend to.
 
 `prefill` reads prompts once; `extend` scores G completions per prompt against its keys (the learner);
 `decode` adds one token to each of them (the sampler); `extend_slots` adds tokens to sequences that have slots of one
-cache, each at a position of its own (continuous batching). Sharing the prompt's keys over its group is exact:
+cache, each at a position of its own (continuous batching); `packed_hidden` reads rows of several whole sequences (the
+learner, where completions are long). Sharing the prompt's keys over its group is exact:
 gradients flow through them, and prefill + extend equals one pass over the joined tokens.
 
 Sequences longer than `config.max_positions` are refused while tracing, by their padded lengths (InputError). Slots have
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
@@ -32,8 +32,9 @@ from isocompute_jax.model.layers import (
     rope_angles,
     swiglu,
 )
+from isocompute_jax.model.packed_attention import packed_attention
 from isocompute_jax.model.params import Params
-from isocompute_jax.model.remat import ATTENTION_OUTPUT, rematerialized
+from isocompute_jax.model.remat import rematerialized
 
 UNROLLED_LAYERS = 4
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
@@ -73,6 +74,44 @@ class SlotCache(NamedTuple):
     def length(self) -> int:
         """Positions that a slot holds."""
         return self.k.shape[1] * self.k.shape[4]
+
+
+def packed_hidden(
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "N T"],
+    first: Int[Array, "N T"],
+    *,
+    replay: Int[Array, "N T L A"] | None = None,
+    mesh: Mesh | None,
+) -> tuple[Float[Array, "N T D"], Routed | None]:
+    """Hidden states of rows that hold several whole sequences each, after the final norm.
+
+    Rows may be longer than `config.max_positions`, their sequences may not, which whoever packs them checks.
+
+    Args:
+      config: model shape.
+      params: parameters.
+      tokens: [N, T] token ids.
+      first: [N, T] where in its row each token's sequence begins: it sees the tokens from there to itself. A token of
+        padding is a sequence of its own.
+      replay: experts that the tokens go to in each layer, where they are known (see `experts.route`).
+      mesh: where rows, heads and experts are sharded; None for one device.
+
+    Returns:
+      hidden states, and where the tokens went, [L, N, T, ...], None without experts.
+    """
+    positions = (jnp.arange(tokens.shape[1]) - first)[:, None]
+
+    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, None]:
+        out = packed_attention(q[:, 0], k[:, 0], v[:, 0], first, kernel=config.attention, mesh=mesh)
+        return out[:, None], None
+
+    replayed = None if replay is None else replay[:, None]
+    hidden, _, routed = _run_layers(
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+    )
+    return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
 
 def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
@@ -240,16 +279,6 @@ def extend_slots(
     return hidden[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
 
 
-def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-    """Float32 output head: hidden states to logits, at full matmul precision on every backend.
-
-    A head in lower precision is the best-known cause of sampler and learner disagreeing (ScaleRL, arXiv 2510.13786).
-    """
-    head = params["embed"].T if config.tied_embeddings else params["head"]
-    wide = config.float_dtype
-    return jnp.matmul(hidden.astype(wide), head.astype(wide), precision=jax.lax.Precision.HIGHEST)
-
-
 def _run_layers(
     config: ModelConfig,
     params: Params,
@@ -302,7 +331,6 @@ def _run_layer(
     if config.qk_norm:
         q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
     attended, collected = attend(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
-    attended = checkpoint_name(attended, ATTENTION_OUTPUT)
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:

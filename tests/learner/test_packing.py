@@ -269,6 +269,8 @@ def test_real_lengths_are_packed_tightly_and_evenly(rows, shards):
         assert tokens.max() <= 16_384
         # Beyond the rounding to whole micro-batches, a hundredth at most.
         assert 1 - lengths.sum() / (len(placed) * 16_384) < min(0.05 if rows == 8 else 1, 0.01 + rows / len(placed))
+        by_microbatch = squares.reshape(-1, rows)
+        assert np.all(by_microbatch.min(axis=1)[:-1] >= by_microbatch.max(axis=1)[1:])  # rows that are alike, together
         loads = squares.reshape(-1, shards, rows // shards).sum(axis=2)
         assert loads.sum(axis=0).max() / loads.sum(axis=0).mean() < 1.01
         assert loads.max(axis=1).sum() / loads.mean(axis=1).sum() < 1.05

@@ -21,17 +21,14 @@ from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 
-CHUNK = 256
-"""Tokens of a chunk, at most."""
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def chunked_attention(
     q: Float[Array, "N T Q H"],
     k: Float[Array, "N T K H"],
     v: Float[Array, "N T K H"],
     first: Int[Array, "N T"],
-    chunk: int = CHUNK,
+    *,
+    chunk: int,
 ) -> Float[Array, "N T Q H"]:
     """Grouped-query attention of each token to those from `first` to itself.
 
@@ -45,7 +42,7 @@ def chunked_attention(
       first: of each token, where in its row its sequence begins.
       chunk: tokens of a chunk, at most.
     """
-    return _forward(q, k, v, first, chunk)[0]
+    return _attention(q, k, v, first, chunk)
 
 
 def chunk_size(length: int, chunk: int) -> int:
@@ -84,7 +81,7 @@ def _cut_row(q: Array, k: Array, v: Array, first: Array, chunk: int) -> _Row:
     length, kv_heads = len(first), k.shape[1]
     chunks = -(-length // chunk)
     first = jnp.concatenate([first, jnp.arange(length, chunks * chunk, dtype=first.dtype)]).reshape(chunks, chunk)
-    return _Row(*(_cut(x, kv_heads, chunk) for x in (q, k, v)), first)
+    return _Row(_cut(q, kv_heads, chunk), _cut(k, kv_heads, chunk), _cut(v, kv_heads, chunk), first)
 
 
 def _scores(q: Array, k: Array, first: Array, query: Array, key: Array) -> tuple[Array, Array]:
@@ -180,9 +177,14 @@ def _backward(chunk: int, kept: tuple[Array, ...], gradient: Array) -> tuple[Arr
         queries = (row.q, row.first, out, normalizer, gradient, jnp.arange(len(row.first), dtype=first.dtype))
         (dk, dv), dq = jax.lax.scan(functools.partial(_query_gradients, row), (zeros, zeros), queries)
         dk, dv = dk.astype(k.dtype), dv.astype(v.dtype)
-        return tuple(_joined(x, length, chunk) for x in (dq, dk, dv))
+        return _joined(dq, length, chunk), _joined(dk, length, chunk), _joined(dv, length, chunk)
 
     return *jax.lax.map(one, (q, k, v, first, out, normalizer, gradient)), None
 
 
-chunked_attention.defvjp(_forward, _backward)
+def _output(q: Array, k: Array, v: Array, first: Array, chunk: int) -> Array:
+    return _forward(q, k, v, first, chunk)[0]
+
+
+_attention = jax.custom_vjp(_output, nondiff_argnums=(4,))
+_attention.defvjp(_forward, _backward)

@@ -5,6 +5,8 @@ It skips blocks of keys after a query, not those of earlier sequences: a row cos
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -56,7 +58,7 @@ def splash_attention(
         interpret=interpret,
     )
 
-    def one(q: Array, k: Array, v: Array, segments: Array) -> Array:
+    def one(q: Array, k: Array, v: Array, segments: Array) -> Any:
         return kernel(q, k, v, segment_ids=splash.SegmentIds(segments, segments))
 
     def by_head(x: Array) -> Array:

@@ -7,7 +7,6 @@ operators have: key t is read by the queries from `k_start` on. Both kernels ski
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 from typing import Any, Literal
 
@@ -55,11 +54,6 @@ def tokamax_attention(
     return _attention(q, k, v, jnp.concatenate([first, filled], axis=1), implementation, device)[:, :length]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _attention(q: Array, k: Array, v: Array, first: Array, implementation: Implementation, device: Any) -> Array:
-    return _forward(q, k, v, first, implementation, device)[0]
-
-
 def _forward(
     q: Array, k: Array, v: Array, first: Array, implementation: Implementation, device: Any
 ) -> tuple[Array, tuple[Array, ...]]:
@@ -83,6 +77,11 @@ def _backward(
     return gradients["q"], gradients["k"], gradients["v"], None
 
 
+def _output(q: Array, k: Array, v: Array, first: Array, implementation: Implementation, device: Any) -> Array:
+    return _forward(q, k, v, first, implementation, device)[0]
+
+
+_attention = jax.custom_vjp(_output, nondiff_argnums=(4, 5))
 _attention.defvjp(_forward, _backward)
 
 

@@ -1,0 +1,105 @@
+"""Topologies by name: `h200:2x8`, `tpu:v5p:4x4x4`, `fake:8`, and the devices to compile for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+import re
+from typing import Any
+
+import jax
+
+from isocompute_jax.plan.compilers import CompilerKind
+from isocompute_jax.plan.devices import CPU, DEVICES, Device
+from isocompute_jax.records.errors import InputError
+
+FORMS = "h200:HOSTSx8, tpu:v5e:XxY, tpu:v5p:XxYxZ, tpu:v6e:XxY, fake:DEVICES, or here for this machine's own"
+_TARGETS = pathlib.Path(__file__).parent / "targets"
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Accelerators to compile for.
+
+    Attributes:
+      name: as it was spelled.
+      device: what one of them can do.
+      shape: hosts and devices of each; of a TPU slice, chips along its axes.
+      compiler: which of XLA's compilers has to be there; None for the one of this process.
+    """
+
+    name: str
+    device: Device
+    shape: tuple[int, ...]
+    compiler: CompilerKind | None
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of NVLink domains of their own; a TPU slice is one."""
+        return self.shape[0] if self.compiler == "gpu" else 1
+
+    def devices(self) -> list[Any]:
+        """The devices, for a mesh: real ones of this process, or descriptions that only a compiler can use.
+
+        Raises:
+          InputError: the compiler knows no such slice, or fewer devices are here than `fake` asks for.
+        """
+        if self.compiler is None:
+            return _own_devices(self.name, self.size)
+        from jax.experimental import topologies
+
+        try:
+            if self.compiler == "tpu":
+                name = self.name.removeprefix("tpu:")
+                return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+            target = (_TARGETS / f"{self.device.name}.txtpb").read_text(encoding="utf-8")
+            hosts, gpus = self.shape
+            described = topologies.get_topology_desc("", "cuda", target_config=target, topology=f"1x{hosts}x{gpus}")
+            return list(described.devices)
+        except Exception as error:  # the plugins raise many types
+            raise InputError(f"--topology={self.name}: its compiler refuses it ({error})") from error
+
+
+def parse_topology(name: str) -> Topology:
+    """The topology of a name.
+
+    Raises:
+      InputError: it is none of `FORMS`.
+    """
+    if name in ("", "here"):
+        devices = jax.devices()
+        device = next((known for known in DEVICES.values() if known.is_kind(devices[0].device_kind)), CPU)
+        return Topology("here", device, (len(devices),), None)
+    if found := re.fullmatch(r"fake:([1-9]\d*)", name):
+        return Topology(name, CPU, (int(found[1]),), None)
+    if found := re.fullmatch(r"(?:tpu:)?(v\w+):([1-9]\d*(?:x[1-9]\d*)+)", name):
+        device, shape = DEVICES.get(found[1]), _numbers(found[2])
+        if device is not None and len(shape) == device.axes:
+            return Topology(name, device, shape, "tpu")
+    if found := re.fullmatch(r"h200:([1-9]\d*)x([1-8])", name):
+        return Topology(name, DEVICES["h200"], (int(found[1]), int(found[2])), "gpu")
+    raise InputError(f"--topology={name!r} is unknown: give {FORMS}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _own_devices(name: str, size: int) -> list[Any]:
+    """Devices of this process; the CPU is cut into as many as `fake` wants, where none has been used yet."""
+    if name == "here":
+        return jax.devices()
+    if getattr(jax.config, "jax_num_cpu_devices") < size:  # noqa: B009 (its type declares no such attribute)
+        with contextlib.suppress(RuntimeError):  # the backend has started
+            jax.config.update("jax_num_cpu_devices", size)
+    devices = jax.devices("cpu")
+    if len(devices) < size:
+        raise InputError(f"--topology={name}: this process has {len(devices)} CPU devices, and started with them")
+    return devices[:size]

@@ -1,0 +1,62 @@
+"""Run by test_attention.py where the compilers are."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isocompute_jax import sharding
+from isocompute_jax.model.kernels.chunked import chunked_attention
+from isocompute_jax.model.packed_attention import packed_attention
+from isocompute_jax.plan.topology import parse_topology
+
+HEADS, KV_HEADS, SIZE = 32, 8, 128
+"""Those of Llama 3.1 8B and of Qwen3 8B."""
+
+
+def compiled(name, length, kernel, *, tensor=1, size=SIZE, dtype="bfloat16"):
+    """Forward and backward of one row of `length` tokens on each device, or on each `tensor` of them.
+
+    Returns:
+      MiB of temporaries on a device, and the names of kernels that the program calls.
+    """
+    devices = parse_topology(name).devices()
+    mesh = sharding.make_mesh(fsdp=len(devices) // tensor, tensor=tensor, devices=devices)
+    rows = len(devices) // tensor
+
+    def abstract(heads):
+        shape, axes = (rows, length, heads, size), ("batch", None, "kv_heads", None)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.named_sharding(mesh, shape, axes))
+
+    def loss(q, k, v, first):
+        return jnp.sum(packed_attention(q, k, v, first, kernel=kernel, mesh=mesh).astype(jnp.float32) ** 2)
+
+    where = sharding.named_sharding(mesh, (rows, length), ("batch", None))
+    first = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    program = gradient.lower(abstract(HEADS), abstract(KV_HEADS), abstract(KV_HEADS), first).compile()
+    kernels = [key for key in ("mosaic_gpu", "triton", "tpu_custom_call") if key in program.as_text()]
+    return program.memory_analysis().temp_size_in_bytes / 2**20, kernels
+
+
+def tokamax_by_reference():
+    """tokamax's wrapper around its reference operator, which runs anywhere, beside chunks: relative differences."""
+    from tokamax._src.ops.attention import api, base
+
+    from isocompute_jax.model.kernels import tokamax
+
+    reference = base.DotProductAttention().replace(vjp=base.DotProductAttentionVjp())
+    api.IMPLEMENTATIONS = {"triton": reference}
+    rng = np.random.default_rng(0)
+    q, k, v, gradient = (jnp.asarray(rng.normal(size=(2, 90, heads, 16)), jnp.float32) for heads in (4, 2, 2, 4))
+    # Sequences of 40, 1 and 30 tokens and padding; one of all 90.
+    first = jnp.asarray([[0] * 40 + [40] + [41] * 30 + list(range(71, 90)), [0] * 90], jnp.int32)
+    found = []
+    for attend in (
+        functools.partial(tokamax.tokamax_attention, implementation="triton", device=jax.devices()[0]),
+        functools.partial(chunked_attention, chunk=32),
+    ):
+        out, pullback = jax.vjp(lambda *given, attend=attend: attend(*given, first), q, k, v)
+        found.append((out, *pullback(gradient)))
+    return [float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)) for a, b in zip(*found, strict=True)]

@@ -1,0 +1,71 @@
+"""Programs compiled for accelerators that are not here, by the Pythons of `make aot-env`.
+
+A test calls a function of a helper module (which imports no pytest: those environments have none) in such a Python:
+
+    def test_it(gpu):
+        assert gpu.call("tests.aot.my_programs:temporaries", "h200:1x8", 8192) < 2**30
+
+Arguments and result travel as JSON.
+"""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+import pytest
+
+from isocompute_jax.plan import compilers
+from isocompute_jax.records.errors import InputError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A kind of accelerator that can be compiled for."""
+
+    compiler: compilers.Compiler
+
+    def run(self, *arguments: str, timeout: float = 900) -> str:
+        """What Python prints with these arguments; the test fails with its error output."""
+        environment = {name: value for name, value in self.compiler.environment.items() if name != "XLA_FLAGS"}
+        # Not those of tests/conftest.py: the program is compiled as a user's.
+        environment |= {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+        command = [self.compiler.python, *arguments]
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done.stdout
+
+    def call(self, function: str, *arguments: Any, timeout: float = 900) -> Any:
+        """The result of `module:function` there."""
+        return json.loads(self.run("-m", "tests.aot.call", function, json.dumps(arguments), timeout=timeout))
+
+
+def _target(kind: compilers.CompilerKind) -> Target:
+    try:
+        return Target(compilers.find_compiler(kind))
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Target:
+    """For H200s."""
+    return _target("gpu")
+
+
+@pytest.fixture(scope="session")
+def tpu() -> Target:
+    """For slices of TPUs."""
+    return _target("tpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder is marked `aot`."""
+    for item in items:
+        if pathlib.Path(item.path).is_relative_to(pathlib.Path(__file__).parent):
+            item.add_marker(pytest.mark.aot)
