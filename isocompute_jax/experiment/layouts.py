@@ -10,13 +10,16 @@ from jax.sharding import Mesh
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import Batch, PackedBatch
+from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import RolloutGroup
 
 LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 """(groups, which of them [P], or None for all) -> host arrays of a compiled shape."""
 
 
-def make_lay_out(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> LayOut:
+def make_lay_out(
+    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+) -> LayOut:
     """The layout of batches of so many problems and rollouts of each; new shapes are logged.
 
     Raises:
@@ -30,6 +33,7 @@ def make_lay_out(config: RunConfig, problems: int, group_size: int, mesh: Mesh |
         "max_tokens": sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
         "batch_shards": shards,
+        "routing": routing_of(config, model_config),
     }
     if not config.packing.row_tokens:
         shape = learner.batch_shape(**sizes)
@@ -42,6 +46,11 @@ def make_lay_out(config: RunConfig, problems: int, group_size: int, mesh: Mesh |
         return batch
 
     return lay_out
+
+
+def routing_of(config: RunConfig, model_config: ModelConfig) -> tuple[int, int] | None:
+    """Layers and experts per token of the routing that batches carry; None where the learner does not ask for it."""
+    return None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:

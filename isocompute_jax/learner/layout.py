@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner.batches import TokenBatch
+from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
-from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.rollout import RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,25 +151,3 @@ def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> Non
             if place[1] == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
                 batch["prompt_experts"][place[0], -length:] = chosen[:length]
             batch["experts"][place[0], place[1], : len(completion.tokens) - 1] = chosen[length:]
-
-
-def experts_of(completion: Completion, prompt: int, routing: tuple[int, ...]) -> Int[np.ndarray, "T L A"]:
-    """The experts that the sampler chose for the tokens of a prompt and its completion but the last.
-
-    Args:
-      completion: from a sampler that was asked for them.
-      prompt: tokens of the prompt.
-      routing: layers, and experts per token.
-
-    Raises:
-      InputError: there are none, or not of this shape.
-    """
-    if completion.experts is None:
-        raise InputError(
-            "config.loss.routing: the sampler does not say which experts it chose; set loss.routing = 'own', or sample "
-            "in the learner's process"
-        )
-    shape = (prompt + len(completion.tokens) - 1, *routing)
-    if completion.experts.shape != shape:
-        raise InputError(f"a completion has experts of shape {completion.experts.shape}, and the model needs {shape}")
-    return completion.experts

@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from isocompute_jax.model import UNKNOWN, ModelConfig, Routed
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion
 
 EXPERT_TOKENS, ROUTED, ROUTER_ENTROPY = "expert_tokens", "routed_tokens", "router_entropy"
 AGREED, COMPARED = "routing_agreed", "routing_compared"
@@ -78,3 +80,25 @@ def finish_routing(sums: Sums) -> Sums:
     if COMPARED in sums:
         scalars["routing_agreement"] = sums[AGREED] / jnp.maximum(sums[COMPARED], 1)
     return scalars
+
+
+def experts_of(completion: Completion, prompt: int, routing: tuple[int, ...]) -> Int[np.ndarray, "T L A"]:
+    """The experts that the sampler chose for the tokens of a prompt and its completion but the last.
+
+    Args:
+      completion: from a sampler that was asked for them.
+      prompt: tokens of the prompt.
+      routing: layers, and experts per token.
+
+    Raises:
+      InputError: there are none, or not of this shape.
+    """
+    if completion.experts is None:
+        raise InputError(
+            "config.loss.routing: the sampler does not say which experts it chose; set loss.routing = 'own', or sample "
+            "in the learner's process"
+        )
+    shape = (prompt + len(completion.tokens) - 1, *routing)
+    if completion.experts.shape != shape:
+        raise InputError(f"a completion has experts of shape {completion.experts.shape}, and the model needs {shape}")
+    return completion.experts

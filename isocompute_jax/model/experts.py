@@ -87,10 +87,8 @@ def experts(
       mesh: where they lie; None for one device.
     """
     weights = tuple(layer[name] for name in ("w_gate", "w_up", "w_down"))
-    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     if mesh is None:
-        matrix = (weights[0].shape[1], weights[0].shape[2])
-        kernel = grouped_kernel(device, x.dtype, matrix)
+        kernel = grouped_kernel(jax.local_devices()[0], x.dtype, weights[0].shape[1:])
         mixing, routed = route(config, layer["router"], x, replay)
         return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel), routed
     return _on_mesh(config, layer["router"], weights, x, replay, mesh)

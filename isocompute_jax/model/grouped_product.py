@@ -33,7 +33,7 @@ MEGABLOX_ROWS, MEGABLOX_TILE = 512, 1024
 """Largest tiles of rows and of the other sizes."""
 
 
-def grouped_kernel(device: Any, dtype: Any, shape: tuple[int, int]) -> GroupedKernel:
+def grouped_kernel(device: Any, dtype: Any, shape: tuple[int, ...]) -> GroupedKernel:
     """The kernel for matrices [D, F] of `dtype` on `device`, which may be one that is only compiled for."""
     tiled = all(size % TILE == 0 for size in shape)
     if device.platform == "tpu" and tiled:
