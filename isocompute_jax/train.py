@@ -3,12 +3,16 @@
     python -m isocompute_jax.train --config=configs/arithmetic_hard.py --workdir=runs/hard
     python -m isocompute_jax.train --config=configs/arithmetic_hard.py --config.group_size=32 --workdir=runs/hard32
 
-The same command resumes a run that was interrupted.
+The same command resumes a run that was interrupted. Before a run on accelerators, see on any machine whether it fits
+and what it costs (no weights are read, nothing is run):
+
+    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
 """
 
 from __future__ import annotations
 
 import json
+import sys
 
 from absl import flags
 
@@ -25,6 +29,16 @@ RESOLVED = flags.DEFINE_string(
     "resolved_config", None, "In place of --config: the config.json of another run, to repeat exactly that config."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory; made if absent, continued if it holds this very run.")
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "In place of training, compile the step and say what it holds, whether it fits and what it costs."
+)
+TOPOLOGY = flags.DEFINE_string(
+    "topology",
+    None,
+    "Accelerators that --dry_run compiles for: h200:1x8, h200:2x8, tpu:v5p:4x4x4, tpu:v6e:16x16, fake:8, or here; left "
+    "out, those of config.plan.topology, or this machine's.",
+)
+PLAN_OUT = flags.DEFINE_string("plan_out", None, "File for the figures of --dry_run, as JSON.")
 
 
 def main() -> None:
@@ -32,7 +46,7 @@ def main() -> None:
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.experiment.loop import train
 
-    if not WORKDIR.value:
+    if not WORKDIR.value and not DRY_RUN.value:
         raise InputError("--workdir is missing: say where the run's files go")
     if bool(CONFIG.value) == bool(RESOLVED.value):
         raise InputError("give either --config=configs/NAME.py or --resolved_config=FILE.json")
@@ -44,7 +58,15 @@ def main() -> None:
             raise InputError(f"--resolved_config={RESOLVED.value}: not a run's config.json ({error!r})") from error
     else:
         values = CONFIG.value.to_dict()
-    train(from_dict(values), WORKDIR.value)
+    config = from_dict(values)
+    if DRY_RUN.value:
+        from isocompute_jax.plan import command
+
+        sys.exit(command.run(config, TOPOLOGY.value, arguments=sys.argv[1:], out=PLAN_OUT.value))
+    for flag in ("topology", "plan_out"):
+        if flags.FLAGS[flag].present:
+            raise InputError(f"--{flag} goes with --dry_run")
+    train(config, WORKDIR.value or "")
 
 
 if __name__ == "__main__":

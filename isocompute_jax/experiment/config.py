@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
-from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
+from isocompute_jax.experiment.plan_config import PlanConfig
+from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig, pack_shape
 from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
@@ -178,6 +179,7 @@ class RunConfig:
     packing: PackingConfig = option(default_factory=PackingConfig)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
         check(self)
@@ -337,6 +339,15 @@ def _validate(config: RunConfig) -> None:
     for passed, message in (*checks, *_asynchrony_checks(config)):
         if not passed:
             raise InputError(f"config.{message}")
+    if config.packing.row_tokens:
+        pack_shape(
+            problems_per_batch=config.problems_per_batch,
+            group_size=config.group_size,
+            max_prompt_tokens=sampling.max_prompt_tokens,
+            max_tokens=sampling.max_tokens,
+            row_tokens=config.packing.row_tokens,
+            microbatch_tokens=config.recipe.microbatch_tokens,
+        )
     if config.service.endpoints:
         config.service.validate()
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.learner import Batch, PackedBatch
+from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -25,32 +25,42 @@ def make_lay_out(
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
-    sampling, shards = config.sampling, 1 if mesh is None else sharding.batch_shards(mesh)
-    sizes = {
-        "problems_per_batch": problems,
-        "group_size": group_size,
-        "max_prompt_tokens": sampling.max_prompt_tokens,
-        "max_tokens": sampling.max_tokens,
-        "microbatch_tokens": config.recipe.microbatch_tokens,
-        "batch_shards": shards,
-        "routing": routing_of(config, model_config),
-    }
-    if not config.packing.row_tokens:
-        shape = learner.batch_shape(**sizes)
+    shape = shape_of(config, model_config, problems, group_size, mesh)
+    if isinstance(shape, BatchShape):
         return lambda groups, kept: learner.layout(groups, shape, kept=kept)
-    packed, seen = learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens), learner.CompiledShapes()
+    seen = learner.CompiledShapes()
 
     def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch:
-        batch = learner.pack(groups, packed, kept=kept)
+        batch = learner.pack(groups, shape, kept=kept)
         seen.note(batch)
         return batch
 
     return lay_out
 
 
-def routing_of(config: RunConfig, model_config: ModelConfig) -> tuple[int, int] | None:
-    """Layers and experts per token of the routing that batches carry; None where the learner does not ask for it."""
-    return None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
+def shape_of(
+    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+) -> BatchShape | PackShape:
+    """The compiled shape of batches of so many problems and rollouts of each.
+
+    Raises:
+      InputError: config.packing.row_tokens holds no sequence of the greatest length.
+    """
+    sizes = {
+        "problems_per_batch": problems,
+        "group_size": group_size,
+        "max_prompt_tokens": config.sampling.max_prompt_tokens,
+        "max_tokens": config.sampling.max_tokens,
+        "microbatch_tokens": config.recipe.microbatch_tokens,
+        "batch_shards": 1 if mesh is None else sharding.batch_shards(mesh),
+        # Batches carry the sampler's experts where the learner asks for them.
+        "routing": (
+            None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
+        ),
+    }
+    if config.packing.row_tokens:
+        return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens)
+    return learner.batch_shape(**sizes)
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:

@@ -28,8 +28,8 @@ FUSED = ("mosaic", "triton", "splash")
 """Kernels of one platform, in the order in which `auto` tries them."""
 
 CPU_CHUNK, CHUNK = 128, 1024
-"""Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators, where
-a step of a loop is a launch or more, ask for many."""
+"""Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators,
+where a step of a loop is several launches, ask for many."""
 
 _LOGGER = logging.getLogger(__name__)
 

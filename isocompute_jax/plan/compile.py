@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from typing import Any
 
@@ -13,7 +14,8 @@ from jax.sharding import Mesh, Sharding
 from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.learner import BatchShape, Credit, TokenBatch, TrainState
+from isocompute_jax.experiment.layouts import shape_of
+from isocompute_jax.learner import Batch, BatchShape, Credit, PackedBatch, PackShape, TokenBatch, TrainState
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
@@ -36,7 +38,7 @@ class CompiledStep:
     model_config: ModelConfig
     mesh: Mesh
     state: TrainState
-    batch_shape: BatchShape
+    batch_shape: BatchShape | PackShape
     program: jax.stages.Compiled
     lower_s: float
     compile_s: float
@@ -71,46 +73,92 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     Raises:
       InputError: the model, the mesh and the topology do not go together.
     """
-    model_config = model.load_config(config.model, dtype=config.dtype)
+    model_config = build.model_config_of(config)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    build.check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
         model_config, config.loss, config.optimizer, mesh, temperature=config.sampling.temperature, donate=True
     )
-    shape = build.shape_of(config, config.problems_per_batch, config.group_size, mesh)
+    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
     state = _abstract_state(model_config, programs)
-    rollouts = jax.ShapeDtypeStruct(
-        (config.problems_per_batch, config.group_size), jnp.float32, sharding=sharding.replicated(mesh)
-    )
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
     reference = state.params if config.loss.kl_coef else None
     start = time.perf_counter()
-    lowered = programs.train_step.lower(
-        state, abstract_batch(shape, mesh), Credit(rollouts, rollouts, rollouts), rate, reference
-    )
+    step: Any = programs.train_step  # jitted
+    batch = abstract_batch(shape, mesh)
+    if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
+        batch = dataclasses.replace(batch, old_logprobs=batch.sampler_logprobs)
+    lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference)
     lowered_at = time.perf_counter()
-    program = lowered.compile()
+    program = _compiled(lowered)
     return CompiledStep(model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at)
 
 
-def abstract_batch(shape: BatchShape, mesh: Mesh) -> TokenBatch:
-    """Shapes, dtypes and shardings of a step's tokens, as `learner.place_batch` lays them out."""
-    lead = (shape.microbatches, shape.rows)
-    tokens = (*lead, shape.rollouts, shape.tokens)
+class DoesNotCompile(Exception):
+    """The compiler refuses a step that needs more memory than a device has: `needed` bytes."""
 
-    def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        axes = (None, "batch", *[None] * (len(shape) - 2))[: len(shape)]
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.named_sharding(mesh, shape, axes))
+    def __init__(self, needed: float, said: str):
+        super().__init__(said)
+        self.needed = needed
 
-    return TokenBatch(
-        prompt_tokens=array((*lead, shape.prompt), jnp.int32),
-        prompt_mask=array((*lead, shape.prompt), jnp.bool_),
-        tokens=array(tokens, jnp.int32),
-        mask=array(tokens, jnp.bool_),
-        sampler_logprobs=array(tokens, jnp.float32),
-        rollout=array((*lead, shape.rollouts), jnp.int32),
-        num_microbatches=array((), jnp.int32),
-    )
+
+def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles; where the compiler refuses for memory, says how much it wanted.
+
+    Without a device to tune them on, XLA's Triton products take their tiles from a rule that has none for some shapes:
+    then the step is compiled with cuBLAS's.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "tile sizes" in str(error):
+            return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+        wanted = re.search(r"Used ([\d.]+)([KMGT]) of|\(([\d.]+)([KMGT])\) exceeds available", str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or wanted is None:
+            raise
+        number, unit = (wanted[1], wanted[2]) if wanted[1] else (wanted[3], wanted[4])
+        raise DoesNotCompile(float(number) * 2 ** (10 * (1 + "KMGT".index(unit))), str(error)) from error
+
+
+def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
+    """Shapes, dtypes and shardings of a step's largest batch, as `learner.place_batch` puts it on the devices."""
+
+    def make() -> Batch:
+        lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
+
+        def experts(*tokens: int) -> jax.Array | None:
+            return None if shape.routing is None else jnp.zeros((*tokens, *shape.routing), jnp.int16)
+
+        if isinstance(shape, PackShape):
+            row = (*lead, shape.row_tokens)
+            numbers, floats, flags = jnp.zeros(row, jnp.int32), jnp.zeros(row), jnp.zeros(row, bool)
+            return PackedBatch(numbers, numbers, flags, floats, numbers, count, experts=experts(*row))
+        prompt, tokens = (*lead, shape.prompt), (*lead, shape.rollouts, shape.tokens)
+        return TokenBatch(
+            jnp.zeros(prompt, jnp.int32),
+            jnp.zeros(prompt, bool),
+            jnp.zeros(tokens, jnp.int32),
+            jnp.zeros(tokens, bool),
+            jnp.zeros(tokens),
+            jnp.zeros((*lead, shape.rollouts), jnp.int32),
+            count,
+            prompt_experts=experts(*prompt),
+            experts=experts(*tokens),
+        )
+
+    def placed(x: Any) -> jax.ShapeDtypeStruct:
+        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named_sharding(mesh, x.shape, axes))
+
+    return jax.tree.map(placed, jax.eval_shape(make))
+
+
+def _abstract_credit(config: RunConfig, mesh: Mesh) -> Credit:
+    """Of P x G rollouts, on every device."""
+    zeros = jax.eval_shape(lambda: jnp.zeros((config.problems_per_batch, config.group_size)))
+    whole = jax.ShapeDtypeStruct(zeros.shape, zeros.dtype, sharding=sharding.replicated(mesh))
+    return jax.tree.map(lambda _: whole, jax.eval_shape(lambda x: Credit(x, x, x), zeros))
 
 
 def _abstract_state(model_config: ModelConfig, programs: build.Programs) -> TrainState:

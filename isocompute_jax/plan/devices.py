@@ -15,6 +15,7 @@ class Device:
     Attributes:
       name: as in `--topology`.
       flops: bfloat16 products, dense, per second.
+      flops_float32: float32 products in full precision, per second.
       memory: bytes.
       memory_bandwidth: bytes per second.
       link: bytes per second that a device sends to its neighbours: NVLink in one direction; all links of a TPU chip.
@@ -28,6 +29,7 @@ class Device:
 
     name: str
     flops: float
+    flops_float32: float
     memory: float
     memory_bandwidth: float
     link: float
@@ -48,6 +50,7 @@ DEVICES = {
         Device(
             name="h200",
             flops=989 * TERA,
+            flops_float32=67 * TERA,
             memory=150 * GB,
             memory_bandwidth=4.8 * TB,
             link=450 * GB,
@@ -60,6 +63,7 @@ DEVICES = {
         Device(
             name="v5e",
             flops=197 * TERA,
+            flops_float32=197 / 6 * TERA,
             memory=16 * GIB,
             memory_bandwidth=819 * GB,
             link=200 * GB,
@@ -72,6 +76,7 @@ DEVICES = {
         Device(
             name="v5p",
             flops=459 * TERA,
+            flops_float32=459 / 6 * TERA,
             memory=95 * GIB,
             memory_bandwidth=2765 * GB,
             link=600 * GB,
@@ -84,6 +89,7 @@ DEVICES = {
         Device(
             name="v6e",
             flops=918 * TERA,
+            flops_float32=918 / 6 * TERA,
             memory=32 * GIB,
             memory_bandwidth=1640 * GB,
             link=448 * GB,
@@ -100,6 +106,7 @@ DEVICES = {
 CPU = Device(
     name="cpu",
     flops=0.1 * TERA,
+    flops_float32=0.1 * TERA,
     memory=16 * GIB,
     memory_bandwidth=20 * GB,
     link=10 * GB,

@@ -7,7 +7,9 @@ operators have: key t is read by the queries from `k_start` on. Both kernels ski
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import logging
 from typing import Any, Literal
 
 import jax
@@ -87,12 +89,7 @@ _attention.defvjp(_forward, _backward)
 
 def _operator(implementation: Implementation, dtype: Any, first: Array) -> tuple[Any, dict[str, Any]]:
     """tokamax's operator and the options that it is called with."""
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():  # tokamax reads flags; unparsed, it would parse the caller's command line
-        flags.FLAGS.mark_as_parsed()
-    from tokamax._src.ops.attention import api, base  # pyright: ignore[reportMissingImports]
-
+    api, base = _tokamax()
     operator = api.IMPLEMENTATIONS["mosaic_gpu" if implementation == "mosaic" else implementation]
     # Said, and not left to a default that depends on the device at hand.
     precision = {
@@ -101,6 +98,21 @@ def _operator(implementation: Implementation, dtype: Any, first: Array) -> tuple
         jnp.dtype(jnp.float32): jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
     }[jnp.dtype(dtype)]
     return operator, {"mask": base.Mask(k_start=first[:, None], is_causal=True), "precision": precision}
+
+
+@functools.cache
+def _tokamax() -> tuple[Any, Any]:
+    """Its modules of attention."""
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():  # tokamax reads flags; unparsed, it would parse the caller's command line
+        flags.FLAGS.mark_as_parsed()
+    from tokamax._src.ops.attention import api, base  # pyright: ignore[reportMissingImports]
+
+    # Nothing is tuned here: its heuristics choose blocks, of which it would warn with a page for every shape.
+    untuned = "Autotuning cache miss"
+    logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswith(untuned))
+    return api, base
 
 
 def _compiling_for(device: Any) -> contextlib.AbstractContextManager[Any]:

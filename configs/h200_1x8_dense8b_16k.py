@@ -1,0 +1,35 @@
+"""GRPO on an 8B dense model (Llama 3.1 8B), sequences of up to 16k tokens, one host of 8 H200.
+
+python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
+
+"""
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config import (
+    ComputeConfig,
+    MeshConfig,
+    PackingConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from isocompute_jax.experiment.plan_config import PlanConfig
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return RunConfig(
+        model="configs/models/llama-3.1-8b",
+        train_set="data/train.jsonl",
+        group_size=16,
+        problems_per_batch=64,
+        max_compute=2**18,
+        dtype="bfloat16",
+        mesh=MeshConfig(fsdp=8),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=14336),
+        packing=PackingConfig(row_tokens=16384),
+        compute=ComputeConfig(remat="attention_output"),
+        recipe=RecipeConfig(microbatch_tokens=8 * 16384),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512),
+    ).editable()

@@ -1,0 +1,51 @@
+"""`--dry_run` of the train main: in this process, or in one whose Python has the topology's compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.plan.compilers import find_compiler
+from isocompute_jax.records.errors import InputError
+
+CHILD = "ISOCOMPUTE_AOT_PROCESS"
+"""Set, to the kind of compiler, in the process that has one."""
+
+
+def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str], out: str | None) -> int:
+    """Prints the plan of a config, and returns an exit code: 0 where it fits, 1 where it does not.
+
+    Args:
+      config: as it was given.
+      topology_name: `--topology`; None for that of the config, or this machine's devices.
+      arguments: of the train main, for a process that has to do it in this one's place.
+      out: file for the figures, as JSON; None for none.
+
+    Raises:
+      InputError: a bad config or topology, or a compiler that is not installed.
+    """
+    from isocompute_jax.plan.topology import parse_topology
+
+    resolved = config.resolved()
+    topology = parse_topology(topology_name or config.plan.topology or "here")
+    if topology.compiler is not None and os.environ.get(CHILD) != topology.compiler:
+        compiler = find_compiler(topology.compiler)
+        command = [compiler.python, "-m", "isocompute_jax.train", *arguments]
+        done = subprocess.run(command, env=compiler.environment | {CHILD: topology.compiler}, check=False)
+        return done.returncode
+    from isocompute_jax.plan.dry_run import dry_run
+    from isocompute_jax.plan.report import figures, report
+
+    plan = dry_run(resolved, topology)
+    sys.stdout.write(report(plan))
+    if out:
+        try:
+            pathlib.Path(out).write_text(json.dumps(figures(plan), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--plan_out={out} cannot be written: {error.strerror}") from error
+    return 0 if plan.fits else 1

@@ -1,0 +1,95 @@
+"""Floating-point operations of a step, by formula: the programs' own counts take a loop's body once.
+
+A product of [M, K] and [K, N] is 2 M K N. A step's are 6 x parameters x tokens (2 forward, 4 backward; arXiv
+2001.08361), and those of attention: 4 N H a pair of query and key in each layer forward, twice that backward.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from isocompute_jax.model import ModelConfig
+from isocompute_jax.model.head import precision_of
+
+BODY_AGAIN = {"none": 0, "dots": 0, "attention_output": 1, "full": 1, "offload": 1}
+"""By `remat`: whether the layers' products are computed again in the backward pass."""
+ATTENTION_AGAIN = {"none": 0, "dots": 1, "attention_output": 0, "full": 1, "offload": 1}
+"""The same of attention."""
+HEAD_PRODUCTS = {"float32": 4, "bf16": 4, "bf16_x3": 6}
+"""Of hidden states and the head's matrix: logits, again in the backward pass, and two gradients. Of those, float32
+cotangents take two products each where operands are split (see `model.head`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one step computes.
+
+    Attributes:
+      rollouts: in a step.
+      tokens: of prompts and completions, as far as the layout reads them: packed rows read a prompt for each rollout.
+      positions: computed, padding included.
+      pairs: of query and key that see each other.
+      computed_pairs: that are computed.
+      microbatches: that hold tokens.
+    """
+
+    rollouts: int
+    tokens: float
+    positions: float
+    pairs: float
+    computed_pairs: float
+    microbatches: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Of one step, over all devices.
+
+    Attributes:
+      body: the layers' matrices.
+      attention: of pairs that see each other.
+      head: the output head.
+      computed: all that the devices do in bfloat16: padding, what is computed again, and the head's passes included.
+      computed_float32: the same, in float32.
+    """
+
+    body: float
+    attention: float
+    head: float
+    computed: float
+    computed_float32: float
+
+    @property
+    def model(self) -> float:
+        """What the model needs, each product once: the numerator of MFU (arXiv 2204.02311)."""
+        return self.body + self.attention + self.head
+
+
+def active_matrices(config: ModelConfig) -> int:
+    """Entries of the layers' matrices that one token meets."""
+    heads = 2 * config.num_heads + 2 * config.num_kv_heads
+    experts = config.experts_per_token if config.num_experts else 1
+    mlp = 3 * config.embed_dim * config.mlp_dim * experts + config.embed_dim * config.num_experts
+    return config.num_layers * (config.embed_dim * heads * config.head_dim + mlp)
+
+
+def head_matrix(config: ModelConfig) -> int:
+    """Entries of the output head."""
+    return config.embed_dim * config.vocab_size
+
+
+def step_flops(config: ModelConfig, work: Work) -> Flops:
+    """Of one update."""
+    width = config.num_layers * config.num_heads * config.head_dim
+    body, head = 6.0 * active_matrices(config), 6.0 * head_matrix(config)
+    attention = 12.0 * width
+    again = 1 + BODY_AGAIN[config.remat] / 3
+    attention_again = 1 + ATTENTION_AGAIN[config.remat] / 3
+    layers = body * again * work.positions + attention * attention_again * work.computed_pairs
+    precision = precision_of(config)
+    heads = head * HEAD_PRODUCTS[precision] / 3 * work.positions
+    if config.dtype != "bfloat16":
+        narrow, wide = 0.0, layers + heads
+    else:
+        narrow, wide = (layers, heads) if precision == "float32" else (layers + heads, 0.0)
+    return Flops(body * work.tokens, attention * work.pairs, head * work.tokens, narrow, wide)

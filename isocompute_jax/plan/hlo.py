@@ -1,0 +1,205 @@
+"""Collectives of a compiled program, read from its text: kinds, bytes, who takes part, how often a step runs them.
+
+The text is XLA's HLO after all optimisation (https://openxla.org/xla/operation_semantics). A loop's body counts as many
+times as the loop runs: XLA notes it, or the loop's condition compares a counter with a constant. The loop over
+micro-batches runs a number of times that only the step knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0}
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
+_ARRAY = re.compile(r"\b([a-z]+[0-9]*(?:e[0-9]m[0-9]\w*)?)\[([0-9,]*)\]")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|body|true_computation|false_computation|branch_computations|called_computations)="
+    r"(\{[^}]*\}|%?[\w.-]+)"
+)
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line: result type, operation, and what follows it."""
+
+    name: str
+    result: str
+    operation: str
+    rest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective of a program.
+
+    Attributes:
+      kind: one of `KINDS`.
+      wire_bytes: what each participant receives in one run, by a ring: (g - 1) / g of what is gathered or scattered,
+        twice that of an all-reduce.
+      count: how often a step runs it.
+      groups: numbers of the devices, in the order of the mesh, that take part together.
+    """
+
+    kind: str
+    wire_bytes: float
+    count: int
+    groups: Groups
+
+
+def collectives(text: str, *, num_devices: int, microbatches: int) -> list[Collective]:
+    """Every collective that a step runs.
+
+    Args:
+      text: of the optimised program (`Compiled.as_text()`).
+      num_devices: of the mesh.
+      microbatches: how often loops run whose count is not in the program.
+    """
+    entry, computations = parse(text)
+    found: list[Collective] = []
+    for instruction, count in _runs(entry, computations, microbatches):
+        kind = instruction.operation.removesuffix("-start")
+        if kind in KINDS:
+            groups = replica_groups(instruction.rest, num_devices)
+            size = max(len(group) for group in groups)
+            if size > 1 or kind == "collective-permute":
+                found.append(Collective(kind, wire_bytes(instruction, size), count, groups))
+    return found
+
+
+def parse(text: str) -> tuple[str, dict[str, list[Instruction]]]:
+    """The entry's name, and the instructions of every computation."""
+    entry, name = "", ""
+    computations: dict[str, list[Instruction]] = {}
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            name = head[2]
+            computations[name] = []
+            entry = name if head[1] else entry
+        elif name and (found := _INSTRUCTION.match(line)):
+            result, operation, rest = _split(found[2])
+            computations[name].append(Instruction(found[1], result, operation, rest))
+    return entry, computations
+
+
+def _split(right: str) -> tuple[str, str, str]:
+    """`type operation(rest`; a tuple's type is in parentheses."""
+    if right.startswith("("):
+        depth = 0
+        for end, letter in enumerate(right):  # noqa: B007 (read after the loop)
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                break
+        result, right = right[: end + 1], right[end + 2 :]
+    else:
+        result, _, right = right.partition(" ")
+    operation, _, rest = right.partition("(")
+    return result, operation.strip(), rest
+
+
+def _runs(
+    name: str, computations: Mapping[str, list[Instruction]], microbatches: int, count: int = 1
+) -> Iterator[tuple[Instruction, int]]:
+    """Every instruction that runs, with how often; a branch counts as taken."""
+    for instruction in computations.get(name, ()):
+        yield instruction, count
+        if instruction.operation in ("fusion", "reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "map"):
+            continue  # what they call is arithmetic on elements; a fusion that holds a collective is async
+        times = 1
+        if instruction.operation == "while":
+            times = trip_count(instruction, computations) or microbatches
+        for called in _CALLED.findall(instruction.rest):
+            for one in re.findall(r"[\w.-]+", called):
+                yield from _runs(one, computations, microbatches, count * times)
+
+
+def trip_count(loop: Instruction, computations: Mapping[str, list[Instruction]]) -> int | None:
+    """How often a loop runs; None where its program does not say."""
+    if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
+        return int(noted[1])
+    condition = re.search(r"condition=%?([\w.-]+)", loop.rest)
+    if condition is None:
+        return None
+    body = computations.get(condition[1], [])
+    constants = {one.name: one.rest for one in body if one.operation == "constant"}
+    for one in body:
+        if one.operation == "compare" and "direction=LT" in one.rest:
+            operands = re.findall(r"%([\w.-]+)", one.rest.partition(")")[0])
+            bound = constants.get(operands[-1] if operands else "", "").partition(")")[0]
+            return int(bound) if bound.isdigit() else None
+    return None
+
+
+def wire_bytes(instruction: Instruction, size: int) -> float:
+    """What each of `size` participants receives; see `Collective`."""
+    kind = instruction.operation.removesuffix("-start")
+    total = float(sum(array_bytes(found) for found in _ARRAY.finditer(instruction.result)))
+    if kind == "all-gather":
+        gathered = total * size / (size + 1) if instruction.operation.endswith("-start") else total
+        return gathered * (size - 1) / size
+    if kind == "reduce-scatter":
+        kept = total / (size + 1) if instruction.operation.endswith("-start") else total
+        return kept * (size - 1)
+    if kind == "all-reduce":
+        return 2 * total * (size - 1) / size
+    if kind == "collective-permute":
+        return total / 2 if instruction.operation.endswith("-start") else total
+    return total * (size - 1) / size
+
+
+def array_bytes(found: re.Match[str]) -> float:
+    """Of one array type, such as `bf16[8,128]`."""
+    kind, shape = found[1], found[2]
+    digits = re.match(r"[a-z]+?(\d+)", kind)
+    bits = _BITS.get(kind) if kind in _BITS else int(digits[1]) if digits else 0
+    return math.prod(int(size) for size in shape.split(",") if size) * (bits or 0) / 8
+
+
+def replica_groups(rest: str, num_devices: int) -> Groups:
+    """Who takes part together: of lists, of iota tiles, of named axes of a mesh, or of a permutation's pairs."""
+    if found := re.search(r"replica_groups=\{(\{[\d,{} ]+\})\}", rest):
+        return tuple(tuple(int(i) for i in group.split(",")) for group in re.findall(r"\{([\d, ]+)\}", found[1]))
+    if found := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
+        tiles, sizes = _sizes(found[1]), _sizes(found[2])
+        order = _sizes(found[3]) if found[3] else tuple(range(len(sizes)))
+        ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(tiles[0], math.prod(tiles[1:]))
+        return _tuples(ids)
+    if found := re.search(
+        r"replica_groups=(?:@?\w*)mesh\[([^\]]+)\](?:, *device_ids=\(?\[?([\d,]+)\]?\)?)? *\{([^}]*)\}", rest
+    ):
+        axes = {name: int(size) for name, size in re.findall(r"'([\w.-]+)'=(\d+)", found[1])}
+        among = re.findall(r"'([\w.-]+)'", found[3])
+        ids = np.arange(math.prod(axes.values()))
+        if found[2]:
+            ids = np.array(_sizes(found[2]))
+        names = list(axes)
+        ids = ids.reshape(tuple(axes.values()))
+        order = [names.index(name) for name in names if name not in among] + [names.index(name) for name in among]
+        size = math.prod(axes[name] for name in among)
+        return _tuples(ids.transpose(order).reshape(ids.size // size, size))
+    if found := re.search(r"source_target_pairs=\{([\d,{} ]+)\}", rest):
+        return tuple(tuple(int(i) for i in pair.split(",")) for pair in re.findall(r"\{([\d, ]+)\}", found[0]))
+    return (tuple(range(num_devices)),)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
+
+
+def _tuples(ids: np.ndarray) -> Groups:
+    return tuple(tuple(int(i) for i in group) for group in ids)

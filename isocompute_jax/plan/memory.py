@@ -1,0 +1,77 @@
+"""Where a device's memory goes in the learner's step, by the compiler's own account."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from isocompute_jax.learner import TrainState
+from isocompute_jax.plan.devices import Device
+
+HOST = ("pinned_host",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device.
+
+    Attributes:
+      params: master weights.
+      gradients: summed over micro-batches, among the temporaries.
+      moments: of the optimizer, on the device.
+      batch: everything else that comes in: tokens, credit, reference weights.
+      temporaries: the others: activations, gathered weights, one micro-batch's gradients.
+      outputs: that reuse no argument.
+      peak: arguments + outputs - aliased + temporaries.
+      on_host: of the state, in the host's memory.
+    """
+
+    params: float
+    gradients: float
+    moments: float
+    batch: float
+    temporaries: float
+    outputs: float
+    peak: float
+    on_host: float
+
+    def free(self, device: Device) -> float:
+        """What the step and the stated reserve leave; negative where it does not fit."""
+        return device.memory - device.reserve - self.peak
+
+
+def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
+    """The compiler's analysis, divided by what the state says of its own size."""
+    stats: Any = program.memory_analysis()
+    params, moments = on_device(state.params), on_device(state.opt_state)
+    gradients = params  # of the same shapes and dtypes
+    temporaries, outputs = stats.temp_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return Memory(
+        params=params,
+        gradients=min(gradients, temporaries),
+        moments=moments,
+        batch=stats.argument_size_in_bytes - params - moments,
+        temporaries=max(temporaries - gradients, 0.0),
+        outputs=outputs,
+        peak=stats.argument_size_in_bytes + outputs + temporaries,
+        on_host=bytes_of(state.params, host=True) + bytes_of(state.opt_state, host=True),
+    )
+
+
+def on_device(tree: Any) -> float:
+    """Bytes of one device's share of abstract arrays, those in the host's memory left out."""
+    return bytes_of(tree, host=False)
+
+
+def bytes_of(tree: Any, *, host: bool) -> float:
+    """Bytes of one device's share of abstract arrays in one of its two memories."""
+    return float(
+        sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(tree)
+            if (leaf.sharding.memory_kind in HOST) == host
+        )
+    )

@@ -1,0 +1,205 @@
+"""A plan for a terminal, and its figures as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from isocompute_jax import model
+from isocompute_jax.plan.devices import GIB
+from isocompute_jax.plan.dry_run import Plan
+from isocompute_jax.plan.hlo import KINDS
+from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range
+
+COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "tokamax", "libtpu")
+"""Packages whose versions a plan depends on."""
+
+
+def report(plan: Plan) -> str:
+    """The plan, in lines of text."""
+    return "\n".join([*_head(plan), *_memory(plan), *_verdict(plan), *_program(plan), *_estimates(plan), ""])
+
+
+def figures(plan: Plan) -> dict[str, Any]:
+    """What a table of plans needs; bytes, seconds and FLOPs."""
+    found: dict[str, Any] = {
+        "topology": plan.topology.name,
+        "devices": plan.topology.size,
+        "versions": versions(),
+        "fits": plan.fits,
+        "needed": plan.refused if plan.memory is None else plan.memory.peak,
+    }
+    if plan.memory is None or plan.time is None or plan.cost is None or plan.compiled is None:
+        return found
+    memory, work = plan.memory, plan.work
+    return found | {
+        "compile_s": plan.compiled.lower_s + plan.compiled.compile_s,
+        "memory": {name: getattr(memory, name) for name in memory.__dataclass_fields__},
+        "free": memory.free(plan.topology.device),
+        "collectives": {kind: sent for kind, _, sent in _by_kind(plan)},
+        "tokens": None if work is None else work.tokens,
+        "flops": None if plan.flops is None else plan.flops.model,
+        "step_s": _ends(plan.time.total),
+        "mfu": _ends(plan.time.mfu),
+        "sampling_s": _ends(plan.sampling.seconds),
+        "device_hours": _ends(plan.cost.device_hours),
+        "run_step_s": _ends(plan.cost.step),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that compile, as far as they are installed."""
+    found = {}
+    for name in COMPILERS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    shape, config = plan.model_config, plan.config
+    mesh = " x ".join(f"{name} {size}" for name, size in config.mesh.__dict__.items() if size > 1) or "one device"
+    device = plan.topology.device
+    yield f"Plan of {config.model} on {plan.topology.name}: {plan.topology.size} devices, {mesh}"
+    size = model.count_params(shape) / 1e9
+    yield f"  model       {shape.architecture}, {size:.2f} B parameters, computed in {shape.dtype}"
+    yield (
+        f"  step        {config.rollouts_per_step:,} rollouts = {config.problems_per_batch} problems x "
+        f"{config.group_size}; {config.num_steps:,} steps"
+    )
+    yield f"  compilers   {', '.join(f'{name} {version}' for name, version in versions().items())}"
+    if plan.compiled is not None:
+        yield f"  compiled in {plan.compiled.lower_s + plan.compiled.compile_s:.0f} s; no weights were read"
+    yield f"  peaks       {device.source}"
+    yield ""
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    memory, device = plan.memory, plan.topology.device
+    yield "Memory of each device, GiB, by the compiler's analysis"
+    if memory is None:
+        needed = _gib(plan.refused or 0)
+        yield f"  the compiler refuses the step: it needs {needed}; the device has {_gib(device.memory)}"
+        return
+    rows = [
+        ("parameters (master weights)", memory.params),
+        ("gradients (sum over micro-batches)", memory.gradients),
+        ("moments of the optimizer", memory.moments),
+        ("activations and other temporaries", memory.temporaries),
+        ("tokens, credit and what else comes in", memory.batch),
+        ("outputs that reuse nothing", memory.outputs),
+        ("peak", memory.peak),
+        ("reserve (runtime, NCCL, kernels' scratch)", device.reserve),
+        ("free", memory.free(device)),
+    ]
+    for name, size in rows:
+        yield f"  {name:<42}{_gib(size):>10}"
+    if memory.on_host:
+        yield f"  {'in the host' + chr(39) + 's memory, for each device':<42}{_gib(memory.on_host):>10}"
+    yield ""
+
+
+def _verdict(plan: Plan) -> Iterator[str]:
+    device = plan.topology.device
+    if plan.fits:
+        yield "It fits."
+    else:
+        needed = plan.refused if plan.memory is None else plan.memory.peak
+        over = (needed or 0) + device.reserve - device.memory
+        yield f"IT DOES NOT FIT: {_gib(over)} GiB a device are missing, the reserve included."
+        for knob in plan.knobs:
+            outcome = "and it fits" if knob.fits else "not enough by itself"
+            yield f"  {' '.join(knob.flags)}: {_gib(knob.saves)} GiB less, {outcome}"
+        if not any(knob.fits for knob in plan.knobs):
+            yield (
+                "  More devices: each doubling of config.mesh.fsdp (and of the topology) halves parameters, gradients "
+                "and moments; config.mesh.tensor divides activations too"
+            )
+    yield ""
+
+
+def _program(plan: Plan) -> Iterator[str]:
+    if plan.work is None or plan.flops is None:
+        return
+    yield "Collectives of a step (each device receives)"
+    for kind, count, sent in _by_kind(plan):
+        yield f"  {kind:<20}{count:>8,} times{sent / 1e9:>12.2f} GB"
+    if not plan.collectives:
+        yield "  none"
+    yield ""
+    work, flops = plan.work, plan.flops
+    yield "A step computes"
+    yield (
+        f"  {work.rollouts:,} rollouts, {work.tokens:,.0f} tokens expected in {work.positions:,.0f} positions, "
+        f"{work.microbatches} micro-batches"
+    )
+    yield (
+        f"  {flops.model:.3g} FLOPs = 6 x active parameters x tokens ({flops.body / flops.model:.0%}) + attention "
+        f"({flops.attention / flops.model:.0%}) + head ({flops.head / flops.model:.0%})"
+    )
+    yield (
+        f"  {flops.computed + flops.computed_float32:.3g} with padding, what is computed again, and the head's passes"
+    )
+    yield ""
+
+
+def _estimates(plan: Plan) -> Iterator[str]:
+    lengths, sampling, config = plan.lengths, plan.sampling, plan.config
+    yield "ESTIMATES (rooflines from published peaks; nothing was run)"
+    yield (
+        f"  assumed: products at {PRODUCTS[0]:.0%} to {PRODUCTS[1]:.0%} of the peak, memory and links at "
+        f"{BANDWIDTH[0]:.0%} to {BANDWIDTH[1]:.0%}, overlapped at best and not at worst;"
+    )
+    yield (
+        f"  completions log-normal, median {lengths.median:,.0f}, sigma {lengths.sigma:g}, at most {lengths.limit:,} "
+        f"(mean {lengths.mean:,.0f}); prompts of {lengths.prompt:,.0f} tokens"
+    )
+    if plan.time is not None:
+        time = plan.time
+        yield (
+            f"  update      {_range(time.total)} s (products {_range(time.products)}, memory {_range(time.memory)}, "
+            f"links {_range(time.links)}), MFU {time.mfu.low:.0%} to {time.mfu.high:.0%}"
+        )
+    where = (
+        f"{config.plan.sampler_devices} devices" if config.plan.sampler_devices else "the learner's devices, in turns"
+    )
+    yield (
+        f"  sampling    {_range(sampling.seconds)} s a step on {where}: {sampling.copies} copies of "
+        f"{_gib(sampling.weight_bytes)} GiB, {sampling.in_flight:,} rollouts in flight (room for {sampling.room:,}), "
+        f"{_range(sampling.tokens_per_s)} tokens/s"
+    )
+    if plan.cost is not None:
+        cost = plan.cost
+        yield (
+            f"  run         {_range(cost.device_hours)} device-hours, {_range(cost.wall_hours)} hours; the learner "
+            f"updates {_share(cost.learner)} of its time, the sampler samples {_share(cost.sampler)} of its own"
+        )
+
+
+def _by_kind(plan: Plan) -> Iterator[tuple[str, int, float]]:
+    """(kind, runs, bytes that each device receives), of the kinds that occur."""
+    for kind in KINDS:
+        found = [one for one in plan.collectives if one.kind == kind]
+        if found:
+            yield kind, sum(one.count for one in found), sum(one.count * one.wire_bytes for one in found)
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:,.2f}"
+
+
+def _ends(found: Range) -> list[float]:
+    return [found.low, found.high]
+
+
+def _range(found: Range) -> str:
+    low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in (found.low, found.high))
+    return low if low == high else f"{low} to {high}"
+
+
+def _share(found: Range) -> str:
+    low, high = (f"{value:.0%}" for value in (found.low, found.high))
+    return low if low == high else f"{low} to {high}"
