@@ -23,7 +23,7 @@ def test_h200(gpu, axes):
 
 
 @pytest.mark.parametrize(
-    ("name", "axes"), [("tpu:v5p:2x2x1", {"fsdp": 4}), ("tpu:v5p:2x2x1", {"expert": 4}), ("tpu:v6e:2x2", {"fsdp": 4})]
+    ("name", "axes"), [("tpu:v5p:2x2x1", {"expert": 4}), ("tpu:v6e:2x2", {"fsdp": 4})], ids=["v5p", "v6e"]
 )
 def test_tpu(tpu, name, axes):
     found = tpu.call("tests.aot.expert_programs:compiled", name, TOKENS, axes)
