@@ -31,10 +31,12 @@ NOT_IDENTIFYING = frozenset({
     "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
     "host", "hostname", "created", "started", "command",
     # how a run is executed
-    "checkpoint_every_s",
+    "checkpoint_every_s", "chunk_tokens",
     "endpoints", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams", "stall_s", "wait_s",
 })  # fmt: skip
 """Names that did not tell configurations apart in files without an `identity` block, at any depth."""
+NO_LONGER_IDENTIFYING = frozenset({"loss.chunk_tokens"})
+"""Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
 
 def identity(config: Any) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     block = content.get(IDENTITY)
     if isinstance(block, Mapping):
-        found = dict(block)
+        found = {name: value for name, value in block.items() if name not in NO_LONGER_IDENTIFYING}
     else:
         nested = content.get("config")
         outer = {name: value for name, value in content.items() if name != "config" or not isinstance(nested, Mapping)}

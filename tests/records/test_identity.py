@@ -59,6 +59,14 @@ def test_a_block_and_a_file_without_one_say_the_same():
     assert not {"seed", "agreement.every", "service.endpoints"} & identity_of(content).keys()
 
 
+def test_what_identified_once_and_no_longer_does_is_left_out_of_old_blocks():
+    """A bound on memory; releases before had it among the fields that tell configurations apart."""
+    block = identity(RUN)
+    assert "loss.chunk_tokens" not in block
+    old = {**FACTS, "identity": {**block, "loss.chunk_tokens": 4096}}
+    assert identity_of(old) == identity_of({**FACTS, "identity": block})
+
+
 def test_the_config_json_of_another_program_is_flattened():
     content = {**FACTS, "lr": 1e-3, "optim": {"betas": [0.9, 0.95]}, "host": "a", "config": "base.yaml"}
     assert identity_of(content) == {
