@@ -1,6 +1,6 @@
 """GRPO on an 8B dense model (Llama 3.1 8B), sequences of up to 16k tokens, one host of 8 H200.
 
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
+python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
 
 """
 

@@ -80,7 +80,9 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
     work = work_of(config, compiled.batch_shape, lengths)
     flops = step_flops(compiled.model_config, work)
     hosts = [device.process_index if topology.compiler == "gpu" else 0 for device in compiled.mesh.devices.flat]
-    found = tuple(collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches))
+    found = tuple(
+        collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches)
+    )
     weights = 2.0 * model.count_params(compiled.model_config) / config.mesh.tensor
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights
     time = step_time(topology.device, topology.size, flops, memory, found, hosts, gathered_bytes=weights * passes)
