@@ -40,7 +40,8 @@ def test_flops_are_xlas_of_one_unrolled_layer():
         hidden, _ = model.prefill(CONFIG, params, tokens, jnp.ones(tokens.shape, bool))
         return jnp.sum(model.logits(CONFIG, params, hidden))
 
-    counted = jax.jit(jax.grad(loss)).lower(model.abstract_params(CONFIG)).compile().cost_analysis()["flops"]
+    costs = jax.jit(jax.grad(loss)).lower(model.abstract_params(CONFIG)).compile().cost_analysis()
+    counted = (costs or {})["flops"]
     pairs = 128.0**2  # masked ones are computed, too
     found = step_flops(CONFIG, Work(1, 128, 128, pairs, pairs, 1))
     assert found.body + found.attention + found.head == found.model
