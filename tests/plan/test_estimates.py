@@ -119,6 +119,8 @@ def test_decoding_by_hand():
     prefill = 2 * active_matrices(config) * 100 * 8 / (989e12 * 0.75)
     assert found.seconds.low == pytest.approx(decode + prefill)
     assert found.room == 2 * int((0.9 * 150e9 - weights) / (token * (100 + 320)))
+    shared = sampling_time(config, h200, lengths, rollouts=16, devices=2, tensor=1, in_flight=0, occupied=50e9)
+    assert shared.room == 2 * int((0.9 * 150e9 - 50e9 - weights) / (token * (100 + 320)))
 
 
 def test_few_rollouts_touch_few_experts():
