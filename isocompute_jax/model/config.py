@@ -68,7 +68,7 @@ ATTENTION_HELP = (
 )
 HEAD_HELP = (
     "Precision of the output head's products: float32; bf16_x3, three products of bfloat16 parts, nearly as exact; "
-    "bf16, one; auto, bf16_x3 for models narrower than float32 and float32 for the others. Logits are summed in float32."
+    "bf16, one; auto, bf16_x3 for models narrower than float32 and float32 for the others. Sums are float32 in each."
 )
 
 
@@ -118,9 +118,7 @@ class ModelConfig:
                 "or both 0 for a dense model"
             )
         if self.dtype == "float64" and self.head not in ("auto", "float32"):
-            raise InputError(
-                f"head = {self.head!r} is for models of up to float32; dtype = 'float64': set head = 'auto'"
-            )
+            raise InputError(f"head = {self.head!r} is narrower than dtype = 'float64': set head = 'auto'")
         if self._family not in FAMILIES.values():
             raise InputError(
                 f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "

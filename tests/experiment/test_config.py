@@ -23,6 +23,7 @@ from isocompute_jax.experiment.config import (
     from_dict,
     override,
 )
+from isocompute_jax.experiment.plan_config import PlanConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -95,6 +96,7 @@ def config_with_everything_changed() -> RunConfig:
         mesh=MeshConfig(2, 3, 4),
         compute=ComputeConfig("full", "chunked", "bf16"),
         packing=PackingConfig(256),
+        plan=PlanConfig("h200:1x8", 1, 2.0, 3, 4, 5, 6),
         service=ServiceConfig("a:1,b:2", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
         agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),
     )

@@ -61,9 +61,9 @@ def test_eight_devices_train_as_one_does(runs):
 def test_every_family_trains_on_eight_devices_as_on_one(family):
     """One step: metrics, and the gradient that the optimizer saw."""
     config = tiny_config(attention_bias=False, **family)
-    score = learner.make_score(config, temperature=1.0, chunk_tokens=4096)
     found = []
     for sharded in (False, True):
+        score = learner.make_score(config, temperature=1.0, chunk_tokens=4096, mesh=mesh() if sharded else None)
         shardings = learner.state_shardings(config, mesh(), optimizer()) if sharded else None
         state = learner.init_state(random_params(config), optimizer(), shardings)
         tokens, credited = pack(make_groups())

@@ -181,27 +181,3 @@ def test_longer_sequences_than_the_model_was_made_for_are_refused():
         compute(longest)
         with pytest.raises(InputError, match="max_position_embeddings = 8"):
             compute(longest + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk_tokens", [1, 6, 10, 1000])
-def test_token_logprobs_equal_a_plain_log_softmax(chunk_tokens):
-    config = make_config("untied")
-    params = random_params(config)
-    rng = np.random.default_rng(4)
-    hidden = jnp.asarray(rng.normal(size=(3, 7, config.embed_dim)), jnp.float32)
-    targets = jnp.asarray(rng.integers(0, config.vocab_size, (3, 7)))
-
-    def chunked(hidden):
-        return model.token_logprobs(config, params, hidden, targets, temperature=0.7, chunk_tokens=chunk_tokens)
-
-    def plain(hidden):
-        p = jax.nn.log_softmax(hidden @ params["head"] / 0.7)
-        return jnp.take_along_axis(p, targets[..., None], -1)[..., 0], -jnp.sum(jnp.exp(p) * p, -1)
-
-    for ours, theirs in zip(chunked(hidden), plain(hidden), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    for part in (0, 1):
-        ours = jax.grad(lambda x, part=part: chunked(x)[part].sum())(hidden)
-        theirs = jax.grad(lambda x, part=part: plain(x)[part].sum())(hidden)
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,168 @@
+"""`python -m benchmarks.long_context`: forward and backward of one long row on CPU, beside transformers on torch.
+
+    python -m benchmarks.long_context                                # 1k, 4k, 16k and 32k tokens; needs a few minutes
+    python -m benchmarks.long_context --tokens=1024,4096 --repeats=5
+    python -m benchmarks.long_context --sequence=1024                # the same rows, packed of sequences of 1,024
+
+A Qwen2 model of 4 layers (D = 256, 4 query and 2 kv heads of 64, F = 768) with random float32 weights; the loss is the
+mean square of its hidden states, so that no head is in it, and the gradient is that of all parameters. Every figure is
+of a process of its own: the median of the timed passes, and by how much its peak of resident memory (ru_maxrss) lies
+above what it held before the first. XLA's own account (`memory_analysis`) stands beside it. transformers runs on
+torch's scaled_dot_product_attention (a flash kernel on CPUs) as it comes; there, sequences of a row are a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.records.errors import RunError
+
+TOKENS = flags.DEFINE_list("tokens", ["1024", "4096", "16384", "32768"], "Tokens of the row.")
+SEQUENCE = flags.DEFINE_integer("sequence", 0, "Tokens of each of its sequences; 0: the row is one.", lower_bound=0)
+REMAT = flags.DEFINE_enum("remat", "none", ["none", "attention_output", "full"], "What our layers keep.")
+REPEATS = flags.DEFINE_integer("repeats", 3, "Timed passes, after one that is not.", lower_bound=1)
+ONE = flags.DEFINE_enum("one", None, ["ours", "torch"], "Measure this one for the first of --tokens, here, as JSON.")
+
+VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, MLP = 512, 256, 4, 4, 2, 768
+MIB = 2**20
+HEADER = (
+    "| tokens | seconds | torch | ratio | peak MiB | torch | ratio | of XLA's account |\n"
+    "| --: | --: | --: | --: | --: | --: | --: | --: |"
+)
+
+
+def main() -> None:
+    """Flags -> table, or one measurement."""
+    if ONE.value is not None:
+        tokens = int(TOKENS.value[0])
+        print(json.dumps({"ours": ours, "torch": theirs}[ONE.value](tokens, SEQUENCE.value or tokens)))
+        return
+    print(HEADER)
+    for tokens in TOKENS.value:
+        print(line(int(tokens), measured("ours", tokens), measured("torch", tokens)), flush=True)
+
+
+def measured(name: str, tokens: str) -> dict[str, float]:
+    """One of both in a process of its own."""
+    options = [f"--one={name}", f"--tokens={tokens}", f"--sequence={SEQUENCE.value}", f"--repeats={REPEATS.value}"]
+    command = [sys.executable, "-m", "benchmarks.long_context", *options, f"--remat={REMAT.value}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{name}, {tokens} tokens: it failed\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def timed(step: Callable[[], Any]) -> dict[str, float]:
+    """Median seconds of `step`, and the MiB that its peak adds to what the process holds now."""
+    before = _resident()
+    step()
+    seconds = []
+    for _ in range(REPEATS.value):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(seconds), "peak_mib": _peak() - before}
+
+
+def _resident() -> float:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize() / MIB
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # in KiB on Linux
+
+
+def ours(tokens: int, sequence: int) -> dict[str, float]:
+    """This library: one row, with its sequences one after the other."""
+    import jax
+    import jax.numpy as jnp
+
+    from isocompute_jax import model
+
+    config = model.ModelConfig(
+        vocab_size=VOCABULARY,
+        embed_dim=WIDTH,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=WIDTH // HEADS,
+        mlp_dim=MLP,
+        tied_embeddings=True,
+        rope_theta=1e6,
+        norm_eps=1e-6,
+        max_positions=tokens,
+        remat=REMAT.value,  # pyright: ignore[reportArgumentType]
+    )
+    params = model.init_params(config, jax.random.key(0))
+    row = jnp.asarray(_tokens(1, tokens), jnp.int32)
+    first = jnp.asarray(np.arange(tokens) // sequence * sequence, jnp.int32)[None]
+
+    def loss(params: model.Params, row: jax.Array, first: jax.Array) -> jax.Array:
+        return jnp.mean(model.packed_hidden(config, params, row, first, mesh=None) ** 2)
+
+    compiled: Any = jax.jit(jax.value_and_grad(loss)).lower(params, row, first).compile()
+    found = timed(lambda: jax.block_until_ready(compiled(params, row, first)))
+    return found | {"account_mib": compiled.memory_analysis().temp_size_in_bytes / MIB}
+
+
+def theirs(tokens: int, sequence: int) -> dict[str, float]:
+    """transformers on torch: the sequences as a batch."""
+    import torch
+    from transformers import Qwen2Config, Qwen2Model
+
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"attn_implementation": "sdpa"}
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        intermediate_size=MLP,
+        max_position_embeddings=tokens,
+        use_cache=False,
+        **options,
+    )
+    network: Any = Qwen2Model(config).train()
+    batch = torch.tensor(_tokens(tokens // sequence, sequence))
+
+    def step() -> None:
+        network.zero_grad()
+        (network(input_ids=batch).last_hidden_state ** 2).mean().backward()
+
+    return timed(step)
+
+
+def _tokens(rows: int, length: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, VOCABULARY, (rows, length))
+
+
+def line(tokens: int, ours: dict[str, float], theirs: dict[str, float]) -> str:
+    """One line of the table; ratios above 1 mean that this library is faster, or smaller."""
+    cells = (
+        f"{tokens:,}",
+        f"{ours['seconds']:.2f}",
+        f"{theirs['seconds']:.2f}",
+        f"{theirs['seconds'] / ours['seconds']:.2f}x",
+        f"{ours['peak_mib']:,.0f}",
+        f"{theirs['peak_mib']:,.0f}",
+        f"{theirs['peak_mib'] / ours['peak_mib']:.2f}x",
+        f"{ours['account_mib']:,.0f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    app.run(main)
