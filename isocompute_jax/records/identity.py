@@ -4,6 +4,8 @@ Every field of a run's config says what it is where it is declared (`isocompute_
 
 - most are part of the configuration: runs that differ in one of them answer different questions;
 - `replicate=True`: runs that differ in it alone repeat one configuration (the seed, how often engines are checked);
+- `later=True`: the same, but it came when runs had been recorded already: at its default, with which a run is what runs
+  without the field were, it is left out;
 - `identity=False`: it only says where or how a run is executed, and may change when the run is resumed.
 
 A run directory's config.json has the first kind under `identity`, by dotted name, so that its readers need not know
@@ -22,6 +24,8 @@ IDENTITY = "identity"
 """Key of the block in config.json, and of a field's metadata: whether it identifies a run at all."""
 REPLICATE = "replicate"
 """Key of a field's metadata: whether runs that differ in it alone repeat one configuration."""
+LATER = "later"
+"""Key of a field's metadata: whether it came after the first runs."""
 FACTS = ("group_size", "problems_per_batch", "problem_set_size", "model_params")
 """Facts at the top of config.json that identify a run too: the sizes of the files that its config only names."""
 NOT_IDENTIFYING = frozenset({
@@ -45,7 +49,11 @@ def identity(config: Any) -> dict[str, Any]:
     Returns:
       Dotted name -> value as JSON has it; lists are text, so that values can be compared and sorted.
     """
-    return {name: value for name, value, field in _walk(config) if not field.replicate}
+    return {
+        name: value
+        for name, value, field in _walk(config)
+        if not field.replicate and not (field.later and value == field.default)
+    }
 
 
 def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +112,7 @@ class _Field:
 
     identifying: bool = True
     replicate: bool = False
+    later: bool = False
     default: Any = None
 
 
@@ -114,6 +123,7 @@ def _walk(config: Any, group: _Field = _Field(), *, execution: bool = False) -> 
         declared = _Field(
             identifying=group.identifying and field.metadata.get(IDENTITY, True),
             replicate=group.replicate or field.metadata.get(REPLICATE, False),
+            later=group.later or field.metadata.get(LATER, False),
         )
         if not (declared.identifying or execution):
             continue
