@@ -23,6 +23,16 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+ELEMENTWISE = (
+    "reduce",
+    "all-reduce",
+    "all-reduce-start",
+    "reduce-scatter",
+    "reduce-scatter-start",
+    "sort",
+    "scatter",
+    "map",
+)
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0}
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
@@ -118,8 +128,8 @@ def _runs(
     """Every instruction that runs, with how often; a branch counts as taken."""
     for instruction in computations.get(name, ()):
         yield instruction, count
-        if instruction.operation in ("fusion", "reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "map"):
-            continue  # what they call is arithmetic on elements; a fusion that holds a collective is async
+        if instruction.operation in ELEMENTWISE:
+            continue  # what they call is arithmetic on elements
         times = 1
         if instruction.operation == "while":
             times = trip_count(instruction, computations) or microbatches

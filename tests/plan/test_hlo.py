@@ -73,9 +73,9 @@ HloModule jit_step, num_partitions=8
 
 %body (p: (s32[], bf16[8])) -> (s32[], bf16[8]) {
   %p = (s32[], bf16[8]) parameter(0)
-  %all-gather-start.1 = (bf16[1,512]{1,0}, bf16[8,512]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8], dimensions={0}
+  %all-gather-start.1 = (bf16[1,512]{1,0}, bf16[8,512]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8]
   %all-gather-done.1 = bf16[8,512]{1,0} all-gather-done(%all-gather-start.1)
-  %reduce-scatter-start = ((f32[8,4]{1,0}, f32[8,2]{1,0}), (f32[1,4]{1,0}, f32[1,2]{1,0})) reduce-scatter-start(%y, %z), replica_groups=[1,8]<=[8], to_apply=%add
+  %rs = ((f32[8,4], f32[8,2]), (f32[1,4], f32[1,2])) reduce-scatter-start(%y, %z), replica_groups=[1,8]<=[8]
   ROOT %t = (s32[], bf16[8]) tuple(%i, %v)
 }
 
