@@ -123,6 +123,7 @@ def theirs(tokens: int, sequence: int) -> dict[str, float]:
     from transformers import Qwen2Config, Qwen2Model
 
     torch.manual_seed(0)
+    options: dict[str, Any] = {"attn_implementation": "sdpa"}
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -132,7 +133,7 @@ def theirs(tokens: int, sequence: int) -> dict[str, float]:
         intermediate_size=MLP,
         max_position_embeddings=tokens,
         use_cache=False,
-        attn_implementation="sdpa",
+        **options,
     )
     network: Any = Qwen2Model(config).train()
     batch = torch.tensor(_tokens(tokens // sequence, sequence))

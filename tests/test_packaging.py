@@ -211,12 +211,12 @@ def test_imports_are_declared():
     distributions = importlib.metadata.packages_distributions()
     declared = set(requirements(PYPROJECT["project"]["dependencies"]))
     training = declared | set(requirements(EXTRAS["train"] + EXTRAS["serve"]))
-    optional = training | set(requirements(EXTRAS["vllm"]))
+    optional = {"service": set(requirements(EXTRAS["vllm"])), "model": set(requirements(EXTRAS["tokamax"]))}
     missing = []
     for path in PACKAGE.rglob("*.py"):
         inside = path.relative_to(PACKAGE)
         room = inside.parts[0]
-        allowed = declared if room in OF_THE_FIT else optional if room == "service" else training
+        allowed = declared if room in OF_THE_FIT else training | optional.get(room, set())
         for name in top_level_imports(path):
             owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
             if name not in sys.stdlib_module_names and name != PACKAGE.name and not owners & allowed:

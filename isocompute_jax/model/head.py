@@ -88,13 +88,14 @@ def multiply(equation: str, a: Array, b: Array, precision: Precision, *, start: 
     keep = 1 if precision == "bf16" else 2
     # The smallest first; lo lo is below what is kept.
     pairs = [(x, y) for i, x in enumerate(_parts(a)[:keep]) for j, y in enumerate(_parts(b)[:keep]) if i + j < 2][::-1]
-    total = start
-    for x, y in pairs:
-        if total is not None:
-            # One after the other: each product is added where it is made, and none waits in memory for the others.
-            total, x, y = jax.lax.optimization_barrier((total, x, y))
-        product = jnp.einsum(equation, x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
-        total = product if total is None else total + product
+    product = functools.partial(
+        jnp.einsum, equation, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32
+    )
+    total = product(*pairs[0]) if start is None else start
+    for pair in pairs if start is not None else pairs[1:]:
+        # One after the other: each product is added where it is made, and none waits in memory for the others.
+        total, pair = jax.lax.optimization_barrier((total, pair))
+        total = total + product(*pair)
     return total.astype(wide)
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,8 @@ from isocompute_jax.model.head import Precision, head_table, logits, multiply, p
 from isocompute_jax.model.params import Params, param_specs
 
 CHUNK_NUMBERS = 1 << 26
-"""Logits that may exist at once on a device unless `chunk_tokens` says otherwise: 256 MiB of float32."""
+"""Logits that may exist at once on a device unless `chunk_tokens` says otherwise, and numbers of a chunk's columns of
+the head: 256 MiB of float32 each."""
 _LANES = 128
 """Chunks are multiples of it where they are as wide: what matrix units, and 16-bit tiles, divide evenly."""
 
@@ -67,19 +70,20 @@ def token_logprobs(
     hidden, targets = hidden.reshape(targets.size, hidden.shape[-1]), targets.reshape(targets.size)
     numbers = CHUNK_NUMBERS if chunk_tokens is None else chunk_tokens * config.vocab_size
     if (mesh is None or mesh.size == 1) and targets.size * config.vocab_size <= numbers:
-        scores = _scores(logits(config, params, hidden) / temperature, targets)
-        return tuple(x.reshape(shape) for x in scores)
+        logprobs, entropies = _scores(logits(config, params, hidden) / temperature, targets)
+        return logprobs.reshape(shape), entropies.reshape(shape)
     # Every shard gets as many tokens.
     pad = -targets.size % (1 if mesh is None else sharding.batch_shards(mesh))
     plan = _plan(config, targets.size + pad, numbers, mesh)
-    scores = _chunked(
+    scores: Any = _chunked(
         plan,
         jnp.pad(hidden, ((0, pad), (0, 0))),
         head_table(config, params),
         jnp.pad(targets, (0, pad)),
         jnp.asarray(temperature, config.float_dtype),
     )
-    return tuple(x[: targets.size].reshape(shape) for x in scores)
+    logprobs, entropies = (x[: targets.size].reshape(shape) for x in scores)
+    return logprobs, entropies
 
 
 def _scores(scaled: Float[Array, "n V"], targets: Int[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
@@ -132,7 +136,8 @@ def _plan(config: ModelConfig, tokens: int, numbers: int, mesh: Mesh | None) -> 
         cut = {"tokens": batch, "embed": embed, "vocab": vocab}
         columns //= _size(mesh, vocab)
         tokens //= _size(mesh, batch)
-    width = min(columns, max(1, numbers // max(1, tokens)))
+    # With few tokens it is the gathered columns, and their gradient, that take memory.
+    width = min(columns, max(1, numbers // max(1, tokens)), max(1, CHUNK_NUMBERS // config.embed_dim))
     lanes = _LANES if width >= _LANES else 1
     chunks = -(-columns // (width // lanes * lanes))
     width = min(columns, -(-columns // (chunks * lanes)) * lanes)
@@ -179,7 +184,9 @@ def _chunked_backward(
 _chunked.defvjp(_chunked_forward, _chunked_backward)
 
 
-def _on_each_device(plan, function, in_specs, out_specs):
+def _on_each_device(
+    plan: _Plan, function: Callable[..., tuple[Array, ...]], in_specs: Any, out_specs: Any
+) -> Callable[..., tuple[Array, ...]]:
     """`function` of the parts that a device holds; of the whole where there is one."""
     if plan.mesh is None:
         return function
@@ -300,23 +307,23 @@ def _scaled(plan: _Plan, hidden: Array, chunk: _Chunk, temperature: Array) -> Ar
     return multiply(equation, hidden, chunk.head, plan.precision) / temperature
 
 
-def _gathered(plan, head):
+def _gathered(plan: _Plan, head: Array) -> Array:
+    """The whole D of a chunk's columns, of which each device has a part."""
     if not plan.tied:
-        return jax.lax.all_gather(head, plan.embed, axis=0, tiled=True)
-    parts = jax.lax.all_gather(head, plan.embed)
-    f, v, d = parts.shape
-    return parts.swapaxes(0, 1).reshape(v, f * d)
+        return jax.lax.all_gather(head, plan.embed, tiled=True)
+    # Along a new leading axis: XLA would rather turn the whole table round than gather along the last one.
+    parts = jax.lax.all_gather(head, plan.embed).swapaxes(0, 1)
+    return parts.reshape(parts.shape[0], parts.shape[1] * parts.shape[2])
 
 
 def _reduced(plan: _Plan, to_head: Array) -> Array:
-    """The sum over all tokens of a chunk's gradient, of which each device keeps its part."""
+    """The sum over all tokens of a chunk's gradient, of which each device keeps its part of D."""
     if plan.embed:
+        assert plan.mesh is not None
         if plan.tied:
             parts = _size(plan.mesh, plan.embed)
-            v, d = to_head.shape
-            to_head = jax.lax.psum_scatter(to_head.reshape(v, parts, d // parts).swapaxes(0, 1), plan.embed)
-        else:
-            to_head = jax.lax.psum_scatter(to_head, plan.embed, tiled=True)
+            to_head = to_head.reshape(to_head.shape[0], parts, to_head.shape[1] // parts).swapaxes(0, 1)
+        to_head = jax.lax.psum_scatter(to_head, plan.embed, tiled=not plan.tied)
     others = tuple(axis for axis in plan.tokens if axis not in plan.embed)
     return jax.lax.psum(to_head, others) if others else to_head
 

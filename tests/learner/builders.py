@@ -102,15 +102,16 @@ def mesh():
 @functools.cache
 def train_step(loss_config=REGULARIZED, *, dtype="float32", temperature=1.0, sharded=False, donate=False):
     shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
-    score = score_function(dtype=dtype, temperature=temperature)
+    score = score_function(dtype=dtype, temperature=temperature, sharded=sharded)
     return learner.make_train_step(score, loss_config, optimizer(), shardings=shardings, donate=donate)
 
 
 @functools.cache
-def score_function(*, dtype="float32", temperature=1.0):
+def score_function(*, dtype="float32", temperature=1.0, sharded=False):
     # Float64 is compared with a plain objective, so that the chunks of the head are proven, too.
     chunk_tokens = 7 if dtype == "float64" else 4096
-    return learner.make_score(tiny_config(dtype=dtype), temperature=temperature, chunk_tokens=chunk_tokens)
+    config, where = tiny_config(dtype=dtype), mesh() if sharded else None
+    return learner.make_score(config, temperature=temperature, chunk_tokens=chunk_tokens, mesh=where)
 
 
 def relative_difference(ours, theirs) -> float:

@@ -172,12 +172,26 @@ def test_saved_outputs_spare_the_second_forward(sharded):
 
 
 def test_splash_is_masked_softmax():
-    """The TPU's kernel, emulated, on a row that is filled up to the size of a block."""
-    first = [packed(70, 1, 40, padding=9)]
-    q, k, v, gradient = draws(1, 120, dtype=np.float32, heads=4, size=16)
-    ours = with_gradients(functools.partial(splash_attention, interpret=True), q, k, v, first, gradient)
+    """The TPU's kernel, emulated, on rows of four blocks of which it skips different ones."""
+    first = [packed(130, 1, 250, 100, padding=19), packed(500)]
+    q, k, v, gradient = draws(2, 500, dtype=np.float32, heads=2, kv_heads=1, size=16)
+    attend = functools.partial(splash_attention, largest_block=128, interpret=True)
+    ours = with_gradients(attend, q, k, v, first, gradient)
     for a, b in zip(ours, plain(q, k, v, first, gradient), strict=True):
         assert relative(a, b) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [chunked(128), functools.partial(splash_attention, largest_block=128, interpret=True)],
+    ids=["chunked", "splash"],
+)
+def test_blocks_of_earlier_sequences_are_not_read(attend):
+    """What is read and masked is multiplied by 0, which makes a NaN of a NaN."""
+    q, k, v, _ = draws(1, 384, dtype=np.float32, heads=2, kv_heads=1, size=16)
+    first = jnp.asarray([packed(250, 134)], jnp.int32)
+    out = attend(q, k, v.at[:, :128].set(jnp.nan), first)
+    assert np.isfinite(out[:, 256:]).all() and not np.isfinite(out[:, 128:250]).any()
 
 
 @dataclasses.dataclass(frozen=True)

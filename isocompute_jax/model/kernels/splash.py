@@ -1,6 +1,8 @@
 """JAX's splash attention for TPUs (Pallas), with the sequences of a packed row as its segments.
 
-It skips blocks of keys after a query, not those of earlier sequences: a row costs T^2 / 2 scores however it is packed.
+Its masks are static, so by itself it skips blocks of keys after a query, but not those of earlier sequences, and a row
+would cost T^2 / 2 scores however it is packed. Which blocks to compute it reads from an array: there they are crossed
+out here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ LANES = 128
 """Blocks are multiples of it."""
 
 LARGEST_BLOCK = 512
-"""Tokens of a block: as large as the vector memory of a v5e holds with both passes' buffers at H = 256."""
+"""Tokens of a block. It compiles for v5e, v5p and v6e up to H = 256 in float32; nothing is tuned."""
 
 
 def splash_attention(
@@ -26,6 +28,7 @@ def splash_attention(
     v: Float[Array, "N T K H"],
     first: Int[Array, "N T"],
     *,
+    largest_block: int = LARGEST_BLOCK,
     interpret: bool = False,
 ) -> Float[Array, "N T Q H"]:
     """See `packed_attention`. Scores and softmax are float32.
@@ -35,13 +38,14 @@ def splash_attention(
       k: keys.
       v: values.
       first: of each token, where in its row its sequence begins.
+      largest_block: tokens of a block, at most; a multiple of 128.
       interpret: emulate the kernel, on any platform (slow; for tests).
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     _, length, heads, size = q.shape
-    block = min(LARGEST_BLOCK, -(-length // LANES) * LANES)
+    block = min(largest_block, -(-length // LANES) * LANES)
     padded = -(-length // block) * block
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([masks.CausalMask((padded, padded))] * heads),
@@ -59,7 +63,15 @@ def splash_attention(
     )
 
     def one(q: Array, k: Array, v: Array, segments: Array) -> Any:
-        return kernel(q, k, v, segment_ids=splash.SegmentIds(segments, segments))
+        earliest = jnp.min(segments.reshape(padded // block, block), axis=1) // block
+        read = jnp.arange(padded // block) >= earliest[:, None]
+
+        def crossed_out(info: Any) -> Any:
+            return info._replace(block_mask=jnp.where(read, info.block_mask, 0).astype(info.block_mask.dtype))
+
+        infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+        packed = splash.SplashAttentionKernel(*map(crossed_out, infos), **kernel.kwargs)
+        return packed(q, k, v, segment_ids=splash.SegmentIds(segments, segments))
 
     def by_head(x: Array) -> Array:
         return jnp.pad(x, ((0, 0), (0, padded - length), (0, 0), (0, 0))).swapaxes(1, 2)
@@ -69,5 +81,8 @@ def splash_attention(
     scaled = (q.astype(wide) * size**-0.5).astype(q.dtype)
     filled = jnp.broadcast_to(jnp.arange(length, padded, dtype=first.dtype), (len(first), padded - length))
     segments = jnp.concatenate([first, filled], axis=1)
-    out = jax.vmap(one)(by_head(scaled), by_head(k), by_head(v), segments)
+    # Row by row: what differs between rows cannot be batched, and JAX's loop over a batch would hold twice the memory.
+    # The map over one row is none; it spares the copies that taking a row out and putting it back would make.
+    rows = zip(*(jnp.split(x, len(first)) for x in (by_head(scaled), by_head(k), by_head(v), segments)), strict=True)
+    out = jnp.concatenate([jax.vmap(one)(*row) for row in rows])
     return out.swapaxes(1, 2)[:, :length]
