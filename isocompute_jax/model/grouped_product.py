@@ -184,7 +184,8 @@ def _megablox_tiles(x: Array, sizes: tuple[int, int]) -> tuple[tuple[int, int, i
     return (rows, min(MEGABLOX_TILE, sizes[0]), min(MEGABLOX_TILE, sizes[1])), -len(x) % rows
 
 
-def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
+def megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
+    """`_Products.product` on TPU; `interpret` runs the kernel elsewhere, slowly."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
     tiles, pad = _megablox_tiles(x, (w.shape[2], w.shape[1]) if transposed else (w.shape[1], w.shape[2]))
@@ -193,7 +194,8 @@ def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = Fa
     return out[: len(x)]
 
 
-def _megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, interpret: bool = False) -> Array:
+def megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, interpret: bool = False) -> Array:
+    """`_Products.outer` on TPU; `interpret` runs the kernel elsewhere, slowly."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     tiles, pad = _megablox_tiles(x, (x.shape[1], gradient.shape[1]))
@@ -216,5 +218,5 @@ class _Products(NamedTuple):
 _KERNELS: dict[GroupedKernel, _Products] = {
     "blocks": _Products(_block_product, _block_outer),
     "mosaic": _Products(_mosaic_product, _mosaic_outer),
-    "megablox": _Products(_megablox_product, _megablox_outer),
+    "megablox": _Products(megablox_product, megablox_outer),
 }
