@@ -1,22 +1,24 @@
 """Mesh and logical-axis rules: where each dimension of each array lives (pure, no effects).
 
 Arrays name their dimensions logically (`vocab`, `embed`, `heads`, `batch`, ...); `RULES` maps each name to mesh axes.
-The mesh is always (`data`, `fsdp`, `tensor`), so one program serves a laptop (1, 1, 1) and a pod.
+The mesh is always (`data`, `fsdp`, `expert`, `tensor`), so one program serves a laptop (1, 1, 1, 1) and a pod.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "expert", "tensor")
 
 RULES: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "fsdp"),
+    "batch": ("data", "fsdp", "expert"),
     "embed": ("fsdp",),
+    "experts": ("expert",),
     "vocab": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
@@ -25,17 +27,22 @@ RULES: dict[str, tuple[str, ...]] = {
 """Logical axis -> mesh axes; names that are absent are replicated."""
 
 
-def make_mesh(*, data: int = 1, fsdp: int = 1, tensor: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """A (`data`, `fsdp`, `tensor`) mesh over the first data x fsdp x tensor devices.
+def make_mesh(
+    *, data: int = 1, fsdp: int = 1, expert: int = 1, tensor: int = 1, devices: Sequence[Any] | None = None
+) -> Mesh:
+    """A (`data`, `fsdp`, `expert`, `tensor`) mesh over the first of the devices, as many as it needs.
 
     Raises:
       ValueError: fewer devices are present than the mesh needs.
     """
     devices = jax.devices() if devices is None else devices
-    size = data * fsdp * tensor
+    shape = (data, fsdp, expert, tensor)
+    size = math.prod(shape)
     if size > len(devices):
-        raise ValueError(f"a {data} x {fsdp} x {tensor} mesh needs {size} devices, {len(devices)} are present")
-    return jax.make_mesh((data, fsdp, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=list(devices[:size]))
+        given = " x ".join(map(str, shape))
+        raise ValueError(f"a {given} mesh needs {size} devices, {len(devices)} are present")
+    types = (AxisType.Auto,) * len(shape)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=list(devices[:size]))
 
 
 def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> PartitionSpec:
@@ -45,14 +52,15 @@ def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None])
     """
     if len(shape) != len(axes):
         raise ValueError(f"shape {tuple(shape)} has another rank than axes {tuple(axes)}")
-    entries = []
-    for size, axis in zip(shape, axes, strict=True):
-        names = RULES.get(axis or "", ())
-        parts = 1
-        for name in names:
-            parts *= mesh.shape[name]
-        entries.append(names if parts > 1 and size % parts == 0 else None)
-    return PartitionSpec(*entries)
+    cut = [mesh_axes(mesh, size, axis) for size, axis in zip(shape, axes, strict=True)]
+    return PartitionSpec(*(names or None for names in cut))
+
+
+def mesh_axes(mesh: Mesh, size: int, axis: str | None) -> tuple[str, ...]:
+    """The mesh axes over which a dimension of `size` named `axis` is cut; none where they do not divide it."""
+    names = RULES.get(axis or "", ())
+    parts = math.prod(mesh.shape[name] for name in names)
+    return names if parts > 1 and size % parts == 0 else ()
 
 
 def named_sharding(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> NamedSharding:
@@ -67,7 +75,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def batch_shards(mesh: Mesh) -> int:
     """Number of parts that the `batch` axis is cut into."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+    return math.prod(mesh.shape[name] for name in RULES["batch"])
 
 
 def like_params(mesh: Mesh, tree: Any, params: Any, param_shardings: Any) -> Any:

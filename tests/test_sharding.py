@@ -14,17 +14,18 @@ def mesh():
     return sharding.make_mesh(data=2, fsdp=2, tensor=2)
 
 
-def test_meshes_always_have_three_axes(mesh):
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert dict(sharding.make_mesh().shape) == {"data": 1, "fsdp": 1, "tensor": 1}
+def test_meshes_always_have_four_axes(mesh):
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2}
+    assert dict(sharding.make_mesh().shape) == {"data": 1, "fsdp": 1, "expert": 1, "tensor": 1}
     last = sharding.make_mesh(fsdp=2, devices=jax.devices()[-2:])
     assert last.devices.ravel().tolist() == jax.devices()[-2:]
     assert sharding.batch_shards(mesh) == 4
     assert sharding.batch_shards(sharding.make_mesh(tensor=8)) == 1
+    assert sharding.batch_shards(sharding.make_mesh(fsdp=2, expert=4)) == 8
 
 
 def test_a_mesh_larger_than_the_machine_says_so():
-    with pytest.raises(ValueError, match="a 4 x 2 x 3 mesh needs 24 devices, 8 are present"):
+    with pytest.raises(ValueError, match="a 4 x 2 x 1 x 3 mesh needs 24 devices, 8 are present"):
         sharding.make_mesh(data=4, fsdp=2, tensor=3)
 
 
@@ -35,7 +36,7 @@ def test_a_mesh_larger_than_the_machine_says_so():
         ((2, 16, 2, 8), (None, "embed", "heads", None), PartitionSpec(None, ("fsdp",), ("tensor",), None)),
         ((16, 1, 8), ("embed", "kv_heads", None), PartitionSpec(("fsdp",), None, None)),  # one head on two devices
         ((13, 16), ("vocab", "embed"), PartitionSpec(None, ("fsdp",))),  # an odd vocabulary
-        ((8, 5), ("batch", None), PartitionSpec(("data", "fsdp"), None)),
+        ((8, 5), ("batch", None), PartitionSpec(("data", "fsdp", "expert"), None)),
         ((6, 5), ("batch", None), PartitionSpec(None, None)),  # 6 rows on 4 parts
         ((4,), ("no such axis",), PartitionSpec(None)),
         ((), (), PartitionSpec()),
@@ -44,6 +45,13 @@ def test_a_mesh_larger_than_the_machine_says_so():
 def test_rules(mesh, shape, axes, spec):
     assert sharding.partition_spec(mesh, shape, axes) == spec
     assert sharding.named_sharding(mesh, shape, axes).spec == spec
+
+
+def test_experts_lie_over_their_axis():
+    mesh = sharding.make_mesh(fsdp=2, expert=2, tensor=2)
+    shape, axes = (2, 4, 16, 24), (None, "experts", "embed", "mlp")
+    assert sharding.partition_spec(mesh, shape, axes) == PartitionSpec(None, ("expert",), ("fsdp",), ("tensor",))
+    assert sharding.partition_spec(mesh, (4, 5), ("batch", None)) == PartitionSpec(("data", "fsdp", "expert"), None)
 
 
 def test_one_device_replicates_everything():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
 from isocompute_jax.experiment.layouts import LayOut, make_lay_out
@@ -110,6 +111,8 @@ def read_inputs(config: RunConfig) -> Inputs:
     tokenizer = load_tokenizer(config.model)
     model_config = model_config_of(config)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    check_mixture(config, model_config)
+    check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
@@ -123,6 +126,43 @@ def model_config_of(config: RunConfig) -> ModelConfig:
     """The model's shape, from its config.json, and how the run wants it computed."""
     shape = model.load_config(config.model, dtype=config.dtype)
     return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
+
+
+def check_mixture(config: RunConfig, model_config: ModelConfig) -> None:
+    """Raises InputError where the config asks for the routing of a model that routes nothing, or of a service."""
+    if config.loss.routing == "own":
+        return
+    asked = f"config.loss.routing = {config.loss.routing!r}"
+    if not model_config.num_experts:
+        raise InputError(f"{asked}: {config.model} has no experts; set it to 'own'")
+    if config.service.endpoints:
+        raise InputError(
+            f"{asked}: services do not return the experts that they chose; set it to 'own', or leave "
+            "config.service.endpoints empty to sample in the learner's process"
+        )
+
+
+def check_mesh(mesh: MeshConfig, model_config: ModelConfig) -> None:
+    """Raises InputError unless the mesh divides the model: its experts, and what lies over the tensor axis."""
+    if mesh.expert > 1 and not model_config.num_experts:
+        raise InputError(
+            f"config.mesh.expert = {mesh.expert}: the model has no experts; set it to 1, and give its devices to "
+            "config.mesh.fsdp or config.mesh.data"
+        )
+    _check_divides("expert", mesh.expert, [(model_config.num_experts, "experts")])
+    sizes = [(model_config.num_heads, "heads"), (model_config.num_kv_heads, "kv heads")]
+    _check_divides("tensor", mesh.tensor, [*sizes, (model_config.mlp_dim, "hidden units")])
+
+
+def _check_divides(axis: str, devices: int, sizes: Sequence[tuple[int, str]]) -> None:
+    together = math.gcd(*(size for size, _ in sizes))
+    if together % devices:
+        named = " and ".join(f"{size} {name}" for size, name in sizes if size % devices)
+        possible = ", ".join(str(n) for n in range(1, together + 1) if together % n == 0)
+        raise InputError(
+            f"config.mesh.{axis} = {devices} does not divide the model's {named}; possible: {possible}. Give the other "
+            "devices to config.mesh.fsdp or config.mesh.data"
+        )
 
 
 def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
@@ -196,9 +236,13 @@ def build(
         problems=by_id(inputs.problems),
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        lay_out=make_lay_out(config, config.problems_per_batch, config.group_size, inputs.mesh),
+        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_batch, config.group_size, inputs.mesh),
         lay_out_probes=make_lay_out(
-            config, min(config.agreement.problems, len(inputs.problems)), config.agreement.samples, inputs.mesh
+            config,
+            inputs.model_config,
+            min(config.agreement.problems, len(inputs.problems)),
+            config.agreement.samples,
+            inputs.mesh,
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
@@ -238,7 +282,9 @@ def make_programs(
     shardings = None
     if mesh is not None:
         shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-    score = learner.make_score(model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, mesh=mesh)
+    score = learner.make_score(
+        model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
+    )
     return Programs(
         transformation,
         shardings,

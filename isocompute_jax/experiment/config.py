@@ -82,6 +82,7 @@ class MeshConfig:
     data: int = option(1, "Devices over which the rollouts of a batch are divided.", low=1)
     fsdp: int = option(1, "Devices over which weights and moments are divided, and the rollouts too.", low=1)
     tensor: int = option(1, "Devices over which heads and hidden units are divided.", low=1)
+    expert: int = option(1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1)
 
     def __post_init__(self) -> None:
         check(self)

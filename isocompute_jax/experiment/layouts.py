@@ -10,19 +10,22 @@ from jax.sharding import Mesh
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape
+from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import RolloutGroup
 
 LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 """(groups, which of them [P], or None for all) -> host arrays of a compiled shape."""
 
 
-def make_lay_out(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> LayOut:
+def make_lay_out(
+    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+) -> LayOut:
     """The layout of batches of so many problems and rollouts of each; new shapes are logged.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
-    shape = shape_of(config, problems, group_size, mesh)
+    shape = shape_of(config, model_config, problems, group_size, mesh)
     if isinstance(shape, BatchShape):
         return lambda groups, kept: learner.layout(groups, shape, kept=kept)
     seen = learner.CompiledShapes()
@@ -35,7 +38,9 @@ def make_lay_out(config: RunConfig, problems: int, group_size: int, mesh: Mesh |
     return lay_out
 
 
-def shape_of(config: RunConfig, problems: int, group_size: int, mesh: Mesh | None) -> BatchShape | PackShape:
+def shape_of(
+    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+) -> BatchShape | PackShape:
     """The compiled shape of batches of so many problems and rollouts of each.
 
     Raises:
@@ -48,6 +53,10 @@ def shape_of(config: RunConfig, problems: int, group_size: int, mesh: Mesh | Non
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
         "batch_shards": 1 if mesh is None else sharding.batch_shards(mesh),
+        # Batches carry the sampler's experts where the learner asks for them.
+        "routing": (
+            None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
+        ),
     }
     if config.packing.row_tokens:
         return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens)

@@ -58,6 +58,7 @@ def make_sampler(
         max_prompt_tokens=config.sampling.max_prompt_tokens,
         max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
         mesh=mesh,
+        routing=config.loss.routing != "own",
     )
 
 

@@ -36,6 +36,9 @@ class TokenBatch:
         rows, whose mask is False.
       num_microbatches: [] int32, how many of the M hold rows; the others are not computed.
       old_logprobs: [M, N, R, T] of the learner before the update; None when the batch is used once, on-policy.
+      prompt_experts: [M, N, S, L, A] experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did
+        not say; None when it was not asked.
+      experts: [M, N, R, T, L, A] the same of the completions' tokens; the last is never read.
     """
 
     prompt_tokens: Int[Array | np.ndarray, "*M N S"]
@@ -46,6 +49,17 @@ class TokenBatch:
     rollout: Int[Array | np.ndarray, "*M N R"]
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
+    experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        if self.experts is None or self.prompt_experts is None:
+            return None
+        before = jnp.asarray(self.experts)[:, :, :-1]
+        last = jnp.asarray(self.prompt_experts)[:, None, -1:]
+        return jnp.concatenate([jnp.broadcast_to(last, (*before.shape[:2], 1, *before.shape[3:])), before], axis=2)
 
     @property
     def segments(self) -> None:
@@ -74,6 +88,8 @@ class PackedBatch:
         on padding, whose mask is False.
       num_microbatches: [] int32, how many of the M hold sequences; the others are not computed.
       old_logprobs: [M, N, T] of the learner before the update; None when the batch is used once, on-policy.
+      experts: [M, N, T, L, A] experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when
+        it was not asked.
     """
 
     tokens: Int[Array | np.ndarray, "*M N T"]
@@ -83,6 +99,12 @@ class PackedBatch:
     rollout: Int[Array | np.ndarray, "*M N T"]
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
+    experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        return None if self.experts is None else jnp.roll(jnp.asarray(self.experts), 1, axis=1)
 
     @property
     def segments(self) -> Int[Array | np.ndarray, "*M N T"]:

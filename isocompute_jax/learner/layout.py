@@ -15,18 +15,24 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner.batches import TokenBatch
+from isocompute_jax.learner.routing import experts_of
+from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.rollout import RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them."""
+    """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them.
+
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose.
+    """
 
     microbatches: int
     rows: int
     rollouts: int
     tokens: int
     prompt: int
+    routing: tuple[int, int] | None = None
 
 
 def batch_shape(
@@ -37,6 +43,7 @@ def batch_shape(
     max_tokens: int,
     microbatch_tokens: int,
     batch_shards: int = 1,
+    routing: tuple[int, int] | None = None,
 ) -> BatchShape:
     """Cuts a batch of problems x group_size rollouts into micro-batches of about `microbatch_tokens` tokens.
 
@@ -48,7 +55,7 @@ def batch_shape(
     total_rows = problems_per_batch * (group_size // rollouts)
     # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
     rows = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
-    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens)
+    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens, routing)
 
 
 def layout(
@@ -63,6 +70,7 @@ def layout(
 
     Raises:
       ValueError: the groups need more rows than the shape has.
+      InputError: the shape has routing, and a completion does not say its experts.
     """
     size = len(groups[0].completions)
     parts = size // shape.rollouts
@@ -113,7 +121,7 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
     rows, rollouts, tokens = shape.microbatches * shape.rows, shape.rollouts, shape.tokens
     prompt_mask = np.zeros((rows, shape.prompt), bool)
     prompt_mask[:, -1] = True  # padding rows still need one visible token
-    return {
+    batch = {
         "prompt_tokens": np.zeros((rows, shape.prompt), np.int32),
         "prompt_mask": prompt_mask,
         "tokens": np.zeros((rows, rollouts, tokens), np.int32),
@@ -121,6 +129,10 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
         "sampler_logprobs": np.zeros((rows, rollouts, tokens), np.float32),
         "rollout": np.zeros((rows, rollouts), np.int32),
     }
+    if shape.routing is not None:
+        batch["prompt_experts"] = np.full((rows, shape.prompt, *shape.routing), UNKNOWN, np.int16)
+        batch["experts"] = np.full((*batch["tokens"].shape, *shape.routing), UNKNOWN, np.int16)
+    return batch
 
 
 def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> None:
@@ -134,3 +146,8 @@ def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> Non
         batch["tokens"][place] = completion.tokens
         batch["mask"][place] = completion.mask
         batch["sampler_logprobs"][place] = completion.logprobs
+        if "experts" in batch:
+            chosen = experts_of(completion, length, batch["experts"].shape[-2:])
+            if place[1] == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
+                batch["prompt_experts"][place[0], -length:] = chosen[:length]
+            batch["experts"][place[0], place[1], : len(completion.tokens) - 1] = chosen[length:]

@@ -15,9 +15,11 @@ from isocompute_jax.learner import losses
 from isocompute_jax.learner.batches import Batch
 from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.routing import SUMMED, finish_routing
 from isocompute_jax.options import check, option
 
 RatioFrom = Literal["old", "sampler"]
+Routing = Literal["own", "compare", "replay"]
 Params = Any
 """The parameters of any model: a pytree of arrays."""
 Metrics = dict[str, Array]
@@ -68,6 +70,12 @@ class LossConfig:
     kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
     kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")
     entropy_coef: float = option(0.0, "Weight of the entropy bonus.", low=0)
+    routing: Routing = option(
+        "own",
+        "Experts of a mixture: own, the learner's router chooses; compare, it does, and the share of the sampler's "
+        "choices that it shares is logged; replay, those that the sampler chose (arXiv 2510.11370), with weights from "
+        "the learner's router, which learns through them.",
+    )
     chunk_tokens: int | None = option(
         None,
         "Logits that may exist at once on a device, in tokens of the whole vocabulary; None: 256 MiB of float32.",
@@ -184,6 +192,12 @@ def merge(name: str) -> Callable[[Array, Array], Array]:
 
 
 def finish_metrics(metrics: Metrics) -> Metrics:
-    """Turns sums over trained tokens into means."""
+    """Turns sums over trained tokens into means, and those of a mixture of experts into its scalars."""
     tokens = jnp.maximum(metrics["trained_tokens"], 1)
-    return {name: value if name in SUMS or name.endswith("_max") else value / tokens for name, value in metrics.items()}
+    routing = {name: value for name, value in metrics.items() if name in SUMMED}
+    finished = {
+        name: value if name in SUMS or name.endswith("_max") else value / tokens
+        for name, value in metrics.items()
+        if name not in routing
+    }
+    return {**finished, **finish_routing(routing)} if routing else finished

@@ -16,12 +16,14 @@ import bisect
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from isocompute_jax.learner.batches import PackedBatch
+from isocompute_jax.learner.routing import experts_of
+from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
@@ -33,12 +35,16 @@ MOST_SIZES = 4
 
 @dataclasses.dataclass(frozen=True)
 class PackShape:
-    """Up to `microbatches` micro-batches of `rows` rows of `row_tokens` tokens, the rows cut into `shards` parts."""
+    """Up to `microbatches` micro-batches of `rows` rows of `row_tokens` tokens, the rows cut into `shards` parts.
+
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose.
+    """
 
     microbatches: int
     rows: int
     row_tokens: int
     shards: int = 1
+    routing: tuple[int, int] | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -58,6 +64,7 @@ def pack_shape(
     row_tokens: int,
     microbatch_tokens: int,
     batch_shards: int = 1,
+    routing: tuple[int, int] | None = None,
 ) -> PackShape:
     """The shape of steps of problems x group_size rollouts, for rollouts of whatever lengths.
 
@@ -78,7 +85,7 @@ def pack_shape(
     most_rows = -(-problems_per_batch * group_size // (row_tokens // longest))
     per_shard = min(max(1, microbatch_tokens // (row_tokens * batch_shards)), -(-most_rows // batch_shards))
     rows = per_shard * batch_shards
-    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards)
+    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing)
 
 
 def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> PackedBatch:
@@ -91,6 +98,7 @@ def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndar
 
     Raises:
       ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
+      InputError: the shape has routing, and a completion does not say its experts.
     """
     sequences = [s for s in _sequences(groups) if kept is None or kept[s.group]]
     for sequence in sequences:
@@ -105,13 +113,13 @@ def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndar
         total = shape.microbatches * shape.rows
         raise ValueError(f"{len(sequences)} rollouts take {len(rows)} rows, and {shape} has {total}")
     size = min(size for size in shape.sizes if size >= microbatches)
-    batch = _empty(size * shape.rows, shape.row_tokens)
+    batch = _empty(size * shape.rows, shape.row_tokens, shape.routing)
     for row, members in enumerate(rows):
         start = 0
         for member in members:
             _fill(batch, row, start, sequences[member])
             start += sequences[member].length
-    folded = {name: x.reshape(size, shape.rows, shape.row_tokens) for name, x in batch.items()}
+    folded: dict[str, Any] = {name: x.reshape(size, shape.rows, *x.shape[1:]) for name, x in batch.items()}
     return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
 
 
@@ -311,15 +319,18 @@ def _sequences(groups: Sequence[RolloutGroup]) -> Iterator[_Sequence]:
             number += 1
 
 
-def _empty(rows: int, row_tokens: int) -> dict[str, np.ndarray]:
+def _empty(rows: int, row_tokens: int, routing: tuple[int, int] | None) -> dict[str, np.ndarray]:
     """A batch of padding, not yet folded into micro-batches."""
-    return {
+    batch = {
         "tokens": np.zeros((rows, row_tokens), np.int32),
         "first": np.tile(np.arange(row_tokens, dtype=np.int32), (rows, 1)),
         "mask": np.zeros((rows, row_tokens), bool),
         "sampler_logprobs": np.zeros((rows, row_tokens), np.float32),
         "rollout": np.zeros((rows, row_tokens), np.int32),
     }
+    if routing is not None:
+        batch["experts"] = np.full((rows, row_tokens, *routing), UNKNOWN, np.int16)
+    return batch
 
 
 def _fill(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequence) -> None:
@@ -331,3 +342,6 @@ def _fill(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequenc
     batch["mask"][row, split:end] = sequence.completion.mask
     batch["sampler_logprobs"][row, split:end] = sequence.completion.logprobs
     batch["rollout"][row, start:end] = sequence.number
+    if "experts" in batch:
+        routing = batch["experts"].shape[-2:]
+        batch["experts"][row, start : end - 1] = experts_of(sequence.completion, len(sequence.prompt), routing)

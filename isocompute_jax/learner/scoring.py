@@ -12,42 +12,67 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
 from isocompute_jax.learner.batches import Batch, PackedBatch, microbatch_of
-from isocompute_jax.learner.objective import Params, Score, Scores
-from isocompute_jax.model import ModelConfig
+from isocompute_jax.learner.objective import Params, Routing, Score, Scores
+from isocompute_jax.learner.routing import routing_sums
+from isocompute_jax.model import ModelConfig, Routed
 
 
-def make_score(config: ModelConfig, *, temperature: float, chunk_tokens: int | None, mesh: Mesh | None = None) -> Score:
+def make_score(
+    config: ModelConfig,
+    *,
+    temperature: float,
+    chunk_tokens: int | None,
+    routing: Routing = "own",
+    mesh: Mesh | None = None,
+) -> Score:
     """The score function of our transformer, for both layouts of a batch.
+
+    A mixture of experts reports how its experts are used (`learner.routing`).
 
     Args:
       config: model shape.
       temperature: of the distribution that was sampled from.
       chunk_tokens: logits that may exist at once on a device, in tokens (see `model.token_logprobs`).
+      routing: what becomes of the experts that the sampler chose, where the batch has them; see `LossConfig`.
       mesh: where parameters and batches are sharded; None for one device.
     """
+    replays = routing == "replay"
 
     def score(params: Params, batch: Batch) -> Scores:
         if isinstance(batch, PackedBatch):
-            tokens, first = jnp.asarray(batch.tokens), jnp.asarray(batch.first)
-            return Scores(
-                *packed_logprobs(
-                    config, params, tokens, first, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
-                )
+            found, routed = _score_packed(
+                config,
+                params,
+                jnp.asarray(batch.tokens),
+                jnp.asarray(batch.first),
+                experts=batch.experts if replays else None,
+                temperature=temperature,
+                chunk_tokens=chunk_tokens,
+                mesh=mesh,
             )
-        return Scores(
-            *completion_logprobs(
+        else:
+            found, routed = _score_completions(
                 config,
                 params,
                 batch.prompt_tokens,
                 batch.prompt_mask,
                 batch.tokens,
+                prompt_experts=batch.prompt_experts if replays else None,
+                experts=batch.experts if replays else None,
                 temperature=temperature,
                 chunk_tokens=chunk_tokens,
                 mesh=mesh,
             )
-        )
+        if routed is None:
+            return Scores(*found)
+        sampled = None if routing == "own" else batch.predicting_experts
+        return Scores(*found, routing_sums(config, routed, batch.mask, sampled))
 
     return score
+
+
+Pair = tuple[Array, Array]
+"""Log-probabilities and entropies."""
 
 
 def completion_logprobs(
@@ -66,24 +91,61 @@ def completion_logprobs(
     `params` may be wider than `config.dtype` (float32 master weights): they are cast, and gradients are not, that of
     the head least: it is summed in float32 over all tokens and never rounded.
     """
+    found, _ = _score_completions(
+        config,
+        params,
+        prompt_tokens,
+        prompt_mask,
+        tokens,
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+        mesh=mesh,
+    )
+    return found
+
+
+def _score_completions(
+    config: ModelConfig,
+    params: model.Params,
+    prompt_tokens: Array | np.ndarray,
+    prompt_mask: Array | np.ndarray,
+    tokens: Array | np.ndarray,
+    *,
+    prompt_experts: Array | np.ndarray | None = None,
+    experts: Array | np.ndarray | None = None,
+    temperature: float | Array,
+    chunk_tokens: int | None,
+    mesh: Mesh | None,
+) -> tuple[Pair, Routed | None]:
+    """`completion_logprobs`, and where the positions were routed that the tokens are predicted from."""
     masters, params = params, model.cast_params(params, config.dtype)
-    rows, rollouts, length = tokens.shape
     tokens = jnp.asarray(tokens)
-    hidden, prefix = model.prefill(config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask))
-    first = jnp.broadcast_to(hidden[:, None, -1:], (rows, rollouts, 1, hidden.shape[-1]))
-    rest = model.extend(config, params, tokens[..., :-1], prefix)
-    hidden = jnp.concatenate([first, rest], axis=2).reshape(rows, rollouts * length, config.embed_dim)
+    rows, rollouts, length = tokens.shape
+    hidden, prefix = model.prefill(
+        config, params, jnp.asarray(prompt_tokens), jnp.asarray(prompt_mask), replay=_array(prompt_experts), mesh=mesh
+    )
+    replay = None if experts is None else jnp.asarray(experts)[:, :, :-1]
+    rest, routed = model.extend(config, params, tokens[..., :-1], prefix, replay=replay, mesh=mesh)
+
+    def joined(prompt: Array, rest: Array, axis: int) -> Array:
+        """The prompt's last position, for each of its rollouts, before the positions of the completions."""
+        last = jnp.expand_dims(jax.lax.index_in_dim(prompt, -1, axis), axis)
+        shape = (*rest.shape[: axis + 1], 1, *rest.shape[axis + 2 :])
+        return jnp.concatenate([jnp.broadcast_to(last, shape), rest], axis + 1)
+
     scores = model.token_logprobs(
         config,
         masters,
-        hidden,
+        joined(hidden, rest, 1).reshape(rows, rollouts * length, config.embed_dim),
         tokens.reshape(rows, rollouts * length),
         temperature=temperature,
         chunk_tokens=chunk_tokens,
         mesh=mesh,
     )
     logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
-    return logprobs, entropies
+    if prefix.routed is not None:
+        routed = jax.tree.map(lambda prompt, rest: joined(prompt, rest, 2), prefix.routed, routed)
+    return (logprobs, entropies), routed
 
 
 def packed_logprobs(
@@ -100,7 +162,27 @@ def packed_logprobs(
 
     `params` may be wider than `config.dtype`, as in `completion_logprobs`. Rows are those of `PackedBatch`.
     """
-    hidden = model.packed_hidden(config, model.cast_params(params, config.dtype), tokens, first, mesh=mesh)
+    found, _ = _score_packed(
+        config, params, tokens, first, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
+    )
+    return found
+
+
+def _score_packed(
+    config: ModelConfig,
+    params: model.Params,
+    tokens: Array,
+    first: Array,
+    *,
+    experts: Array | np.ndarray | None = None,
+    temperature: float | Array,
+    chunk_tokens: int | None,
+    mesh: Mesh | None,
+) -> tuple[Pair, Routed | None]:
+    """`packed_logprobs`, and where the positions were routed that the tokens are predicted from."""
+    hidden, routed = model.packed_hidden(
+        config, model.cast_params(params, config.dtype), tokens, first, replay=_array(experts), mesh=mesh
+    )
     # A token is predicted one before it. The last of a row predicts nothing; its target is any.
     targets = jnp.roll(tokens, -1, axis=1)
     scores = model.token_logprobs(
@@ -108,7 +190,11 @@ def packed_logprobs(
     )
     begins = first == jnp.arange(tokens.shape[1])
     logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
-    return logprobs, entropies
+    return (logprobs, entropies), jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), routed)
+
+
+def _array(x: Array | np.ndarray | None) -> Array | None:
+    return None if x is None else jnp.asarray(x)
 
 
 def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, Batch], Float[Array, "M N ..."]]:

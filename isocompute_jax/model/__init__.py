@@ -15,6 +15,7 @@ from isocompute_jax.model.config import (
     RopeScaling,
     check_length,
 )
+from isocompute_jax.model.experts import UNKNOWN, Routed
 from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
@@ -47,6 +48,7 @@ __all__ = [
     "FAMILIES",
     "HEAD_HELP",
     "REMAT_HELP",
+    "UNKNOWN",
     "Architecture",
     "AttentionKernel",
     "Cache",
@@ -57,6 +59,7 @@ __all__ = [
     "Prefix",
     "Remat",
     "RopeScaling",
+    "Routed",
     "SlotCache",
     "abstract_params",
     "cast_params",

@@ -2,57 +2,189 @@
 
 Tokens are sorted by expert, and every expert's matrix meets its own tokens only (`grouped_product`): the work is that
 of the experts in use, whatever the balance (arXiv 2211.15841).
+
+On a mesh every device routes and sorts the tokens of its own rows. Where experts are divided, the devices that hold
+them stand in a ring: tokens travel round it once, and each device adds what its experts make of them. How many tokens
+an expert gets needs no bound, and a device holds one device's tokens at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.grouped_product import grouped_product
+from isocompute_jax.model.grouped_product import GroupedKernel, grouped_kernel, grouped_product
 from isocompute_jax.model.params import Params
 
-
-class Routing(NamedTuple):
-    """Where M tokens go: `experts` [M, A] of A each, and `weights` [M, A] of their outputs."""
-
-    experts: Int[Array, "M A"]
-    weights: Float[Array, "M A"]
+UNKNOWN = -1
+"""In place of an expert that is to be replayed: the router chooses."""
 
 
-def route(config: ModelConfig, router: Float[Array, "D E"], x: Float[Array, "M D"]) -> Routing:
-    """The experts with the highest probability softmax(x router), in float32, and their weights."""
+class Routed(NamedTuple):
+    """Where tokens [...] went.
+
+    Attributes:
+      experts: A of each.
+      own: those that the router would have chosen: the same, unless they were replayed.
+      entropy: of the router's distribution over all experts, in nats.
+    """
+
+    experts: Int[Array, "... A"]
+    own: Int[Array, "... A"]
+    entropy: Float[Array, "..."]
+
+
+def route(
+    config: ModelConfig,
+    router: Float[Array, "D E"],
+    x: Float[Array, "... D"],
+    replay: Int[Array, "... A"] | None = None,
+) -> tuple[Float[Array, "... A"], Routed]:
+    """The experts with the highest probability softmax(x router), in float32, and the weights of their outputs.
+
+    Args:
+      config: model shape.
+      router: its matrix.
+      x: tokens.
+      replay: experts to take instead, where they are known; their weights are the router's own, so that it learns.
+    """
     scores = (x @ router).astype(jnp.promote_types(x.dtype, jnp.float32))
-    weights, chosen = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), config.experts_per_token)
+    probabilities = jax.nn.softmax(scores, axis=-1)
+    _, own = jax.lax.top_k(probabilities, config.experts_per_token)
+    chosen = own if replay is None else jnp.where(replay == UNKNOWN, own, replay.astype(own.dtype))
+    weights = jnp.take_along_axis(probabilities, chosen, axis=-1)
     if config.normalized_routing:
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
-    return Routing(chosen, weights.astype(x.dtype))
+    fixed = jax.lax.stop_gradient(scores)
+    entropy = -jnp.sum(jax.nn.softmax(fixed, axis=-1) * jax.nn.log_softmax(fixed, axis=-1), axis=-1)
+    return weights.astype(x.dtype), Routed(chosen, own, entropy)
 
 
-def experts(config: ModelConfig, layer: Params, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-    """The weighted sum of each token's experts, SwiGLU MLPs (arXiv 2505.09388).
+def experts(
+    config: ModelConfig,
+    layer: Params,
+    x: Float[Array, "... D"],
+    replay: Int[Array, "... A"] | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "... D"], Routed]:
+    """The weighted sum of each token's experts, SwiGLU MLPs (arXiv 2505.09388), and where the tokens went.
 
     Args:
       config: model shape.
       layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D].
-      x: tokens.
+      x: tokens; under a mesh the first dimension is the batch's.
+      replay: see `route`.
+      mesh: where they lie; None for one device.
     """
-    tokens = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    routing = route(config, layer["router"], tokens)
-    count, active = routing.experts.shape
-    order = jnp.argsort(routing.experts.ravel(), stable=True)
-    sizes = jnp.bincount(routing.experts.ravel(), length=config.num_experts)
+    weights = tuple(layer[name] for name in ("w_gate", "w_up", "w_down"))
+    if mesh is None:
+        kernel = grouped_kernel(jax.local_devices()[0], x.dtype, weights[0].shape[1:])
+        mixing, routed = route(config, layer["router"], x, replay)
+        return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel), routed
+    return _on_mesh(config, layer["router"], weights, x, replay, mesh)
+
+
+def _on_mesh(
+    config: ModelConfig, router: Array, weights: tuple[Array, ...], x: Array, replay: Array | None, mesh: Mesh
+) -> tuple[Array, Routed]:
+    """`experts` in a `shard_map`: what one device does, and where its arrays lie."""
+    (number, embed, width), spec = weights[0].shape, functools.partial(sharding.partition_spec, mesh)
+    batch, owners, whole, hidden = (
+        sharding.mesh_axes(mesh, size, axis)
+        for size, axis in ((x.shape[0], "batch"), (number, "experts"), (embed, "embed"), (width, "mlp"))
+    )
+    ring = owners if batch else ()
+    added = (*(() if batch else owners), *hidden)
+    here = width // math.prod(mesh.shape[name] for name in hidden)
+    kernel = grouped_kernel(mesh.devices.flat[0], x.dtype, (embed, here))
+
+    def gathered(w: Array, dim: int) -> Array:
+        """Whole along `dim`; its gradient is summed and scattered again."""
+        return jax.lax.all_gather(w, whole, axis=dim, tiled=True) if whole else w
+
+    def local(router: Array, weights: tuple[Array, ...], x: Array, replay: Array | None) -> tuple[Array, Routed]:
+        router = gathered(router, 0)
+        weights = tuple(gathered(w, dim) for w, dim in zip(weights, (1, 1, 2), strict=True))
+        first = jax.lax.axis_index(owners) * weights[0].shape[0] if owners else 0
+        mixing, routed = route(config, router, x, replay)
+        mix = functools.partial(_mixed, weights, first=first, kernel=kernel)
+        out = _round_the_ring(mix, ring, x, routed.experts, mixing) if ring else mix(x, routed.experts, mixing)
+        return out[None], routed
+
+    up, down = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
+    rows = PartitionSpec(batch or None)
+    parts, routed = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(
+            spec(router.shape, ("embed", None)),
+            tuple(spec(w.shape, axes) for w, axes in zip(weights, (up, up, down), strict=True)),
+            rows,
+            rows,
+        ),
+        out_specs=(PartitionSpec(added or None, *rows), rows),
+        check_vma=False,  # kernels do not say over which axes their results vary
+    )(router, weights, x, replay)
+    # Summed out here, where its gradient is a copy; within, each device's part would be summed there and back.
+    return jnp.sum(parts, axis=0), routed
+
+
+def _round_the_ring(mix: Callable[..., Array], ring: tuple[str, ...], *tokens: Array) -> Array:
+    """What the experts of all devices of the axes `ring` make of this device's tokens, which visit them in turn.
+
+    Args:
+      mix: (x, experts, weights) -> what this device's experts make of them.
+      ring: mesh axes.
+      *tokens: x, experts and weights.
+    """
+    size = jax.lax.axis_size(ring)
+    turn = [(device, (device + 1) % size) for device in range(size)]
+
+    def visit(carry: tuple[Any, Array], _: None) -> tuple[tuple[Any, Array], None]:
+        tokens, out = carry
+        # Sent on first, so that they travel while the products are computed.
+        sent = jax.tree.map(lambda x: jax.lax.ppermute(x, ring, turn), tokens)
+        return (sent, jax.lax.ppermute(out + mix(*tokens), ring, turn)), None
+
+    # Products are computed again in the backward pass: kept for all visits, they would be those of all devices' tokens.
+    visit = jax.checkpoint(visit, prevent_cse=False)
+    (_, out), _ = jax.lax.scan(visit, (tokens, jnp.zeros_like(tokens[0])), None, length=size)
+    return out
+
+
+def _mixed(
+    weights: tuple[Array, ...],
+    x: Float[Array, "... D"],
+    experts: Int[Array, "... A"],
+    mixing: Float[Array, "... A"],
+    *,
+    first: Array | int,
+    kernel: GroupedKernel,
+) -> Float[Array, "... D"]:
+    """The weighted sum over those of each token's experts that lie here: as many as `weights` has, from `first` on."""
+    w_gate, w_up, w_down = weights
+    here, active, d = w_gate.shape[0], experts.shape[-1], x.shape[-1]
+    tokens = x.reshape(math.prod(x.shape[:-1]), d)
+    count = len(tokens)
+    own = (experts >= first) & (experts < first + here)
+    group = jnp.where(own, experts - first, here).reshape(count * active)  # the others come last
+    order = jnp.argsort(group, stable=True)
+    sizes = jnp.bincount(group, length=here).astype(jnp.int32)
     # Permutations both ways: their gradients are permutations too, without colliding sums.
-    copies = jnp.broadcast_to(tokens[:, None], (count, active, tokens.shape[-1]))
-    copies = copies.reshape(count * active, tokens.shape[-1])
+    copies = jnp.broadcast_to(tokens[:, None], (count, active, d)).reshape(count * active, d)
     sorted_tokens = copies.at[order].get(unique_indices=True)
-    gate, up = (grouped_product(sorted_tokens, layer[name], sizes) for name in ("w_gate", "w_up"))
-    out = grouped_product(jax.nn.silu(gate) * up, layer["w_down"], sizes)
+    gate, up = (grouped_product(sorted_tokens, w, sizes, kernel) for w in (w_gate, w_up))
+    out = grouped_product(jax.nn.silu(gate) * up, w_down, sizes, kernel)
     back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
-    out = out.at[back].get(unique_indices=True).reshape(count, active, tokens.shape[-1])
-    return jnp.sum(out * routing.weights[..., None], axis=1).reshape(x.shape)
+    out = out.at[back].get(unique_indices=True).reshape(count, active, d)
+    return jnp.sum(out * mixing.reshape(count, active, 1), axis=1).reshape(x.shape)

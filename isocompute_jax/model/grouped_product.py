@@ -1,32 +1,83 @@
 """x[i] @ w[group of i] for rows that are sorted by group: the work of one product, not of one for each group.
 
-On TPU this is `jax.lax.ragged_dot`, which its matrix unit has. Elsewhere XLA would compute it for every group and mask,
-so rows are laid into blocks, each of one group (the last of a group is filled up), and the blocks that are in use are
-worked through one by one: compute grows with the rows, and no copy of the weights is made.
+`jax.lax.ragged_dot` is not that. On GPU XLA computes it for every group and masks; on TPU it does so for the gradient
+of the weights (jaxlib 0.10.2: 128 experts, 43 times the work of forward and backward together). Instead:
+
+- `mosaic` (NVIDIA Hopper): tokamax's kernels, where it is installed, for 16-bit floats and sizes in whole tiles;
+- `megablox` (TPU): the kernels that come with JAX;
+- `blocks` (everywhere): rows are laid into blocks, each of one group (the last of a group is filled up), and the blocks
+  that are in use are worked through one by one: compute grows with the rows, and no copy of the weights is made.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+GroupedKernel = Literal["blocks", "mosaic", "megablox"]
+
 SMALLEST_BLOCK, LARGEST_BLOCK = 8, 128
 """Rows of a block: an eighth of the mean group, between these, so that filling up costs about a sixteenth."""
 
+TILE = 128
+"""Sizes of matrices that the kernels take are multiples of it."""
 
-def grouped_product(x: Float[Array, "M D"], w: Float[Array, "E D F"], sizes: Int[Array, "E"]) -> Float[Array, "M F"]:
+MEGABLOX_ROWS, MEGABLOX_TILE = 512, 1024
+"""Largest tiles of rows and of the other sizes."""
+
+
+def grouped_kernel(device: Any, dtype: Any, shape: tuple[int, ...]) -> GroupedKernel:
+    """The kernel for matrices [D, F] of `dtype` on `device`, which may be one that is only compiled for."""
+    tiled = all(size % TILE == 0 for size in shape)
+    if device.platform == "tpu" and tiled:
+        return "megablox"
+    hopper = device.platform == "gpu" and str(getattr(device, "compute_capability", "")).startswith("9.")
+    if hopper and tiled and jnp.dtype(dtype).itemsize == 2 and importlib.util.find_spec("tokamax"):
+        return "mosaic"
+    return "blocks"
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def grouped_product(
+    x: Float[Array, "M D"], w: Float[Array, "E D F"], sizes: Int[Array, "E"], kernel: GroupedKernel
+) -> Float[Array, "M F"]:
     """Each row of x by the matrix of its group.
 
     Args:
       x: rows, sorted by group.
       w: a matrix for each of E groups.
-      sizes: rows of each group, M in all; groups may be empty.
+      sizes: rows of each group, M in all or fewer; groups may be empty. Rows that are left over give zeros.
+      kernel: from `grouped_kernel`; static.
     """
-    return jax.lax.platform_dependent(x, w, sizes, tpu=jax.lax.ragged_dot, default=_blockwise)
+    return _of_groups(sizes, _KERNELS[kernel].product(x, w, sizes))
+
+
+def _forward(x: Array, w: Array, sizes: Array, kernel: GroupedKernel) -> tuple[Array, tuple[Array, Array, Array]]:
+    return grouped_product(x, w, sizes, kernel), (x, w, sizes)
+
+
+def _backward(kernel: GroupedKernel, kept: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
+    x, w, sizes = kept
+    # Kernels read whole tiles: what is left over must be finite even where it has no weight.
+    gradient = _of_groups(sizes, gradient)
+    product, outer = _KERNELS[kernel]
+    dx = product(gradient, w, sizes, transposed=True)
+    return _of_groups(sizes, dx), outer(x, gradient, sizes, w.dtype), None
+
+
+grouped_product.defvjp(_forward, _backward)
+
+
+def _of_groups(sizes: Array, rows: Array) -> Array:
+    """`rows`, zero where they belong to no group: kernels leave those unwritten."""
+    return jnp.where((jnp.arange(len(rows)) < jnp.sum(sizes))[:, None], rows, 0)
 
 
 def block_rows(rows: int, groups: int) -> int:
@@ -44,59 +95,118 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(count: int, sizes: Array) -> _Blocks:
-    """N blocks, which hold `count` rows however they fall into groups."""
+    """N blocks, which hold `count` rows however they fall into groups; rows of no group lie beyond them all."""
     rows, groups = block_rows(count, len(sizes)), len(sizes)
     blocks = (sizes + rows - 1) // rows
     row_ends, block_ends = jnp.cumsum(sizes), jnp.cumsum(blocks)
-    group = jnp.searchsorted(row_ends, jnp.arange(count), side="right")
-    place = (block_ends - blocks)[group] * rows + jnp.arange(count) - (row_ends - sizes)[group]
-    of_block = jnp.searchsorted(block_ends, jnp.arange(count // rows + groups), side="right")
+    number = count // rows + groups
+    row = jnp.arange(count)
+    group = jnp.minimum(jnp.searchsorted(row_ends, row, side="right"), groups - 1)
+    place = (block_ends - blocks)[group] * rows + row - (row_ends - sizes)[group]
+    place = jnp.where(row < row_ends[-1], place, number * rows + row)
+    of_block = jnp.searchsorted(block_ends, jnp.arange(number), side="right")
     return _Blocks(place, jnp.minimum(of_block, groups - 1), block_ends[-1])
 
 
 def _laid_out(x: Array, blocks: _Blocks, rows: int) -> Array:
     """[N, rows, D] the rows of x in their blocks, zeros between."""
     flat = jnp.zeros((len(blocks.group) * rows, x.shape[-1]), x.dtype)
-    return flat.at[blocks.place].set(x, unique_indices=True).reshape(len(blocks.group), rows, x.shape[-1])
+    laid_out = flat.at[blocks.place].set(x, unique_indices=True, mode="drop")
+    return laid_out.reshape(len(blocks.group), rows, x.shape[-1])
 
 
 def _taken(laid_out: Array, blocks: _Blocks) -> Array:
     """[M, D] the rows from their blocks: the inverse of `_laid_out`."""
-    return laid_out.reshape(math.prod(laid_out.shape[:2]), laid_out.shape[-1]).at[blocks.place].get(unique_indices=True)
+    flat = laid_out.reshape(math.prod(laid_out.shape[:2]), laid_out.shape[-1])
+    return flat.at[blocks.place].get(unique_indices=True, mode="clip")
 
 
-@jax.custom_vjp
-def _blockwise(x: Array, w: Array, sizes: Array) -> Array:
+def _block_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False) -> Array:
     rows, blocks = block_rows(len(x), len(w)), _blocks(len(x), sizes)
     inputs = _laid_out(x, blocks, rows)
 
     def one(block: Array, out: Array) -> Array:
-        return out.at[block].set(inputs[block] @ w[blocks.group[block]])
+        matrix = w[blocks.group[block]]
+        return out.at[block].set(inputs[block] @ (matrix.T if transposed else matrix))
 
-    out = jnp.zeros((*inputs.shape[:2], w.shape[-1]), x.dtype)
+    out = jnp.zeros((*inputs.shape[:2], w.shape[1 if transposed else 2]), x.dtype)
     return _taken(jax.lax.fori_loop(0, blocks.used, one, out), blocks)
 
 
-def _forward(x: Array, w: Array, sizes: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    return _blockwise(x, w, sizes), (x, w, sizes)
-
-
-def _backward(kept: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-    """Block by block too; each adds to its own group's matrix, in place."""
-    x, w, sizes = kept
-    rows, blocks = block_rows(len(x), len(w)), _blocks(len(x), sizes)
+def _block_outer(x: Array, gradient: Array, sizes: Array, dtype: Any) -> Array:
+    """Each block adds to its own group's matrix, in place."""
+    rows, blocks = block_rows(len(x), len(sizes)), _blocks(len(x), sizes)
     inputs, outputs = _laid_out(x, blocks, rows), _laid_out(gradient, blocks, rows)
-    wide = jnp.promote_types(w.dtype, jnp.float32)
+    wide = jnp.promote_types(dtype, jnp.float32)
 
-    def one(block: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
-        dx, dw = total
-        group = blocks.group[block]
+    def one(block: Array, dw: Array) -> Array:
         added = jnp.matmul(inputs[block].T, outputs[block], preferred_element_type=wide)
-        return dx.at[block].set(outputs[block] @ w[group].T), dw.at[group].add(added)
+        return dw.at[blocks.group[block]].add(added)
 
-    zeros = jnp.zeros_like(inputs), jnp.zeros(w.shape, wide)
-    dx, dw = jax.lax.fori_loop(0, blocks.used, one, zeros)
-    return _taken(dx, blocks), dw.astype(w.dtype), None
+    dw = jnp.zeros((len(sizes), x.shape[-1], gradient.shape[-1]), wide)
+    return jax.lax.fori_loop(0, blocks.used, one, dw).astype(dtype)
 
 
-_blockwise.defvjp(_forward, _backward)
+def _mosaic() -> tuple[Any, Any]:
+    """tokamax's kernels for Hopper, and the shape of their tiles.
+
+    Its public function asks the process's own device what is supported, which need not be the one compiled for.
+    """
+    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu_common as common
+    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu_kernel_sm90 as kernels
+
+    return kernels, common.Config(
+        block_m=64, block_n=64, block_k=TILE, num_stages=4, split_k=1, persistent=False, warp_specialized=False
+    )
+
+
+def _mosaic_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False) -> Array:
+    kernels, tiles = _mosaic()
+    return kernels.ragged_dot_kernel(x, w.mT if transposed else w, sizes, x.dtype, tiles)
+
+
+def _mosaic_outer(x: Array, gradient: Array, sizes: Array, dtype: Any) -> Array:
+    kernels, tiles = _mosaic()
+    return kernels.ragged_contracting_dim_dot_kernel(x, gradient, sizes, jnp.dtype(dtype), tiles)
+
+
+def _megablox_tiles(x: Array, sizes: tuple[int, int]) -> tuple[tuple[int, int, int], int]:
+    """Tiles of rows and of the two other sizes, and how many rows fill up the last; VMEM holds two of each."""
+    rows = min(MEGABLOX_ROWS, -(-len(x) // SMALLEST_BLOCK) * SMALLEST_BLOCK)
+    return (rows, min(MEGABLOX_TILE, sizes[0]), min(MEGABLOX_TILE, sizes[1])), -len(x) % rows
+
+
+def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
+
+    tiles, pad = _megablox_tiles(x, (w.shape[2], w.shape[1]) if transposed else (w.shape[1], w.shape[2]))
+    padded = jnp.pad(x, ((0, pad), (0, 0)))
+    out = gmm(padded, w, sizes, x.dtype, tiles, transpose_rhs=transposed, interpret=interpret)
+    return out[: len(x)]
+
+
+def _megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, interpret: bool = False) -> Array:
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
+    tiles, pad = _megablox_tiles(x, (x.shape[1], gradient.shape[1]))
+    x, gradient = (jnp.pad(rows, ((0, pad), (0, 0))) for rows in (x, gradient))
+    return tgmm(x.T, gradient, sizes, jnp.dtype(dtype), tiles, interpret=interpret)
+
+
+class _Products(NamedTuple):
+    """What a kernel computes.
+
+    Attributes:
+      product: (x [M, D], w [E, D, F], sizes) -> [M, F]; with `transposed`, x is [M, F] and gives [M, D].
+      outer: (x [M, D], y [M, F], sizes, dtype) -> [E, D, F], each group's x^T y.
+    """
+
+    product: Callable[..., Array]
+    outer: Callable[..., Array]
+
+
+_KERNELS: dict[GroupedKernel, _Products] = {
+    "blocks": _Products(_block_product, _block_outer),
+    "mosaic": _Products(_mosaic_product, _mosaic_outer),
+    "megablox": _Products(_megablox_product, _megablox_outer),
+}

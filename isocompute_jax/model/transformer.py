@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig, check_length
-from isocompute_jax.model.experts import experts
+from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.layers import (
     Keys,
     apply_rope,
@@ -43,13 +43,15 @@ UNROLLED_LAYERS = 4
 class Prefix(NamedTuple):
     """A prompt's keys and values, shared by its rollouts.
 
-    k, v: [L, P, S, K, H]; mask: [P, S], False on padding; lengths: [P] number of prompt tokens.
+    k, v: [L, P, S, K, H]; mask: [P, S], False on padding; lengths: [P] number of prompt tokens; routed: where the
+    prompt's tokens went, [L, P, S, ...]; None without experts.
     """
 
     k: Array
     v: Array
     mask: Array
     lengths: Array
+    routed: Routed | None = None
 
 
 class Cache(NamedTuple):
@@ -75,8 +77,14 @@ class SlotCache(NamedTuple):
 
 
 def packed_hidden(
-    config: ModelConfig, params: Params, tokens: Int[Array, "N T"], first: Int[Array, "N T"], *, mesh: Mesh | None
-) -> Float[Array, "N T D"]:
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "N T"],
+    first: Int[Array, "N T"],
+    *,
+    replay: Int[Array, "N T L A"] | None = None,
+    mesh: Mesh | None,
+) -> tuple[Float[Array, "N T D"], Routed | None]:
     """Hidden states of rows that hold several whole sequences each, after the final norm.
 
     Rows may be longer than `config.max_positions`, their sequences may not, which whoever packs them checks.
@@ -87,7 +95,11 @@ def packed_hidden(
       tokens: [N, T] token ids.
       first: [N, T] where in its row each token's sequence begins: it sees the tokens from there to itself. A token of
         padding is a sequence of its own.
-      mesh: where rows and heads are sharded; None for one device.
+      replay: experts that the tokens go to in each layer, where they are known (see `experts.route`).
+      mesh: where rows, heads and experts are sharded; None for one device.
+
+    Returns:
+      hidden states, and where the tokens went, [L, N, T, ...], None without experts.
     """
     positions = (jnp.arange(tokens.shape[1]) - first)[:, None]
 
@@ -95,8 +107,11 @@ def packed_hidden(
         out = packed_attention(q[:, 0], k[:, 0], v[:, 0], first, kernel=config.attention, mesh=mesh)
         return out[:, None], None
 
-    hidden, _ = _run_layers(config, params, tokens[:, None], positions, attend, None)
-    return hidden[:, 0]
+    replayed = None if replay is None else replay[:, None]
+    hidden, _, routed = _run_layers(
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+    )
+    return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
 
 def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
@@ -106,7 +121,13 @@ def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -
 
 
 def prefill(
-    config: ModelConfig, params: Params, tokens: Int[Array, "P S"], mask: Bool[Array, "P S"]
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "P S"],
+    mask: Bool[Array, "P S"],
+    *,
+    replay: Int[Array, "P S L A"] | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "P S D"], Prefix]:
     """Hidden states of whole sequences, padded on either side, and their keys for `extend` and `decode`.
 
@@ -115,6 +136,8 @@ def prefill(
       params: parameters.
       tokens: [P, S] token ids.
       mask: [P, S], False on padding. Positions count unpadded tokens from 0.
+      replay: experts that the tokens go to in each layer, where they are known (see `experts.route`).
+      mesh: where all of it lies; None for one device.
 
     Returns:
       [P, S, D] hidden states after the final norm (undefined on padding), and the prefix.
@@ -126,12 +149,27 @@ def prefill(
     def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
         return attention(q, [Keys(k, v, visible)]), (k[:, 0], v[:, 0])
 
-    hidden, (k, v) = _run_layers(config, params, tokens[:, None], positions, attend, None)
-    return hidden[:, 0], Prefix(k, v, mask, jnp.sum(mask, axis=1))
+    replayed = None if replay is None else replay[:, None]
+    hidden, (k, v), routed = _run_layers(
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+    )
+    routed = jax.tree.map(lambda x: x[:, :, 0], routed)
+    return hidden[:, 0], Prefix(k, v, mask, jnp.sum(mask, axis=1), routed)
 
 
-def extend(config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], prefix: Prefix) -> Float[Array, "P G T D"]:
-    """Hidden states [P, G, T, D] of right-padded continuations of `prefix`, G of them per prompt."""
+def extend(
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "P G T"],
+    prefix: Prefix,
+    *,
+    replay: Int[Array, "P G T L A"] | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "P G T D"], Routed | None]:
+    """Hidden states [P, G, T, D] of right-padded continuations of `prefix`, G of them per prompt.
+
+    `replay` and `mesh` are those of `prefill`. Where tokens went, [L, P, G, T, ...], comes back too.
+    """
     p, g, t = tokens.shape
     check_length(config, prefix.k.shape[2], t)
     positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))
@@ -141,14 +179,26 @@ def extend(config: ModelConfig, params: Params, tokens: Int[Array, "P G T"], pre
     def attend(q: Array, k: Array, v: Array, layer: tuple[Array, Array]) -> tuple[Array, None]:
         return attention(q, [Keys(*layer, shared), Keys(k, v, own)]), None
 
-    hidden, _ = _run_layers(config, params, tokens, positions, attend, (prefix.k, prefix.v))
-    return hidden
+    hidden, _, routed = _run_layers(
+        config, params, tokens, positions, attend, (prefix.k, prefix.v), replay=replay, mesh=mesh
+    )
+    return hidden, routed
 
 
 def decode(
-    config: ModelConfig, params: Params, tokens: Int[Array, "P G"], index: Array, prefix: Prefix, cache: Cache
-) -> tuple[Float[Array, "P G D"], Cache]:
-    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache."""
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "P G"],
+    index: Array,
+    prefix: Prefix,
+    cache: Cache,
+    *,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "P G D"], Cache, Routed | None]:
+    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache.
+
+    Where tokens went, [L, P, G, ...], comes back too; None without experts.
+    """
     check_length(config, prefix.k.shape[2], cache.k.shape[3])
     positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
     own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
@@ -161,8 +211,8 @@ def decode(
         return attention(q, [Keys(prefix_k, prefix_v, shared), Keys(k, v, own)]), (k, v)
 
     keys = (prefix.k, prefix.v, cache.k, cache.v)
-    hidden, (k, v) = _run_layers(config, params, tokens[..., None], positions, attend, keys)
-    return hidden[:, :, 0], Cache(k, v)
+    hidden, (k, v), routed = _run_layers(config, params, tokens[..., None], positions, attend, keys, mesh=mesh)
+    return hidden[:, :, 0], Cache(k, v), jax.tree.map(lambda x: x[:, :, :, 0], routed)
 
 
 def extend_slots(
@@ -172,8 +222,10 @@ def extend_slots(
     positions: Int[Array, "R T"],
     slots: Int[Array, "R"] | None,
     cache: SlotCache,
-) -> tuple[Float[Array, "R T D"], SlotCache]:
-    """Adds tokens to sequences in slots: their hidden states, and the cache with their keys and values.
+    *,
+    mesh: Mesh | None = None,
+) -> tuple[Float[Array, "R T D"], SlotCache, Routed | None]:
+    """Adds tokens to sequences in slots, and their keys and values to the cache.
 
     The cache is carried through the layers and written where the tokens are: given a donated one, XLA updates it in
     place.
@@ -186,6 +238,10 @@ def extend_slots(
         padding: it is not written, and its hidden states are undefined.
       slots: the slot of each sequence, all different; None when the R sequences are all slots, in order.
       cache: keys and values.
+      mesh: where all of it lies; None for one device.
+
+    Returns:
+      hidden states, the cache, and where the tokens went, [L, R, T, ...], None without experts.
     """
     _, blocks, _, _, block, _ = cache.k.shape
     rows = jnp.arange(tokens.shape[0]) if slots is None else slots
@@ -208,39 +264,66 @@ def extend_slots(
     x = params["embed"][tokens[:, None]]
     cos, sin = rope_angles(config, positions[:, None])
 
-    def body(carry: tuple[Array, SlotCache], scanned: tuple[Params, Array]) -> tuple[tuple[Array, SlotCache], None]:
+    def body(carry: tuple[Array, SlotCache], scanned: tuple[Params, Array]) -> tuple[tuple[Array, SlotCache], Any]:
         x, cache = carry
         layer, index = scanned
-        return _run_layer(config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, index, cache)), None
+        x, cache, routed = _run_layer(
+            config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, index, cache), mesh=mesh
+        )
+        return (x, cache), routed
 
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-    (x, cache), _ = jax.lax.scan(body, (x, cache), (params["layers"], jnp.arange(config.num_layers)), unroll=unroll)
-    return rms_norm(x, params["final_norm"], eps=config.norm_eps)[:, 0], cache
+    scanned = (params["layers"], jnp.arange(config.num_layers))
+    (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
+    hidden = rms_norm(x, params["final_norm"], eps=config.norm_eps)
+    return hidden[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
 
 
 def _run_layers(
-    config: ModelConfig, params: Params, tokens: Array, positions: Array, attend: Callable, keys: Any
-) -> tuple[Array, Any]:
+    config: ModelConfig,
+    params: Params,
+    tokens: Array,
+    positions: Array,
+    attend: Callable,
+    keys: Any,
+    *,
+    replay: Array | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Any, Routed | None]:
     """Embeds, runs the layers, applies the final norm.
 
-    `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer.
+    `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer;
+    `replay` is [P, G, T, L, A].
     """
     x = params["embed"][tokens]
     cos, sin = rope_angles(config, positions)
 
-    def body(x: Array, scanned: tuple[Params, Any]) -> tuple[Array, Any]:
-        layer, layer_keys = scanned
-        return _run_layer(config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys))
+    def body(x: Array, scanned: tuple[Params, Any, Array | None]) -> tuple[Array, Any]:
+        layer, layer_keys, replayed = scanned
+        x, collected, routed = _run_layer(
+            config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys), replay=replayed, mesh=mesh
+        )
+        return x, (collected, routed)
 
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-    x, collected = jax.lax.scan(rematerialized(body, config.remat), x, (params["layers"], keys), unroll=unroll)
-    return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected
+    replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
+    scanned = (params["layers"], keys, replays)
+    x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
 def _run_layer(
-    config: ModelConfig, layer: Params, x: Array, cos: Array, sin: Array, attend: Callable
-) -> tuple[Array, Any]:
-    """One layer: [P, G, T, D] to the same, and what `attend(q, k, v)` returns beside the attended values."""
+    config: ModelConfig,
+    layer: Params,
+    x: Array,
+    cos: Array,
+    sin: Array,
+    attend: Callable,
+    *,
+    replay: Array | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Any, Routed | None]:
+    """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
     normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
     q, k, v = (jnp.einsum("pgtd,dnh->pgtnh", normed, layer[name]) for name in ("wq", "wk", "wv"))
     if config.attention_bias:
@@ -251,5 +334,6 @@ def _run_layer(
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
-        return x + experts(config, layer, normed), collected
-    return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected
+        mixed, routed = experts(config, layer, normed, replay, mesh=mesh)
+        return x + mixed, collected, routed
+    return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None

@@ -78,11 +78,12 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     """
     model_config = build.model_config_of(config)
     model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    build.check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
         model_config, config.loss, config.optimizer, mesh, temperature=config.sampling.temperature, donate=True
     )
-    shape = shape_of(config, config.problems_per_batch, config.group_size, mesh)
+    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
     state = _abstract_state(model_config, programs)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
     reference = state.params if config.loss.kl_coef else None
@@ -128,10 +129,14 @@ def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
 
     def make() -> Batch:
         lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
+
+        def experts(*tokens: int) -> jax.Array | None:
+            return None if shape.routing is None else jnp.zeros((*tokens, *shape.routing), jnp.int16)
+
         if isinstance(shape, PackShape):
             row = (*lead, shape.row_tokens)
             numbers, floats, flags = jnp.zeros(row, jnp.int32), jnp.zeros(row), jnp.zeros(row, bool)
-            return PackedBatch(numbers, numbers, flags, floats, numbers, count)
+            return PackedBatch(numbers, numbers, flags, floats, numbers, count, experts=experts(*row))
         prompt, tokens = (*lead, shape.prompt), (*lead, shape.rollouts, shape.tokens)
         return TokenBatch(
             jnp.zeros(prompt, jnp.int32),
@@ -141,6 +146,8 @@ def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
             jnp.zeros(tokens),
             jnp.zeros((*lead, shape.rollouts), jnp.int32),
             count,
+            prompt_experts=experts(*prompt),
+            experts=experts(*tokens),
         )
 
     def placed(x: Any) -> jax.ShapeDtypeStruct:

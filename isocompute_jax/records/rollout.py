@@ -39,6 +39,9 @@ class Completion:
       mask: [T] bool, True on tokens the policy chose (inserted context tokens are False).
       policy_versions: [T] int32 version of the weights behind each token.
       finish_reason: `stop` when a stop token ended it, `length` when it was cut.
+      experts: [S + T - 1, L, A] integers, of a mixture of experts: those that the sampler chose for each token that it
+        read, prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the
+        sampler was not asked, or cannot say.
     """
 
     tokens: np.ndarray
@@ -46,13 +49,19 @@ class Completion:
     mask: np.ndarray
     policy_versions: np.ndarray
     finish_reason: FinishReason
+    experts: np.ndarray | None = None
 
     @classmethod
     def drawn(
-        cls, tokens: np.ndarray, logprobs: np.ndarray, policy_versions: np.ndarray, finish_reason: FinishReason
+        cls,
+        tokens: np.ndarray,
+        logprobs: np.ndarray,
+        policy_versions: np.ndarray,
+        finish_reason: FinishReason,
+        experts: np.ndarray | None = None,
     ) -> Completion:
         """A completion whose every token the policy chose."""
-        return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason)
+        return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason, experts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

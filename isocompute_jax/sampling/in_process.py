@@ -33,6 +33,7 @@ class InProcessSampler:
       max_prompt_tokens: S, the compiled prompt length; longer prompts are an error.
       max_rollouts_per_dispatch: memory budget of one unit, in completions.
       mesh: where units are sharded over problems; None for one device.
+      routing: whether completions say which experts of a mixture their tokens went to.
     """
 
     redrawn_rollouts = 0  # nothing is ever lost
@@ -46,6 +47,7 @@ class InProcessSampler:
         max_prompt_tokens: int,
         max_rollouts_per_dispatch: int,
         mesh: Mesh | None = None,
+        routing: bool = False,
     ):
         self._config = config
         self._params = model.cast_params(params, config.dtype)
@@ -54,6 +56,7 @@ class InProcessSampler:
         self._max_prompt_tokens = max_prompt_tokens
         self._max_rollouts = max_rollouts_per_dispatch
         self._mesh = mesh
+        self._routing = routing
         self._queues: dict[str, collections.deque[SampleRequest]] = collections.defaultdict(collections.deque)
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
@@ -101,12 +104,14 @@ class InProcessSampler:
                     config=self._config,
                     max_tokens=params.max_tokens,
                     stop_tokens=requests[0].stop_tokens,
+                    routing=self._routing,
+                    mesh=self._mesh,
                 )
             )
             for row, (request, first) in enumerate(chunk):
                 completions = unfinished.setdefault(id(request), [])
                 wanted = min(shape.rollouts, group_size - first)
-                completions.extend(unpack(samples, row, wanted, self._version))
+                completions.extend(unpack(samples, row, wanted, self._version, len(request.prompt_tokens)))
                 if len(completions) == group_size:
                     del unfinished[id(request)]
                     yield RolloutGroup(request.problem_id, request.step, request.prompt_tokens, tuple(completions))
@@ -139,13 +144,18 @@ def _kind(request: SampleRequest) -> tuple[Any, ...]:
     return request.params, request.group_size, request.stop_tokens
 
 
-def unpack(samples: Any, row: int, rollouts: int, version: int) -> Iterator[Completion]:
-    """The first `rollouts` completions of one row of `Samples` on the host."""
+def unpack(samples: Any, row: int, rollouts: int, version: int, prompt: int) -> Iterator[Completion]:
+    """The first `rollouts` completions of one row of `Samples` on the host, to a prompt of `prompt` tokens."""
     for i in range(rollouts):
         length = int(samples.lengths[row, i])
+        experts = None
+        if samples.experts is not None:
+            read = samples.prompt_experts[row, -prompt:], samples.experts[row, i, : length - 1]
+            experts = np.concatenate(read).astype(np.int16)
         yield Completion.drawn(
             samples.tokens[row, i, :length],
             samples.logprobs[row, i, :length],
             np.full(length, version, np.int32),
             "stop" if samples.stopped[row, i] else "length",
+            experts,
         )

@@ -59,11 +59,13 @@ class _Running:
     tokens: list[np.ndarray] = dataclasses.field(default_factory=list)
     logprobs: list[np.ndarray] = dataclasses.field(default_factory=list)
     versions: list[np.ndarray] = dataclasses.field(default_factory=list)
+    experts: list[np.ndarray] = dataclasses.field(default_factory=list)  # those of the prompt first
 
     def completion(self) -> Completion:
         tokens = np.concatenate(self.tokens)
         reason = "stop" if int(tokens[-1]) in self.submission.request.stop_tokens else "length"
-        return Completion.drawn(tokens, np.concatenate(self.logprobs), np.concatenate(self.versions), reason)
+        experts = np.concatenate(self.experts) if self.experts else None
+        return Completion.drawn(tokens, np.concatenate(self.logprobs), np.concatenate(self.versions), reason, experts)
 
 
 class SlotSampler:
@@ -80,6 +82,7 @@ class SlotSampler:
       chunk_steps: tokens drawn in each slot per call; cancelled and finished rollouts keep their slots until then.
       key_block: positions of a block of keys.
       mesh: where the weights and slots are sharded; None for one device.
+      routing: whether completions say which experts of a mixture their tokens went to when they were first read.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class SlotSampler:
         chunk_steps: int,
         key_block: int = KEY_BLOCK,
         mesh: Mesh | None = None,
+        routing: bool = False,
     ):
         self._config = config
         self._params = model.cast_params(params, config.dtype)
@@ -99,6 +103,7 @@ class SlotSampler:
         self._length = length
         self._chunk_steps = chunk_steps
         self._mesh = mesh
+        self._routing = routing and config.num_experts > 0
         self._slots = init_slots(config, slots=slots, length=length, key_block=key_block, mesh=mesh)
         self._prefill_tokens = min(256, max(16, length // 128 * 16))  # with the rows a multiple of ROW_MULTIPLE
         self._waiting: collections.deque[_Submission] = collections.deque()
@@ -153,6 +158,7 @@ class SlotSampler:
             np.int32(at_least),
             config=self._config,
             steps=self._chunk_steps,
+            routing=self._routing,
             mesh=self._mesh,
         )
         return self._harvest(jax.device_get(drawn))
@@ -191,14 +197,27 @@ class SlotSampler:
                 group.begun += 1
             if group.begun == group.request.group_size:
                 self._waiting.popleft()
-        self._prefill(heads)
+        chosen = self._prefill(heads)
+        if self._routing:
+            for slot, source in admitted:
+                rollout = self._rollouts[slot]
+                assert rollout is not None
+                rollout.experts.append(chosen[source])
         for batch in _batched(admitted, ADMITTED):
             self._slots = admit(self._slots, self._admission(batch), mesh=self._mesh)
 
-    def _prefill(self, sequences: Sequence[tuple[int, np.ndarray]]) -> None:
-        """Puts into each slot the keys and values of its sequence but the last token, in chunks that begin at 0."""
+    def _prefill(self, sequences: Sequence[tuple[int, np.ndarray]]) -> dict[int, np.ndarray]:
+        """Puts into each slot the keys and values of its sequence but the last token, in chunks that begin at 0.
+
+        Returns:
+          slot -> [tokens, L, A] the experts that they went to; nothing unless asked.
+        """
         width = self._prefill_tokens
         padding = self._slots.cache.length
+        chosen: dict[int, list[np.ndarray]] = {}
+        if self._routing:
+            none = np.zeros((0, self._config.num_layers, self._config.experts_per_token), np.int16)
+            chosen = {slot: [none] for slot, _ in sequences}
         # Prompts alike in length go together, so that few chunks are padding.
         for batch in _batched(sorted(sequences, key=lambda sequence: len(sequence[1])), PREFILL_ROWS):
             for start in range(0, len(batch[-1][1]) - 1, width):
@@ -210,9 +229,20 @@ class SlotSampler:
                     tokens[row, : len(part)] = part
                     positions[row, : len(part)] = start + np.arange(len(part))
                     rows[row] = slot
-                self._slots = prefill(
-                    self._params, self._slots, tokens, positions, rows, config=self._config, mesh=self._mesh
+                self._slots, experts = prefill(
+                    self._params,
+                    self._slots,
+                    tokens,
+                    positions,
+                    rows,
+                    config=self._config,
+                    routing=self._routing,
+                    mesh=self._mesh,
                 )
+                if experts is not None:
+                    for read, place, (slot, _) in zip(np.asarray(experts), positions, batch, strict=False):
+                        chosen[slot].append(read[place < padding])
+        return {slot: np.concatenate(parts) for slot, parts in chosen.items()}
 
     def _admission(self, batch: Sequence[tuple[int, int]]) -> Admission:
         arrays: Any = Admission(  # the host's: they travel with the call
@@ -251,6 +281,8 @@ class SlotSampler:
             rollout.tokens.append(drawn.tokens[:count, slot].copy())
             rollout.logprobs.append(drawn.logprobs[:count, slot].copy())
             rollout.versions.append(np.full(count, self._version, np.int32))
+            if drawn.experts is not None:
+                rollout.experts.append(drawn.experts[:count, slot].copy())
             self.tokens_generated += count
             if not drawn.running[slot]:
                 finished.append((rollout.submission.ticket, rollout.index, rollout.completion()))

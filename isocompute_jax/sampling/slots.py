@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from isocompute_jax import model, sharding
-from isocompute_jax.model import ModelConfig, Params, SlotCache
+from isocompute_jax.model import ModelConfig, Params, Routed, SlotCache
 from isocompute_jax.sampling.choice import pick
 from isocompute_jax.sampling.randomness import draw_uniforms
 
@@ -98,12 +98,15 @@ class Drawn(NamedTuple):
       logprobs: [K, S] float32, of the distribution drawn from.
       counts: [S].
       running: [S] whether the slot still runs.
+      experts: [K, S, L, A] those that the tokens went to that were read, one before each that was drawn; None unless
+        asked.
     """
 
     tokens: Int[Array, "K S"]
     logprobs: Float[Array, "K S"]
     counts: Int[Array, "S"]
     running: Bool[Array, "S"]
+    experts: Int[Array, "K S L A"] | None = None
 
 
 def init_slots(
@@ -128,7 +131,7 @@ def slot_multiple(mesh: Mesh | None) -> int:
     return ROW_MULTIPLE * (1 if mesh is None else sharding.batch_shards(mesh))
 
 
-@functools.partial(jax.jit, static_argnames=("config", "mesh"), donate_argnames="slots")
+@functools.partial(jax.jit, static_argnames=("config", "routing", "mesh"), donate_argnames="slots")
 def prefill(
     params: Params,
     slots: Slots,
@@ -137,8 +140,9 @@ def prefill(
     rows: Int[Array, "P"],
     *,
     config: ModelConfig,
+    routing: bool = False,
     mesh: Mesh | None = None,
-) -> Slots:
+) -> tuple[Slots, Int[Array, "P C L A"] | None]:
     """Puts the keys and values of C tokens into each of P slots; those of earlier positions must be there already.
 
     Args:
@@ -148,10 +152,11 @@ def prefill(
       positions: of its tokens; `slots.cache.length` on padding, which changes nothing.
       rows: the slot of each sequence.
       config: model shape.
+      routing: whether to say which experts of a mixture the tokens went to.
       mesh: where `slots` are sharded.
     """
-    _, cache = model.extend_slots(config, params, tokens, positions, rows, slots.cache)
-    return _constrain(slots._replace(cache=cache), mesh)
+    _, cache, routed = model.extend_slots(config, params, tokens, positions, rows, slots.cache, mesh=mesh)
+    return _constrain(slots._replace(cache=cache), mesh), _experts(routed) if routing else None
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames="slots")
@@ -184,7 +189,7 @@ def admit(slots: Slots, admission: Admission, *, mesh: Mesh | None = None) -> Sl
     return _constrain(started, mesh)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "steps", "mesh"), donate_argnames="slots")
+@functools.partial(jax.jit, static_argnames=("config", "steps", "routing", "mesh"), donate_argnames="slots")
 def advance(
     params: Params,
     slots: Slots,
@@ -192,6 +197,7 @@ def advance(
     *,
     config: ModelConfig,
     steps: int,
+    routing: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Slots, Drawn]:
     """Draws up to `steps` tokens in every running slot; ends early once fewer than `at_least` slots run.
@@ -202,6 +208,7 @@ def advance(
       at_least: 1 or more; traced (another number compiles nothing).
       config: model shape.
       steps: K.
+      routing: whether to say which experts of a mixture the tokens went to.
       mesh: where `slots` are sharded.
     """
     every = jnp.arange(slots.token.shape[0])
@@ -214,7 +221,9 @@ def advance(
         step, slots, drawn = carry
         running = slots.left > 0
         positions = jnp.where(running, slots.position, slots.cache.length)
-        hidden, cache = model.extend_slots(config, params, slots.token[:, None], positions[:, None], None, slots.cache)
+        hidden, cache, routed = model.extend_slots(
+            config, params, slots.token[:, None], positions[:, None], None, slots.cache, mesh=mesh
+        )
         scaled = model.logits(config, params, hidden[:, 0]) / slots.temperature[:, None]
         token, logprob = pick(scaled, slots.uniforms[every, slots.drawn], slots.top_p, running)
         ends = slots.stops[every, token]
@@ -230,6 +239,7 @@ def advance(
             drawn.logprobs.at[step].set(logprob),
             drawn.counts + running,
             new.left > 0,
+            None if drawn.experts is None else drawn.experts.at[step].set(_experts(routed)[:, 0]),
         )
         return step + 1, _constrain(new, mesh), drawn
 
@@ -237,6 +247,9 @@ def advance(
     none = Drawn(
         jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape[1:], jnp.int32), slots.left > 0
     )
+    if routing and config.num_experts:
+        chosen = (*shape, config.num_layers, config.experts_per_token)
+        none = none._replace(experts=jnp.zeros(chosen, jnp.int16))
     _, slots, drawn = jax.lax.while_loop(enough_run, body, (jnp.int32(0), slots, none))
     if mesh is not None:
         drawn = jax.lax.with_sharding_constraint(drawn, sharding.replicated(mesh))
@@ -254,6 +267,11 @@ def clear(slots: Slots, chosen: Bool[Array, "S"], *, mesh: Mesh | None = None) -
     """Zeroes the keys and values of the chosen slots: 0 x NaN, after weights that overflowed, would outlive them."""
     cache = SlotCache(*(jnp.where(chosen[:, None, None, None], 0, x) for x in slots.cache))
     return _constrain(slots._replace(cache=cache), mesh)
+
+
+def _experts(routed: Routed | None) -> Int[Array, "R T L A"] | None:
+    """Where tokens went, token by token; few bytes, because they leave the device."""
+    return None if routed is None else jnp.moveaxis(routed.experts, 0, 2).astype(jnp.int16)
 
 
 def _idle(config: ModelConfig, slots: int, length: int, key_block: int) -> Slots:

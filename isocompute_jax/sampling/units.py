@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from isocompute_jax import model
@@ -68,15 +69,19 @@ class Samples(NamedTuple):
     """Completions [P, G, T]: `tokens`, float32 `logprobs` of the distribution drawn from, and `lengths` [P, G].
 
     Entries at and beyond a completion's length are zero. `stopped` [P, G] is True when a stop token ended it.
+    `prompt_experts` [P, S, L, A] and `experts` [P, G, T, L, A] are those that the tokens went to where it was asked; a
+    completion's last is never read.
     """
 
     tokens: Int[Array, "P G T"]
     logprobs: Float[Array, "P G T"]
     lengths: Int[Array, "P G"]
     stopped: Bool[Array, "P G"]
+    prompt_experts: Int[Array, "P S L A"] | None = None
+    experts: Int[Array, "P G T L A"] | None = None
 
 
-@functools.partial(jax.jit, static_argnames=("config", "max_tokens", "stop_tokens"))
+@functools.partial(jax.jit, static_argnames=("config", "max_tokens", "stop_tokens", "routing", "mesh"))
 def sample_unit(
     params: Params,
     unit: Unit,
@@ -86,6 +91,8 @@ def sample_unit(
     config: ModelConfig,
     max_tokens: int,
     stop_tokens: tuple[int, ...],
+    routing: bool = False,
+    mesh: Mesh | None = None,
 ) -> Samples:
     """Samples G completions of up to `max_tokens` tokens for each of P prompts; ends early once all have stopped.
 
@@ -97,6 +104,8 @@ def sample_unit(
       config: model shape.
       max_tokens: T.
       stop_tokens: token ids that end a completion; the stop token is part of it.
+      routing: whether to say which experts the tokens of a mixture went to.
+      mesh: where weights and problems are sharded; None for one device.
     """
     problems, rollouts = unit.rollouts.shape
     uniforms = draw_uniforms(unit.key_words, unit.rollouts, max_tokens)
@@ -108,14 +117,14 @@ def sample_unit(
     def store(samples: Samples, t: Array, token: Array, logprob: Array) -> Samples:
         running = unit.active[:, None] & ~samples.stopped & (samples.lengths == t)
         stops = functools.reduce(jnp.logical_or, [token == stop for stop in stop_tokens], jnp.zeros_like(running))
-        return Samples(
-            samples.tokens.at[..., t].set(jnp.where(running, token, 0)),
-            samples.logprobs.at[..., t].set(jnp.where(running, logprob, 0.0)),
-            samples.lengths + running,
-            samples.stopped | (running & stops),
+        return samples._replace(
+            tokens=samples.tokens.at[..., t].set(jnp.where(running, token, 0)),
+            logprobs=samples.logprobs.at[..., t].set(jnp.where(running, logprob, 0.0)),
+            lengths=samples.lengths + running,
+            stopped=samples.stopped | (running & stops),
         )
 
-    hidden, prefix = model.prefill(config, params, unit.tokens, unit.mask)
+    hidden, prefix = model.prefill(config, params, unit.tokens, unit.mask, mesh=mesh)
     last = jnp.broadcast_to(hidden[:, -1:], (problems, rollouts, hidden.shape[-1]))
     token, logprob = draw(last, jnp.int32(0))
     empty = Samples(
@@ -124,6 +133,10 @@ def sample_unit(
         jnp.zeros((problems, rollouts), jnp.int32),
         jnp.zeros((problems, rollouts), bool),
     )
+    if routing and prefix.routed is not None:
+        chosen = jnp.moveaxis(prefix.routed.experts, 0, 2)
+        shape = (problems, rollouts, max_tokens, *chosen.shape[2:])
+        empty = empty._replace(prompt_experts=chosen, experts=jnp.zeros(shape, chosen.dtype))
     samples = store(empty, jnp.int32(0), token, logprob)
     cache = model.init_cache(config, problems, rollouts, max(1, max_tokens - 1))
 
@@ -133,7 +146,10 @@ def sample_unit(
 
     def body(carry: tuple) -> tuple:
         t, samples, token, cache = carry
-        hidden, cache = model.decode(config, params, token, t - 1, prefix, cache)
+        hidden, cache, routed = model.decode(config, params, token, t - 1, prefix, cache, mesh=mesh)
+        if samples.experts is not None:
+            chosen = jnp.moveaxis(routed.experts, 0, 2)
+            samples = samples._replace(experts=samples.experts.at[:, :, t - 1].set(chosen))
         token, logprob = draw(hidden, t)
         return t + 1, store(samples, t, token, logprob), token, cache
 

@@ -58,7 +58,7 @@ def test_layout_preserves_every_kept_group_in_order(shape, zero_variance):
     flat = {
         field.name: np.asarray(getattr(batch, field.name)).reshape(rows, *getattr(batch, field.name).shape[2:])
         for field in dataclasses.fields(batch)
-        if field.name not in ("num_microbatches", "old_logprobs")
+        if field.name not in ("num_microbatches", "old_logprobs") and getattr(batch, field.name) is not None
     }
     for place, p in enumerate(kept):
         group = groups[p]

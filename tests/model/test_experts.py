@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from isocompute_jax import model, sharding
 from isocompute_jax.model.experts import experts, route
 from isocompute_jax.model.grouped_product import block_rows, grouped_product
 from tests.model.tiny import tiny_config
@@ -25,11 +26,11 @@ def test_rows_meet_their_own_group_s_matrix(sizes):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(4, 6, 5)).astype(np.float32)
     group = np.repeat(np.arange(4), sizes)
-    product = jax.jit(grouped_product)(x, w, jnp.asarray(sizes))
+    product = jax.jit(grouped_product, static_argnums=3)(x, w, jnp.asarray(sizes), "blocks")
     np.testing.assert_allclose(product, np.einsum("md,mdf->mf", x, w[group]), rtol=0, atol=1e-5)
 
     def ours(x, w):
-        return jnp.sum(jnp.sin(grouped_product(x, w, jnp.asarray(sizes))))
+        return jnp.sum(jnp.sin(grouped_product(x, w, jnp.asarray(sizes), "blocks")))
 
     def plain(x, w):
         return jnp.sum(jnp.sin(jnp.einsum("md,mdf->mf", x, w[group])))
@@ -38,14 +39,66 @@ def test_rows_meet_their_own_group_s_matrix(sizes):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
 
 
+MIXTURE = ("router", "w_gate", "w_up", "w_down")
+
+MESHES = [
+    dict(fsdp=2, expert=2, tensor=2),
+    dict(data=2, expert=4),
+    dict(expert=8),
+    dict(data=2, fsdp=2, tensor=2),
+    dict(expert=2, tensor=4),
+]
+
+
+@pytest.mark.parametrize("axes", [MESHES[0], *(pytest.param(axes, marks=pytest.mark.slow) for axes in MESHES[1:])])
+@pytest.mark.parametrize("rows", [8, pytest.param(3, marks=pytest.mark.slow, id="3, which do not divide")])
+def test_eight_devices_compute_what_one_does(axes, rows):
+    """The sum over experts, where tokens went, and every gradient, the router's and the tokens' included."""
+    config = moe_config(num_experts=8, experts_per_token=3)
+    rng = np.random.default_rng(3)
+    layer, x = random_layer(rng, config), jnp.asarray(rng.normal(size=(rows, 1, 5, 16)), jnp.float32)
+    towards = jnp.asarray(rng.normal(size=x.shape), jnp.float32)
+
+    def loss(layer, x, mesh):
+        out, routed = experts(config, layer, x, mesh=mesh)
+        return jnp.sum(out * towards), (out, routed)
+
+    program = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnums=2)
+    mesh = sharding.make_mesh(**axes)
+    places = {name: sharding.named_sharding(mesh, layer[name].shape, spec.axes[1:]) for name, spec in specs(config)}
+    (_, (out, routed)), gradients = program(layer, x, None)
+    (_, (out8, routed8)), gradients8 = program(jax.device_put(layer, places), x, mesh)
+    np.testing.assert_allclose(out8, out, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(routed8.experts, routed.experts)
+    np.testing.assert_allclose(routed8.entropy, routed.entropy, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(routed8.own, routed.own)
+    for ours, theirs in zip(jax.tree.leaves(gradients8), jax.tree.leaves(gradients), strict=True):
+        assert np.linalg.norm(np.asarray(ours - theirs)) < 1e-5 * np.linalg.norm(np.asarray(theirs))
+
+
+def moe_config(**changes):
+    return tiny_config(**(dict(attention_bias=False, qk_norm=True) | changes))
+
+
+def specs(config):
+    return [(name, spec) for name, spec in model.param_specs(config)["layers"].items() if name in MIXTURE]
+
+
+def random_layer(rng, config):
+    return {
+        name: jnp.asarray(rng.normal(size=spec.shape[1:]) / spec.shape[-2] ** 0.5, jnp.float32)
+        for name, spec in specs(config)
+    }
+
+
 def test_no_tokens_are_no_work():
     """A completion of one token has none to extend."""
     config = tiny_config(num_experts=4, experts_per_token=2, attention_bias=False, qk_norm=True)
     layer = {"router": jnp.ones((16, 4)), "w_down": jnp.ones((4, 24, 16))}
     layer |= {name: jnp.ones((4, 16, 24)) for name in ("w_gate", "w_up")}
     x = jnp.zeros((2, 3, 0, 16))
-    assert experts(config, layer, x).shape == x.shape
-    gradient = jax.grad(lambda layer: jnp.sum(experts(config, layer, x)))(layer)
+    assert experts(config, layer, x)[0].shape == x.shape
+    gradient = jax.grad(lambda layer: jnp.sum(experts(config, layer, x)[0]))(layer)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
@@ -63,11 +116,11 @@ def test_tokens_are_routed_to_the_most_probable_experts():
     given = dict(num_experts=4, experts_per_token=2, attention_bias=False, qk_norm=True)
     router = jnp.log(jnp.array([[1.0, 2.0, 4.0, 1.0]]))
     x = jnp.ones((1, 1))
-    found = route(tiny_config(**given), router, x)
-    assert found.experts.tolist() == [[2, 1]]
-    np.testing.assert_allclose(found.weights, [[2 / 3, 1 / 3]], rtol=1e-6)
-    found = route(tiny_config(**given, normalized_routing=False), router, x)
-    np.testing.assert_allclose(found.weights, [[0.5, 0.25]], rtol=1e-6)
+    weights, routed = route(tiny_config(**given), router, x)
+    assert routed.experts.tolist() == [[2, 1]]
+    np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
+    weights, _ = route(tiny_config(**given, normalized_routing=False), router, x)
+    np.testing.assert_allclose(weights, [[0.5, 0.25]], rtol=1e-6)
 
 
 def test_one_expert_for_all_is_its_mlp():
@@ -80,4 +133,4 @@ def test_one_expert_for_all_is_its_mlp():
     layer |= {name: jnp.stack([w] * 3) for name, w in (("w_gate", gate), ("w_up", up), ("w_down", down))}
     x = jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)
     expected = (jax.nn.silu(x @ gate) * (x @ up)) @ down
-    np.testing.assert_allclose(experts(config, layer, x), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(experts(config, layer, x)[0], expected, rtol=0, atol=1e-4)

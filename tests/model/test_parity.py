@@ -141,11 +141,11 @@ def test_prefix_sharing_equals_one_pass(shape):
         jax.jit(function, static_argnums=0) for function in (model.prefill, model.extend, model.decode)
     )
     _, prefix = prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
-    extended = extend(config, params, jnp.asarray(completions), prefix)
+    extended, _ = extend(config, params, jnp.asarray(completions), prefix)
     cache = model.init_cache(config, problems, rollouts, length)
     steps = []
     for t in range(length):
-        step, cache = decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
+        step, cache, _ = decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
         steps.append(step)
     decoded = jnp.stack(steps, axis=2)
 

@@ -1,0 +1,73 @@
+"""Runs of a mixture of experts: its metrics, and the sampler's experts replayed, in both layouts."""
+
+import dataclasses
+
+import pytest
+
+from isocompute_jax import model, tasks
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.build import check_mesh
+from isocompute_jax.experiment.config import MeshConfig, PackingConfig
+from isocompute_jax.records.errors import InputError
+from tests.experiment.builders import MODEL, log_lines, make_inputs
+from tests.model.tiny import random_params
+
+MIXTURE = dataclasses.replace(MODEL, attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
+LOAD = {"expert_load_max", "expert_load_cv", "experts_unused", "router_entropy"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row_tokens", [0, 24], ids=["padded", "packed"])
+def test_replay_in_a_run(tmp_path, row_tokens):
+    config = make_inputs(tmp_path)
+    tasks.save_arithmetic_tokenizer(tmp_path / "tokenizer")
+    model.save_checkpoint(
+        tmp_path / "mixture", MIXTURE, random_params(MIXTURE, scale=0.1), tokenizer_from=tmp_path / "tokenizer"
+    )
+    config = dataclasses.replace(
+        config,
+        model=str(tmp_path / "mixture"),
+        max_compute=64 * 2,
+        packing=PackingConfig(row_tokens),
+        loss=dataclasses.replace(config.loss, kl_coef=0.0, entropy_coef=0.0, routing="replay"),
+    )
+    own = dataclasses.replace(config, loss=dataclasses.replace(config.loss, routing="own"))
+    for name, run in (("replay", config), ("own", own)):
+        loop.train(run, tmp_path / name)
+    replayed, alone = log_lines(tmp_path / "replay", "metrics.jsonl"), log_lines(tmp_path / "own", "metrics.jsonl")
+    assert len(replayed) == len(alone) == 2
+    for ours, theirs in zip(replayed, alone, strict=True):
+        assert ours.keys() - theirs.keys() == {"routing_agreement"} and theirs.keys() >= LOAD
+        # On-policy and in one process both sides route alike, so that replay changes next to nothing.
+        assert ours["routing_agreement"] > 0.999
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        assert 1 <= ours["expert_load_max"] <= 4 and 0 <= ours["experts_unused"] < 1
+
+
+@pytest.mark.parametrize(
+    ("mesh", "config", "message"),
+    [
+        (
+            MeshConfig(expert=3),
+            MIXTURE,
+            "config.mesh.expert = 3 does not divide the model's 4 experts; possible: 1, 2, 4.",
+        ),
+        (MeshConfig(expert=2), MODEL, "config.mesh.expert = 2: the model has no experts; set it to 1"),
+        (
+            MeshConfig(tensor=2),
+            MODEL,
+            "config.mesh.tensor = 2 does not divide the model's 1 kv heads; possible: 1. Give",
+        ),
+        (
+            MeshConfig(tensor=4),
+            dataclasses.replace(MODEL, num_heads=6, num_kv_heads=2),
+            "config.mesh.tensor = 4 does not divide the model's 6 heads and 2 kv heads; possible: 1, 2. Give the other "
+            "devices to config.mesh.fsdp or config.mesh.data",
+        ),
+    ],
+)
+def test_meshes_that_do_not_divide_the_model(mesh, config, message):
+    with pytest.raises(InputError) as error:
+        check_mesh(mesh, config)
+    assert message in str(error.value)
+    check_mesh(MeshConfig(data=3, fsdp=5), config)
