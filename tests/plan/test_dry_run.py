@@ -79,8 +79,9 @@ def test_the_batch_is_what_training_places(config):
     groups = [make_group(np.random.default_rng(0), [1.0, 0.0, 0.0, 1.0]) for _ in range(2)]
     for row_tokens in (32, 0):
         changed = dataclasses.replace(config, packing=dataclasses.replace(config.packing, row_tokens=row_tokens))
-        shape = shape_of(changed, 2, config.group_size, mesh)
-        placed = learner.place_batch(make_lay_out(changed, 2, config.group_size, mesh)(groups, None), mesh)
+        sizes = model.load_config(config.model), 2, config.group_size, mesh
+        shape = shape_of(changed, *sizes)
+        placed = learner.place_batch(make_lay_out(changed, *sizes)(groups, None), mesh)
         found, expected = abstract_batch(shape, mesh), placed
         assert type(found) is type(expected)
         for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
