@@ -9,7 +9,6 @@ a process of its own (`python -m isocompute_jax.train --dry_run` shows one in fu
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -28,7 +27,7 @@ CONFIGS = flags.DEFINE_list("configs", [], "Config files; left out, those of con
 
 def main() -> None:
     """Flags -> one table."""
-    from isocompute_jax.plan.tables import table
+    from isocompute_jax.plan.tables import named_layouts, table
 
     paths = CONFIGS.value or named_layouts(pathlib.Path("configs"))
     if not paths:
@@ -37,19 +36,6 @@ def main() -> None:
     print("\n".join(table(plans)))
     if misfits := [name for name, plan in plans.items() if not plan["fits"]]:
         raise RunError(f"these do not fit: {', '.join(misfits)}")
-
-
-def named_layouts(folder: pathlib.Path) -> list[str]:
-    """Configs that say which accelerators they are for."""
-    found = []
-    for path in sorted(folder.glob("*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if module.get_config().plan.topology:
-            found.append(str(path))
-    return found
 
 
 def planned(config: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import pathlib
 
 import pytest
 
-from isocompute_jax.plan.__main__ import named_layouts
 from isocompute_jax.plan.devices import DEVICES
+from isocompute_jax.plan.tables import named_layouts
 
 CONFIGS = {pathlib.Path(path).stem: path for path in named_layouts(pathlib.Path(__file__).parents[2] / "configs")}
 SHARDS = {  # over which parameters are divided

@@ -57,6 +57,7 @@ GROUPS = {
     "replica_groups=[4,2]<=[2,4]T(1,0), channel_id=1": ((0, 4), (1, 5), (2, 6), (3, 7)),
     "replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, use": ((0, 2), (1, 3)),
     "replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, use": ((0, 1, 2, 3),),
+    "replica_groups=mesh['a'=2,'b'=1,'c'=4], device_ids=([4,2]T(1,0)) {'a'}, d": ((0, 1), (2, 3), (4, 5), (6, 7)),
     "source_target_pairs={{0,1},{1,0}}": ((0, 1), (1, 0)),
     "replica_groups={}, to_apply=%add": (tuple(range(8)),),
 }
@@ -65,6 +66,11 @@ GROUPS = {
 @pytest.mark.parametrize("rest", GROUPS)
 def test_groups_in_every_spelling(rest):
     assert replica_groups(rest, 8) == GROUPS[rest]
+
+
+def test_an_unknown_spelling_is_not_guessed():
+    with pytest.raises(ValueError, match="spelled in an unknown way"):
+        replica_groups("replica_groups=<something new>, dimensions={0}", 8)
 
 
 # As the GPU's and the TPU's compilers print them, shortened.
