@@ -305,7 +305,9 @@ def _run_layers(
         )
         return x, (collected, routed)
 
-    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
+    few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
+    unroll = config.num_layers if few else 1
     replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
     scanned = (params["layers"], keys, replays)
     x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)

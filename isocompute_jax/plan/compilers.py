@@ -87,6 +87,7 @@ def _environment(nvidia: list[str]) -> dict[str, str]:
             "JAX_PLATFORMS": "cpu",  # no backend but the host's is started; compilers come through topologies
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # it takes programs for attached devices alone
             "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # two plans may compile at once: no chip is opened
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip(),
             "PATH": os.pathsep.join([*tools, os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),

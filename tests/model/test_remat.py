@@ -10,7 +10,7 @@ import pytest
 from isocompute_jax import model
 from tests.model.tiny import random_params, tiny_config
 
-DEEP = {"num_layers": 6, "embed_dim": 32, "mlp_dim": 128, "dtype": "float32"}
+DEEP = {"num_layers": 4, "embed_dim": 32, "mlp_dim": 128, "dtype": "float32"}
 TOKENS = jnp.arange(4 * 60).reshape(4, 60) % 12
 
 
