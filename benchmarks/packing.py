@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -122,7 +122,7 @@ def main() -> None:
     """Flags -> table."""
     shards, microbatch, row_tokens = SHARDS.value, ROWS.value, ROW_TOKENS.value
     longest = MAX_PROMPT + MAX_TOKENS
-    sizes = dict(
+    sizes: dict[str, Any] = dict(
         problems_per_batch=PROBLEMS.value,
         group_size=16,
         max_prompt_tokens=MAX_PROMPT,

@@ -1,7 +1,10 @@
-"""GRPO on an 8B dense model (Llama 3.1 8B), sequences of up to 16k tokens, one host of 8 H200.
+"""GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 16k tokens, one host of 8 H200.
 
-python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --workdir=runs/h200_1x8_dense8b \
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
+COST
 """
 
 from ml_collections import config_dict
@@ -16,6 +19,8 @@ from isocompute_jax.experiment.config import (
 )
 from isocompute_jax.experiment.plan_config import PlanConfig
 
+ROW_TOKENS = 16 * 1024
+
 
 def get_config() -> config_dict.ConfigDict:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
@@ -27,9 +32,9 @@ def get_config() -> config_dict.ConfigDict:
         max_compute=2**18,
         dtype="bfloat16",
         mesh=MeshConfig(fsdp=8),
-        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=14336),
-        packing=PackingConfig(row_tokens=16384),
-        compute=ComputeConfig(remat="attention_output"),
-        recipe=RecipeConfig(microbatch_tokens=8 * 16384),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=ROW_TOKENS - 2048),
+        packing=PackingConfig(row_tokens=ROW_TOKENS),
+        compute=ComputeConfig(remat="dots"),
+        recipe=RecipeConfig(microbatch_tokens=8 * ROW_TOKENS),
         plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512),
     ).editable()

@@ -13,12 +13,13 @@ from isocompute_jax.sweeps.grid import grid, parse_grid
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
-    "train": ["config", "resolved_config", "workdir"],
+    "train": ["config", "resolved_config", "workdir", "dry_run", "topology"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
     "make_model": ["family", "out", "tokenizer_from", "num_experts"],
+    "plan": ["configs"],
     "serve": ["engine", "model", "host", "port", "token_file"],
 }
 
@@ -46,7 +47,16 @@ def documented_commands() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("file", "command"), documented_commands())
+def parsed_commands():
+    """Named layouts all show the same two commands; a process for each is left to `make test-slow`."""
+    layout = re.compile(r"configs/(h200|v\w+)_")
+    return [
+        pytest.param(file, command, marks=[pytest.mark.slow] if layout.match(file) else [])
+        for file, command in documented_commands()
+    ]
+
+
+@pytest.mark.parametrize(("file", "command"), parsed_commands())
 def test_documented_commands_parse(file, command):
     arguments = shlex.split(command)
     assert arguments[1].removeprefix("isocompute_jax.") in MAINS

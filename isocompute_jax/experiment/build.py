@@ -308,5 +308,5 @@ def make_mesh(config: RunConfig) -> Mesh | None:
         return None
     try:
         return sharding.make_mesh(**sizes)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:  # too few devices, or axes that a TPU slice cannot be cut into
         raise InputError(f"config.mesh: {error}") from error

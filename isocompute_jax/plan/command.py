@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import subprocess
@@ -38,6 +39,7 @@ def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str
         command = [compiler.python, "-m", "isocompute_jax.train", *arguments]
         done = subprocess.run(command, env=compiler.environment | {CHILD: topology.compiler}, check=False)
         return done.returncode
+    logging.getLogger("absl").setLevel(logging.ERROR)  # tokamax warns of each kernel that it has not tuned
     from isocompute_jax.plan.dry_run import dry_run
     from isocompute_jax.plan.report import figures, report
 

@@ -60,7 +60,10 @@ def plan_mesh(config: RunConfig, topology: Topology) -> Mesh:
             f"config.mesh: {said} are {count} devices, and --topology={topology.name} has {topology.size}: set the "
             "axes so that they multiply to it, or name another topology"
         )
-    return sharding.make_mesh(**sizes, devices=topology.devices())
+    try:
+        return sharding.make_mesh(**sizes, devices=topology.devices())
+    except NotImplementedError as error:
+        raise InputError(f"config.mesh: {error}") from error  # axes of a slice are not cut
 
 
 def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:

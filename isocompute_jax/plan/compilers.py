@@ -28,6 +28,15 @@ print(json.dumps({"missing": [name for name, spec in found.items() if spec is No
 _MODULES: dict[CompilerKind, tuple[str, ...]] = {"gpu": ("jax_cuda13_plugin", "nvidia"), "tpu": ("libtpu",)}
 
 
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # XLA's warnings
+    "TPU_ACCELERATOR_TYPE": "v5p-8",  # libtpu looks for a host's, and complains; topologies are named anyway
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Compiler:
     """A Python that compiles for one kind of accelerator, and the variables that its process needs."""
@@ -71,11 +80,15 @@ def find_compiler(kind: CompilerKind) -> Compiler:
 def _environment(nvidia: list[str]) -> dict[str, str]:
     """The variables of this process and those that the compilers need."""
     tools = [os.path.join(folder, "cu13", "bin") for folder in nvidia]  # ptxas
-    return os.environ | {
-        "JAX_PLATFORMS": "cpu",  # no backend but the host's is started; compilers come through topologies
-        "JAX_ENABLE_COMPILATION_CACHE": "false",  # it takes programs for attached devices alone
-        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip(),
-        "PATH": os.pathsep.join([*tools, os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    return (
+        QUIET
+        | os.environ
+        | {
+            "JAX_PLATFORMS": "cpu",  # no backend but the host's is started; compilers come through topologies
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # it takes programs for attached devices alone
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip(),
+            "PATH": os.pathsep.join([*tools, os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+    )

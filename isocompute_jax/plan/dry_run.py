@@ -86,7 +86,8 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
     weights = 2.0 * model.count_params(compiled.model_config) / config.mesh.tensor
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights
     time = step_time(topology.device, topology.size, flops, memory, found, hosts, gathered_bytes=weights * passes)
-    sampling = _sampling(config, compiled.model_config, topology, lengths)
+    state = 0.0 if config.plan.sampler_devices else memory.params + memory.moments
+    sampling = _sampling(config, compiled.model_config, topology, lengths, state)
     cost = run_cost(
         time.total,
         sampling,
@@ -107,13 +108,16 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
 def _without_program(config: RunConfig, topology: Topology, needed: float, knobs: tuple[Knob, ...]) -> Plan:
     """What is left to say where the compiler refused the step."""
     model_config, lengths = build.model_config_of(config), lengths_of(config)
-    sampling = _sampling(config, model_config, topology, lengths)
+    sampling = _sampling(config, model_config, topology, lengths, 0.0)
     return Plan(
         config, topology, model_config, None, needed, None, (), None, None, None, lengths, sampling, None, knobs
     )
 
 
-def _sampling(config: RunConfig, model_config: model.ModelConfig, topology: Topology, lengths: Lengths) -> Sampling:
+def _sampling(
+    config: RunConfig, model_config: model.ModelConfig, topology: Topology, lengths: Lengths, occupied: float
+) -> Sampling:
+    """Of a step's rollouts, on devices of which `occupied` bytes hold a learner's state."""
     return sampling_time(
         model_config,
         topology.device,
@@ -122,4 +126,5 @@ def _sampling(config: RunConfig, model_config: model.ModelConfig, topology: Topo
         devices=config.plan.sampler_devices or topology.size,
         tensor=config.plan.sampler_tensor,
         in_flight=config.plan.rollouts_in_flight,
+        occupied=occupied,
     )

@@ -23,6 +23,16 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+ELEMENTWISE = (
+    "reduce",
+    "all-reduce",
+    "all-reduce-start",
+    "reduce-scatter",
+    "reduce-scatter-start",
+    "sort",
+    "scatter",
+    "map",
+)
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0}
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
@@ -31,6 +41,7 @@ _CALLED = re.compile(
     r"(?:calls|to_apply|body|true_computation|false_computation|branch_computations|called_computations)="
     r"(\{[^}]*\}|%?[\w.-]+)"
 )
+_IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -118,8 +129,8 @@ def _runs(
     """Every instruction that runs, with how often; a branch counts as taken."""
     for instruction in computations.get(name, ()):
         yield instruction, count
-        if instruction.operation in ("fusion", "reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "map"):
-            continue  # what they call is arithmetic on elements; a fusion that holds a collective is async
+        if instruction.operation in ELEMENTWISE:
+            continue  # what they call is arithmetic on elements
         times = 1
         if instruction.operation == "while":
             times = trip_count(instruction, computations) or microbatches
@@ -171,30 +182,34 @@ def array_bytes(found: re.Match[str]) -> float:
 
 
 def replica_groups(rest: str, num_devices: int) -> Groups:
-    """Who takes part together: of lists, of iota tiles, of named axes of a mesh, or of a permutation's pairs."""
+    """Who takes part together: of lists, of iota tiles, of named axes of a mesh, or of a permutation's pairs.
+
+    Raises:
+      ValueError: spelled in none of the ways that XLA is known to.
+    """
     if found := re.search(r"replica_groups=\{(\{[\d,{} ]+\})\}", rest):
-        return tuple(tuple(int(i) for i in group.split(",")) for group in re.findall(r"\{([\d, ]+)\}", found[1]))
-    if found := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
-        tiles, sizes = _sizes(found[1]), _sizes(found[2])
-        order = _sizes(found[3]) if found[3] else tuple(range(len(sizes)))
-        ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(tiles[0], math.prod(tiles[1:]))
-        return _tuples(ids)
-    if found := re.search(
-        r"replica_groups=(?:@?\w*)mesh\[([^\]]+)\](?:, *device_ids=\(?\[?([\d,]+)\]?\)?)? *\{([^}]*)\}", rest
-    ):
+        return tuple(_sizes(group) for group in re.findall(r"\{([\d, ]+)\}", found[1]))
+    if found := re.search(rf"replica_groups=\[([\d,]+)\]<={_IOTA}", rest):
+        tiles = _sizes(found[1])
+        return _tuples(_iota(found[2], found[3]).reshape(tiles[0], math.prod(tiles[1:])))
+    if found := re.search(rf"replica_groups=@?mesh\[([^\]]+)\](?:, device_ids=\({_IOTA}\))? \{{([^}}]*)\}}", rest):
         axes = {name: int(size) for name, size in re.findall(r"'([\w.-]+)'=(\d+)", found[1])}
-        among = re.findall(r"'([\w.-]+)'", found[3])
-        ids = np.arange(math.prod(axes.values()))
-        if found[2]:
-            ids = np.array(_sizes(found[2]))
-        names = list(axes)
-        ids = ids.reshape(tuple(axes.values()))
-        order = [names.index(name) for name in names if name not in among] + [names.index(name) for name in among]
+        among = re.findall(r"'([\w.-]+)'", found[4])
+        ids = _iota(found[2], found[3]) if found[2] else np.arange(math.prod(axes.values()))
+        order = sorted(range(len(axes)), key=lambda axis: list(axes)[axis] in among)  # stable: those among it last
         size = math.prod(axes[name] for name in among)
-        return _tuples(ids.transpose(order).reshape(ids.size // size, size))
-    if found := re.search(r"source_target_pairs=\{([\d,{} ]+)\}", rest):
-        return tuple(tuple(int(i) for i in pair.split(",")) for pair in re.findall(r"\{([\d, ]+)\}", found[0]))
-    return (tuple(range(num_devices)),)
+        return _tuples(ids.reshape(tuple(axes.values())).transpose(order).reshape(ids.size // size, size))
+    if found := re.search(r"source_target_pairs=(\{[\d,{} ]+\})", rest):
+        return tuple(_sizes(pair) for pair in re.findall(r"\{([\d, ]+)\}", found[1]))
+    if "replica_groups={}" in rest:
+        return (tuple(range(num_devices)),)
+    raise ValueError(f"the devices of a collective are spelled in an unknown way: {rest[:300]}")
+
+
+def _iota(sizes: str, order: str | None) -> np.ndarray:
+    """`[4,16]T(1,0)`: the numbers from 0 on in that shape, transposed, one after the other."""
+    shape = _sizes(sizes)
+    return np.arange(math.prod(shape)).reshape(shape).transpose(_sizes(order) if order else None).ravel()
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -34,11 +34,17 @@ def figures(plan: Plan) -> dict[str, Any]:
         return found
     memory, work = plan.memory, plan.work
     return found | {
+        "mesh": {name: size for name, size in plan.config.mesh.__dict__.items() if size > 1},
+        "rollouts": plan.config.rollouts_per_step,
+        "steps": plan.config.num_steps,
+        "row_tokens": plan.config.packing.row_tokens,
+        "remat": plan.config.compute.remat,
         "compile_s": plan.compiled.lower_s + plan.compiled.compile_s,
         "memory": {name: getattr(memory, name) for name in memory.__dataclass_fields__},
         "free": memory.free(plan.topology.device),
         "collectives": {kind: sent for kind, _, sent in _by_kind(plan)},
         "tokens": None if work is None else work.tokens,
+        "microbatches": None if work is None else work.microbatches,
         "flops": None if plan.flops is None else plan.flops.model,
         "step_s": _ends(plan.time.total),
         "mfu": _ends(plan.time.mfu),
@@ -196,7 +202,7 @@ def _ends(found: Range) -> list[float]:
 
 
 def _range(found: Range) -> str:
-    low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in (found.low, found.high))
+    low, high = (f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in (found.low, found.high))
     return low if low == high else f"{low} to {high}"
 
 

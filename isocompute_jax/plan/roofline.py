@@ -137,6 +137,7 @@ def sampling_time(
     devices: int,
     tensor: int,
     in_flight: int,
+    occupied: float = 0.0,
 ) -> Sampling:
     """The decode roofline: each token reads the weights once for all rollouts of a copy, and each its own keys.
 
@@ -148,11 +149,12 @@ def sampling_time(
       devices: of the sampler.
       tensor: devices that hold one copy.
       in_flight: decoded at once, over all copies; 0 for as many as there are and memory holds.
+      occupied: bytes of each device that hold something else, such as a learner's state.
     """
     copies = max(devices // tensor, 1)
     weights = 2.0 * count_params(config)
     token_bytes = 2.0 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    spare = USABLE * device.memory * tensor - weights
+    spare = (USABLE * device.memory - occupied) * tensor - weights
     room = copies * max(int(spare / (token_bytes * lengths.context)), 0)
     slots = min(in_flight or rollouts, max(room, copies), rollouts)
     per_copy = -(-slots // copies)

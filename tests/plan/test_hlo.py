@@ -57,6 +57,7 @@ GROUPS = {
     "replica_groups=[4,2]<=[2,4]T(1,0), channel_id=1": ((0, 4), (1, 5), (2, 6), (3, 7)),
     "replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, use": ((0, 2), (1, 3)),
     "replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, use": ((0, 1, 2, 3),),
+    "replica_groups=mesh['a'=2,'b'=1,'c'=4], device_ids=([4,2]T(1,0)) {'a'}, d": ((0, 1), (2, 3), (4, 5), (6, 7)),
     "source_target_pairs={{0,1},{1,0}}": ((0, 1), (1, 0)),
     "replica_groups={}, to_apply=%add": (tuple(range(8)),),
 }
@@ -67,15 +68,20 @@ def test_groups_in_every_spelling(rest):
     assert replica_groups(rest, 8) == GROUPS[rest]
 
 
+def test_an_unknown_spelling_is_not_guessed():
+    with pytest.raises(ValueError, match="spelled in an unknown way"):
+        replica_groups("replica_groups=<something new>, dimensions={0}", 8)
+
+
 # As the GPU's and the TPU's compilers print them, shortened.
 STARTED = """
 HloModule jit_step, num_partitions=8
 
 %body (p: (s32[], bf16[8])) -> (s32[], bf16[8]) {
   %p = (s32[], bf16[8]) parameter(0)
-  %all-gather-start.1 = (bf16[1,512]{1,0}, bf16[8,512]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8], dimensions={0}
+  %all-gather-start.1 = (bf16[1,512]{1,0}, bf16[8,512]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8]
   %all-gather-done.1 = bf16[8,512]{1,0} all-gather-done(%all-gather-start.1)
-  %reduce-scatter-start = ((f32[8,4]{1,0}, f32[8,2]{1,0}), (f32[1,4]{1,0}, f32[1,2]{1,0})) reduce-scatter-start(%y, %z), replica_groups=[1,8]<=[8], to_apply=%add
+  %rs = ((f32[8,4], f32[8,2]), (f32[1,4], f32[1,2])) reduce-scatter-start(%y, %z), replica_groups=[1,8]<=[8]
   ROOT %t = (s32[], bf16[8]) tuple(%i, %v)
 }
 

@@ -47,7 +47,7 @@ def test_fake_devices_are_this_processs():
 
 def test_a_missing_compiler_names_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setenv("ISOCOMPUTE_AOT_TPU_PYTHON", str(tmp_path / "python"))
-    with pytest.raises(InputError, match="ISOCOMPUTE_AOT_TPU_PYTHON = .* is no program: make aot-env AOT=tpu"):
+    with pytest.raises(InputError, match=r"ISOCOMPUTE_AOT_TPU_PYTHON = .* is no program: make aot-env AOT=tpu"):
         compilers.find_compiler("tpu")
     monkeypatch.delenv("ISOCOMPUTE_AOT_TPU_PYTHON")
     monkeypatch.setattr(compilers, "_ROOT", tmp_path)

@@ -1,0 +1,40 @@
+"""GRPO on a mixture of experts (Qwen3 30B-A3B: 128 experts, 8 of them for a token), up to 16k tokens, 8 H200.
+
+    python -m isocompute_jax.train --config=configs/h200_1x8_qwen3_30b_a3b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/h200_1x8_qwen3_30b_a3b_16k.py --workdir=runs/h200_1x8_qwen3_30b_a3b \
+      --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl
+
+COST
+"""
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config import (
+    ComputeConfig,
+    MeshConfig,
+    PackingConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from isocompute_jax.experiment.plan_config import PlanConfig
+
+ROW_TOKENS = 16 * 1024
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return RunConfig(
+        model="configs/models/qwen3-30b-a3b",
+        train_set="data/train.jsonl",
+        group_size=16,
+        problems_per_batch=64,
+        max_compute=2**18,
+        dtype="bfloat16",
+        mesh=MeshConfig(expert=8),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=ROW_TOKENS - 2048),
+        packing=PackingConfig(row_tokens=ROW_TOKENS),
+        compute=ComputeConfig(remat="attention_output"),
+        recipe=RecipeConfig(microbatch_tokens=8 * ROW_TOKENS),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=4),
+    ).editable()

@@ -1,0 +1,42 @@
+"""GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 32k tokens, two hosts of 8 H200.
+
+Weights are gathered within a host; only gradients cross between them.
+
+    python -m isocompute_jax.train --config=configs/h200_2x8_dense8b_32k.py --dry_run
+    python -m isocompute_jax.train --config=configs/h200_2x8_dense8b_32k.py --workdir=runs/h200_2x8_dense8b_32k \
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+
+COST
+"""
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config import (
+    ComputeConfig,
+    MeshConfig,
+    PackingConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from isocompute_jax.experiment.plan_config import PlanConfig
+
+ROW_TOKENS = 32 * 1024
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return RunConfig(
+        model="configs/models/llama-3.1-8b",
+        train_set="data/train.jsonl",
+        group_size=16,
+        problems_per_batch=64,
+        max_compute=2**18,
+        dtype="bfloat16",
+        mesh=MeshConfig(data=2, fsdp=8),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=ROW_TOKENS - 2048),
+        packing=PackingConfig(row_tokens=ROW_TOKENS),
+        compute=ComputeConfig(remat="attention_output"),
+        recipe=RecipeConfig(microbatch_tokens=16 * ROW_TOKENS),
+        plan=PlanConfig(topology="h200:2x8", median_tokens=4096, prompt_tokens=512),
+    ).editable()

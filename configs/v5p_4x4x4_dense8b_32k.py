@@ -1,0 +1,42 @@
+"""GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 32k tokens, a v5p slice of 64 chips.
+
+Not fsdp=64: shards of 4096 / 64 numbers fill half of a TPU's lanes, and are gathered by all-reduces, at twice the cost.
+
+    python -m isocompute_jax.train --config=configs/v5p_4x4x4_dense8b_32k.py --dry_run
+    python -m isocompute_jax.train --config=configs/v5p_4x4x4_dense8b_32k.py --workdir=runs/v5p_4x4x4_dense8b_32k \
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+
+COST
+"""
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config import (
+    ComputeConfig,
+    MeshConfig,
+    PackingConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from isocompute_jax.experiment.plan_config import PlanConfig
+
+ROW_TOKENS = 32 * 1024
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return RunConfig(
+        model="configs/models/llama-3.1-8b",
+        train_set="data/train.jsonl",
+        group_size=16,
+        problems_per_batch=128,
+        max_compute=2**18,
+        dtype="bfloat16",
+        mesh=MeshConfig(data=4, fsdp=16),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=ROW_TOKENS - 2048),
+        packing=PackingConfig(row_tokens=ROW_TOKENS),
+        compute=ComputeConfig(remat="attention_output"),
+        recipe=RecipeConfig(microbatch_tokens=64 * ROW_TOKENS),
+        plan=PlanConfig(topology="tpu:v5p:4x4x4", median_tokens=4096, prompt_tokens=512),
+    ).editable()

@@ -1,0 +1,157 @@
+"""FLOPs against XLA's own count, and rooflines against sums by hand."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+from isocompute_jax.plan.devices import CPU, DEVICES
+from isocompute_jax.plan.flops import Flops, Work, active_matrices, head_matrix, step_flops
+from isocompute_jax.plan.hlo import Collective
+from isocompute_jax.plan.lengths import Lengths
+from isocompute_jax.plan.memory import Memory
+from isocompute_jax.plan.roofline import Range, run_cost, sampling_time, step_time, wire_seconds
+
+CONFIG = model.ModelConfig(
+    vocab_size=512,
+    embed_dim=256,
+    num_layers=1,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    mlp_dim=768,
+    tied_embeddings=False,
+    rope_theta=1e4,
+    norm_eps=1e-6,
+    max_positions=256,
+    attention_bias=False,
+)
+EXPERTS = dataclasses.replace(CONFIG, num_experts=8, experts_per_token=2, mlp_dim=128, qk_norm=True)
+
+
+def test_flops_are_xlas_of_one_unrolled_layer():
+    tokens = jnp.zeros((1, 128), jnp.int32)
+
+    def loss(params):
+        hidden, _ = model.prefill(CONFIG, params, tokens, jnp.ones(tokens.shape, bool))
+        return jnp.sum(model.logits(CONFIG, params, hidden))
+
+    costs = jax.jit(jax.grad(loss)).lower(model.abstract_params(CONFIG)).compile().cost_analysis()
+    counted = (costs or {})["flops"]
+    pairs = 128.0**2  # masked ones are computed, too
+    found = step_flops(CONFIG, Work(1, 128, 128, pairs, pairs, 1))
+    assert found.body + found.attention + found.head == found.model
+    assert counted == pytest.approx(found.model, rel=0.05)  # the rest is norms, softmax, RoPE
+
+
+def test_flops_by_hand():
+    d, f, heads = 256, 768, (2 * 4 + 2 * 2) * 64
+    assert active_matrices(CONFIG) == d * heads + 3 * d * f
+    assert active_matrices(EXPERTS) == d * heads + 2 * 3 * d * 128 + d * 8
+    assert head_matrix(CONFIG) == 256 * 512
+    work = Work(rollouts=4, tokens=1000, positions=1100, pairs=5e5, computed_pairs=6e5, microbatches=2)
+    found = step_flops(CONFIG, work)
+    assert found.body == 6 * active_matrices(CONFIG) * 1000
+    assert found.attention == 12 * 4 * 64 * 5e5
+    assert found.head == 6 * head_matrix(CONFIG) * 1000
+    layers = 6 * active_matrices(CONFIG) * 1100 + 12 * 4 * 64 * 6e5
+    assert (found.computed, found.computed_float32) == (0, layers + 8 * head_matrix(CONFIG) * 1100)
+    narrow = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full")
+    found = step_flops(narrow, work)
+    assert found.computed == pytest.approx(layers * 4 / 3 + 12 * head_matrix(CONFIG) * 1100)
+    assert found.computed_float32 == 0
+    wide_head = step_flops(dataclasses.replace(narrow, head="float32"), work)
+    assert wide_head.computed_float32 == pytest.approx(8 * head_matrix(CONFIG) * 1100)
+
+
+def test_lengths_are_those_of_a_cut_log_normal():
+    lengths = Lengths(median=2048, sigma=1.0, limit=14_000, prompt=500)
+    drawn = np.minimum(np.exp(np.log(2048) + np.random.default_rng(0).standard_normal(1_000_000)), 14_000)
+    assert lengths.mean == pytest.approx(drawn.mean(), rel=5e-3)
+    assert lengths.pairs == pytest.approx(((500 + drawn) ** 2).mean() / 2, rel=5e-3)
+    assert lengths.context == pytest.approx(500 + (drawn**2).mean() / 2 / drawn.mean(), rel=5e-3)
+    assert lengths.sample(4096).mean() == pytest.approx(lengths.mean, rel=5e-3)
+    assert lengths.sample(4096).max() <= 14_000
+    assert Lengths(median=20, sigma=0.0, limit=10, prompt=0).mean == 10
+
+
+def test_an_update_by_hand():
+    h200 = DEVICES["h200"]
+    flops = Flops(body=6e16, attention=1e16, head=1e16, computed=1.2e17, computed_float32=0)
+    memory = Memory(4e9, 4e9, 8e9, 0, 0, 0, 16e9, 0)
+    gathers = [Collective("all-gather", 45e9, 10, (tuple(range(8)),))]
+    found = step_time(h200, 8, flops, memory, gathers, [0] * 8, gathered_bytes=20e9)
+    at_peak = 1.2e17 / 8 / 989e12
+    assert found.products == Range(at_peak / 0.75, at_peak / 0.45)
+    assert found.links.low == pytest.approx(10 * 45 / 450 / 0.9)
+    moved = (4e9 + 2 * 12e9 + 20e9) / 4.8e12
+    assert found.memory.high == pytest.approx(moved / 0.6)
+    assert found.total.low == pytest.approx(at_peak / 0.75 + moved / 0.9)  # links are hidden behind products
+    assert found.total.high == pytest.approx(at_peak / 0.45 + moved / 0.6 + 1 / 0.6)
+    assert found.mfu.high == pytest.approx(8e16 / 8 / 989e12 / found.total.low)
+
+
+def test_links_between_hosts():
+    h200 = DEVICES["h200"]
+    hosts = [0] * 8 + [1] * 8
+    within = Collective("all-gather", 9e9, 1, (tuple(range(8)), tuple(range(8, 16))))
+    across = Collective("all-gather", 9e9, 1, (tuple(range(16)),))
+    pairs = Collective("all-reduce", 9e9, 1, tuple((i, i + 8) for i in range(8)))
+    assert wire_seconds(within, h200, hosts) == pytest.approx(9 / 450)
+    assert wire_seconds(across, h200, hosts) == pytest.approx(9 / (8 * 50))
+    assert wire_seconds(pairs, h200, hosts) == pytest.approx(9 / 50)
+
+
+def test_decoding_by_hand():
+    """Equal lengths, one wave: each token reads the weights and every rollout's keys."""
+    h200 = DEVICES["h200"]
+    config = dataclasses.replace(CONFIG, num_layers=100, embed_dim=4096, mlp_dim=16384, dtype="bfloat16")
+    lengths = Lengths(median=640, sigma=0.0, limit=640, prompt=100)
+    found = sampling_time(config, h200, lengths, rollouts=16, devices=2, tensor=1, in_flight=0)
+    weights, token = 2.0 * model.count_params(config), 2 * 2 * 100 * 2 * 64
+    assert (found.copies, found.in_flight, found.weight_bytes, found.token_bytes) == (2, 16, weights, token)
+    context = 100 + np.arange(0, 640, 64).mean()  # as it is at each look
+    decode = 640 * (weights + 8 * context * token) / (4.8e12 * 0.9)
+    prefill = 2 * active_matrices(config) * 100 * 8 / (989e12 * 0.75)
+    assert found.seconds.low == pytest.approx(decode + prefill)
+    assert found.room == 2 * int((0.9 * 150e9 - weights) / (token * (100 + 320)))
+    shared = sampling_time(config, h200, lengths, rollouts=16, devices=2, tensor=1, in_flight=0, occupied=50e9)
+    assert shared.room == 2 * int((0.9 * 150e9 - 50e9 - weights) / (token * (100 + 320)))
+
+
+def test_few_rollouts_touch_few_experts():
+    config = dataclasses.replace(EXPERTS, num_layers=48, embed_dim=2048, mlp_dim=768, num_experts=128, dtype="bfloat16")
+    lengths = Lengths(median=640, sigma=0.0, limit=640, prompt=100)
+    rates = [
+        sampling_time(config, DEVICES["h200"], lengths, rollouts=n, devices=1, tensor=1, in_flight=n).tokens_per_s.high
+        for n in (1, 256)
+    ]
+    experts = 2 * 3 * 48 * 128 * 2048 * 768
+    rest = 2.0 * model.count_params(config) - experts
+    keys = 420 * 2 * 2 * 48 * 2 * 64
+    assert rates[0] == pytest.approx(4.8e12 * 0.9 / (rest + experts * 2 / 128 + keys))
+    assert rates[1] < 256 * rates[0] / 10  # nearly all experts are read for 256
+
+
+def test_long_rollouts_leave_a_tail():
+    lengths = Lengths(median=1000, sigma=1.0, limit=16_000, prompt=100)
+    config = dataclasses.replace(CONFIG, num_layers=100, embed_dim=4096, mlp_dim=16384, dtype="bfloat16")
+    found = sampling_time(config, DEVICES["h200"], lengths, rollouts=256, devices=1, tensor=1, in_flight=64)
+    assert found.seconds.low > 1.2 * found.steady.low
+
+
+def test_who_waits_is_paid_for():
+    update = Range(10.0, 20.0)
+    sampling = sampling_time(CONFIG, CPU, Lengths(10, 0.0, 10, 1), rollouts=8, devices=1, tensor=1, in_flight=0)
+    sampling = dataclasses.replace(sampling, seconds=Range(30.0, 60.0), steady=Range(5.0, 40.0))
+    turns = run_cost(update, sampling, num_steps=36, learner_devices=8, sampler_devices=0, overlapped=False)
+    assert (turns.step, turns.device_hours) == (Range(40.0, 80.0), Range(3.2, 6.4))
+    assert turns.learner == Range(0.25, 0.25)
+    apart = run_cost(update, sampling, num_steps=36, learner_devices=8, sampler_devices=8, overlapped=True)
+    assert (apart.step, apart.device_hours) == (Range(10.0, 40.0), Range(1.6, 6.4))
+    assert (apart.learner, apart.sampler) == (Range(0.5, 1.0), Range(0.5, 1.0))
+    assert math.isclose(apart.wall_hours.high, 36 * 40 / 3600)
