@@ -180,11 +180,49 @@ def _mixed(
     group = jnp.where(own, experts - first, here).reshape(count * active)  # the others come last
     order = jnp.argsort(group, stable=True)
     sizes = jnp.bincount(group, length=here).astype(jnp.int32)
-    # Permutations both ways: their gradients are permutations too, without colliding sums.
-    copies = jnp.broadcast_to(tokens[:, None], (count, active, d)).reshape(count * active, d)
-    sorted_tokens = copies.at[order].get(unique_indices=True)
+    back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
+    copies: Any = _copies
+    permuted: Any = _permuted
+    sorted_tokens = copies(tokens, order, back, active)
     gate, up = (grouped_product(sorted_tokens, w, sizes, kernel) for w in (w_gate, w_up))
     out = grouped_product(jax.nn.silu(gate) * up, w_down, sizes, kernel)
-    back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
-    out = out.at[back].get(unique_indices=True).reshape(count, active, d)
+    out = permuted(out, back, order).reshape(count, active, d)
     return jnp.sum(out * mixing.reshape(count, active, 1), axis=1).reshape(x.shape)
+
+
+# Rows are gathered in both directions: the transpose of a gather would be a scatter, which is slow, and adds up.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _copies(tokens: Array, order: Array, back: Array, active: int) -> Array:
+    """Rows `order` of the tokens, each repeated `active` times; `back` is the inverse of `order`."""
+    return tokens[order // active]
+
+
+def _copies_forward(tokens: Array, order: Array, back: Array, active: int) -> tuple[Any, Array]:
+    return _copies(tokens, order, back, active), back
+
+
+def _copies_backward(active: int, back: Array, gradient: Array) -> tuple[Array, None, None]:
+    copies = gradient[back].reshape(len(back) // active, active, gradient.shape[-1])
+    return jnp.sum(copies, axis=1), None, None
+
+
+_copies.defvjp(_copies_forward, _copies_backward)
+
+
+@jax.custom_vjp
+def _permuted(rows: Array, order: Array, back: Array) -> Array:
+    """Rows in the order `order`; `back` is its inverse."""
+    return rows[order]
+
+
+def _permuted_forward(rows: Array, order: Array, back: Array) -> tuple[Any, Array]:
+    return _permuted(rows, order, back), back
+
+
+def _permuted_backward(back: Array, gradient: Array) -> tuple[Array, None, None]:
+    return gradient[back], None, None
+
+
+_permuted.defvjp(_permuted_forward, _permuted_backward)

@@ -62,6 +62,7 @@ def random_experts(tokens):
     return np.stack([[rng.choice(6, ACTIVE, replace=False) for _ in range(LAYERS)] for rng in rngs]).astype(np.int16)
 
 
+@pytest.mark.slow
 def test_statistics_equal_counts_of_transformers_routers(tmp_path):
     """Of each position that a trained token is predicted from, in every layer, by another implementation's routers."""
     torch = pytest.importorskip("torch")
