@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from absl import flags
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import IDENTITY, REPLICATE
+from isocompute_jax.records.identity import IDENTITY, LATER, REPLICATE
 
 flags.disclaim_key_flags()  # flags belong to the module that asks for them, whose --help lists them
 
@@ -41,6 +41,7 @@ def option(
     high: float | None = None,
     identity: bool = True,
     replicate: bool = False,
+    later: bool = False,
     flag: str | None = "",
     parse: Callable[[str, Any], Any] | None = None,
 ) -> Any:
@@ -55,12 +56,13 @@ def option(
       identity: whether two runs that differ in it are different runs; False for what only says where or how a run is
         executed (see `records.identity`).
       replicate: whether two runs that differ in it alone repeat one configuration, as with another seed.
+      later: whether it came after runs had been recorded; at its default it then tells none of them apart.
       flag: name of its flag where that is not its own; None for no flag.
       parse: (`--NAME`, text) -> value, for what absl has no flag of; of a collection it gets the list of texts. It
         raises InputError, naming the flag.
     """
     metadata = {_HELP: help, _LOW: low, _HIGH: high, _FLAG: flag, _PARSE: parse}
-    metadata |= {IDENTITY: identity, REPLICATE: replicate}
+    metadata |= {IDENTITY: identity, REPLICATE: replicate, LATER: later}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -129,16 +129,10 @@ def model_config_of(config: RunConfig) -> ModelConfig:
 
 
 def check_mixture(config: RunConfig, model_config: ModelConfig) -> None:
-    """Raises InputError where the config asks for the routing of a model that routes nothing, or of a service."""
-    if config.loss.routing == "own":
-        return
-    asked = f"config.loss.routing = {config.loss.routing!r}"
-    if not model_config.num_experts:
-        raise InputError(f"{asked}: {config.model} has no experts; set it to 'own'")
-    if config.service.endpoints:
+    """Raises InputError where the config asks for the routing of a model that routes nothing."""
+    if config.loss.routing != "own" and not model_config.num_experts:
         raise InputError(
-            f"{asked}: services do not return the experts that they chose; set it to 'own', or leave "
-            "config.service.endpoints empty to sample in the learner's process"
+            f"config.loss.routing = {config.loss.routing!r}: {config.model} has no experts; set it to 'own'"
         )
 
 

@@ -82,7 +82,9 @@ class MeshConfig:
     data: int = option(1, "Devices over which the rollouts of a batch are divided.", low=1)
     fsdp: int = option(1, "Devices over which weights and moments are divided, and the rollouts too.", low=1)
     tensor: int = option(1, "Devices over which heads and hidden units are divided.", low=1)
-    expert: int = option(1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1)
+    expert: int = option(
+        1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1, later=True
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -175,8 +177,8 @@ class RunConfig:
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
     mesh: MeshConfig = option(default_factory=MeshConfig)
-    compute: ComputeConfig = option(default_factory=ComputeConfig)
-    packing: PackingConfig = option(default_factory=PackingConfig)
+    compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
+    packing: PackingConfig = option(default_factory=PackingConfig, later=True)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)

@@ -75,6 +75,7 @@ class LossConfig:
         "Experts of a mixture: own, the learner's router chooses; compare, it does, and the share of the sampler's "
         "choices that it shares is logged; replay, those that the sampler chose (arXiv 2510.11370), with weights from "
         "the learner's router, which learns through them.",
+        later=True,
     )
     chunk_tokens: int | None = option(
         None,

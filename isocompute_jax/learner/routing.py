@@ -95,8 +95,8 @@ def experts_of(completion: Completion, prompt: int, routing: tuple[int, ...]) ->
     """
     if completion.experts is None:
         raise InputError(
-            "config.loss.routing: the sampler does not say which experts it chose; set loss.routing = 'own', or sample "
-            "in the learner's process"
+            "config.loss.routing: the sampler does not say which experts it chose; set it to 'own', sample in the "
+            "learner's process, or start servers of the engine jax with --routing (those of vLLM cannot)"
         )
     shape = (prompt + len(completion.tokens) - 1, *routing)
     if completion.experts.shape != shape:

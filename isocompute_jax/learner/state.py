@@ -39,6 +39,7 @@ class OptimizerConfig:
         "float32",
         "How Adam's moments are kept between steps: float32; bfloat16, half the memory, the second rounded at random "
         "so that small changes add up; host, float32 in the host's memory.",
+        later=True,
     )
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ of the weights (jaxlib 0.10.2: 128 experts, 43 times the work of forward and bac
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import math
 from collections.abc import Callable
@@ -44,7 +45,6 @@ def grouped_kernel(device: Any, dtype: Any, shape: tuple[int, ...]) -> GroupedKe
     return "blocks"
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def grouped_product(
     x: Float[Array, "M D"], w: Float[Array, "E D F"], sizes: Int[Array, "E"], kernel: GroupedKernel
 ) -> Float[Array, "M F"]:
@@ -56,11 +56,17 @@ def grouped_product(
       sizes: rows of each group, M in all or fewer; groups may be empty. Rows that are left over give zeros.
       kernel: from `grouped_kernel`; static.
     """
+    product: Any = _grouped_product
+    return product(x, w, sizes, kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _grouped_product(x: Array, w: Array, sizes: Array, kernel: GroupedKernel) -> Array:
     return _of_groups(sizes, _KERNELS[kernel].product(x, w, sizes))
 
 
-def _forward(x: Array, w: Array, sizes: Array, kernel: GroupedKernel) -> tuple[Array, tuple[Array, Array, Array]]:
-    return grouped_product(x, w, sizes, kernel), (x, w, sizes)
+def _forward(x: Array, w: Array, sizes: Array, kernel: GroupedKernel) -> tuple[Any, tuple[Array, Array, Array]]:
+    return _grouped_product(x, w, sizes, kernel), (x, w, sizes)
 
 
 def _backward(kernel: GroupedKernel, kept: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
@@ -72,7 +78,7 @@ def _backward(kernel: GroupedKernel, kept: tuple[Array, Array, Array], gradient:
     return _of_groups(sizes, dx), outer(x, gradient, sizes, w.dtype), None
 
 
-grouped_product.defvjp(_forward, _backward)
+_grouped_product.defvjp(_forward, _backward)
 
 
 def _of_groups(sizes: Array, rows: Array) -> Array:
@@ -152,8 +158,10 @@ def _mosaic() -> tuple[Any, Any]:
 
     Its public function asks the process's own device what is supported, which need not be the one compiled for.
     """
-    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu_common as common
-    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu_kernel_sm90 as kernels
+    common, kernels = (
+        importlib.import_module(f"tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_{name}")
+        for name in ("common", "kernel_sm90")
+    )
 
     return kernels, common.Config(
         block_m=64, block_n=64, block_k=TILE, num_stages=4, split_k=1, persistent=False, warp_specialized=False
@@ -176,7 +184,8 @@ def _megablox_tiles(x: Array, sizes: tuple[int, int]) -> tuple[tuple[int, int, i
     return (rows, min(MEGABLOX_TILE, sizes[0]), min(MEGABLOX_TILE, sizes[1])), -len(x) % rows
 
 
-def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
+def megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = False, interpret: bool = False) -> Array:
+    """`_Products.product` on TPU; `interpret` runs the kernel elsewhere, slowly."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
     tiles, pad = _megablox_tiles(x, (w.shape[2], w.shape[1]) if transposed else (w.shape[1], w.shape[2]))
@@ -185,7 +194,8 @@ def _megablox_product(x: Array, w: Array, sizes: Array, *, transposed: bool = Fa
     return out[: len(x)]
 
 
-def _megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, interpret: bool = False) -> Array:
+def megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, interpret: bool = False) -> Array:
+    """`_Products.outer` on TPU; `interpret` runs the kernel elsewhere, slowly."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
     tiles, pad = _megablox_tiles(x, (x.shape[1], gradient.shape[1]))
@@ -208,5 +218,5 @@ class _Products(NamedTuple):
 _KERNELS: dict[GroupedKernel, _Products] = {
     "blocks": _Products(_block_product, _block_outer),
     "mosaic": _Products(_mosaic_product, _mosaic_outer),
-    "megablox": _Products(_megablox_product, _megablox_outer),
+    "megablox": _Products(megablox_product, megablox_outer),
 }

@@ -4,6 +4,8 @@ Every field of a run's config says what it is where it is declared (`isocompute_
 
 - most are part of the configuration: runs that differ in one of them answer different questions;
 - `replicate=True`: runs that differ in it alone repeat one configuration (the seed, how often engines are checked);
+- `later=True`: the same, but it came when runs had been recorded already: at its default, with which a run is what runs
+  without the field were, it is left out;
 - `identity=False`: it only says where or how a run is executed, and may change when the run is resumed.
 
 A run directory's config.json has the first kind under `identity`, by dotted name, so that its readers need not know
@@ -22,6 +24,8 @@ IDENTITY = "identity"
 """Key of the block in config.json, and of a field's metadata: whether it identifies a run at all."""
 REPLICATE = "replicate"
 """Key of a field's metadata: whether runs that differ in it alone repeat one configuration."""
+LATER = "later"
+"""Key of a field's metadata: whether it came after the first runs."""
 FACTS = ("group_size", "problems_per_batch", "problem_set_size", "model_params")
 """Facts at the top of config.json that identify a run too: the sizes of the files that its config only names."""
 NOT_IDENTIFYING = frozenset({
@@ -31,10 +35,12 @@ NOT_IDENTIFYING = frozenset({
     "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
     "host", "hostname", "created", "started", "command",
     # how a run is executed
-    "checkpoint_every_s",
+    "checkpoint_every_s", "chunk_tokens",
     "endpoints", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams", "stall_s", "wait_s",
 })  # fmt: skip
 """Names that did not tell configurations apart in files without an `identity` block, at any depth."""
+NO_LONGER_IDENTIFYING = frozenset({"loss.chunk_tokens"})
+"""Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
 
 def identity(config: Any) -> dict[str, Any]:
@@ -43,7 +49,11 @@ def identity(config: Any) -> dict[str, Any]:
     Returns:
       Dotted name -> value as JSON has it; lists are text, so that values can be compared and sorted.
     """
-    return {name: value for name, value, field in _walk(config) if not field.replicate}
+    return {
+        name: value
+        for name, value, field in _walk(config)
+        if not field.replicate and not (field.later and value == field.default)
+    }
 
 
 def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +64,7 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     block = content.get(IDENTITY)
     if isinstance(block, Mapping):
-        found = dict(block)
+        found = {name: value for name, value in block.items() if name not in NO_LONGER_IDENTIFYING}
     else:
         nested = content.get("config")
         outer = {name: value for name, value in content.items() if name != "config" or not isinstance(nested, Mapping)}
@@ -102,6 +112,7 @@ class _Field:
 
     identifying: bool = True
     replicate: bool = False
+    later: bool = False
     default: Any = None
 
 
@@ -112,6 +123,7 @@ def _walk(config: Any, group: _Field = _Field(), *, execution: bool = False) -> 
         declared = _Field(
             identifying=group.identifying and field.metadata.get(IDENTITY, True),
             replicate=group.replicate or field.metadata.get(REPLICATE, False),
+            later=group.later or field.metadata.get(LATER, False),
         )
         if not (declared.identifying or execution):
             continue

@@ -156,7 +156,8 @@ def prefill(
       mesh: where `slots` are sharded.
     """
     _, cache, routed = model.extend_slots(config, params, tokens, positions, rows, slots.cache, mesh=mesh)
-    return _constrain(slots._replace(cache=cache), mesh), _experts(routed) if routing else None
+    chosen = _experts(routed) if routing and routed is not None else None
+    return _constrain(slots._replace(cache=cache), mesh), chosen
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames="slots")
@@ -234,13 +235,14 @@ def advance(
             drawn=slots.drawn + running,
             left=jnp.where(running & ~ends, slots.left - 1, 0),
         )
-        drawn = Drawn(
-            drawn.tokens.at[step].set(token),
-            drawn.logprobs.at[step].set(logprob),
-            drawn.counts + running,
-            new.left > 0,
-            None if drawn.experts is None else drawn.experts.at[step].set(_experts(routed)[:, 0]),
+        drawn = drawn._replace(
+            tokens=drawn.tokens.at[step].set(token),
+            logprobs=drawn.logprobs.at[step].set(logprob),
+            counts=drawn.counts + running,
+            running=new.left > 0,
         )
+        if drawn.experts is not None and routed is not None:
+            drawn = drawn._replace(experts=drawn.experts.at[step].set(_experts(routed)[:, 0]))
         return step + 1, _constrain(new, mesh), drawn
 
     shape = (steps, slots.token.shape[0])
@@ -269,9 +271,9 @@ def clear(slots: Slots, chosen: Bool[Array, "S"], *, mesh: Mesh | None = None) -
     return _constrain(slots._replace(cache=cache), mesh)
 
 
-def _experts(routed: Routed | None) -> Int[Array, "R T L A"] | None:
+def _experts(routed: Routed) -> Int[Array, "R T L A"]:
     """Where tokens went, token by token; few bytes, because they leave the device."""
-    return None if routed is None else jnp.moveaxis(routed.experts, 0, 2).astype(jnp.int16)
+    return jnp.moveaxis(routed.experts, 0, 2).astype(jnp.int16)
 
 
 def _idle(config: ModelConfig, slots: int, length: int, key_block: int) -> Slots:

@@ -147,7 +147,7 @@ def sample_unit(
     def body(carry: tuple) -> tuple:
         t, samples, token, cache = carry
         hidden, cache, routed = model.decode(config, params, token, t - 1, prefix, cache, mesh=mesh)
-        if samples.experts is not None:
+        if samples.experts is not None and routed is not None:
             chosen = jnp.moveaxis(routed.experts, 0, 2)
             samples = samples._replace(experts=samples.experts.at[:, :, t - 1].set(chosen))
         token, logprob = draw(hidden, t)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax import sharding
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 from isocompute_jax.model.kernels.chunked import chunked_attention
 from isocompute_jax.model.packed_attention import packed_attention
 from isocompute_jax.plan.topology import parse_topology
@@ -22,6 +23,19 @@ def compiled(name, length, kernel, tensor=1, size=SIZE, dtype="bfloat16"):
     Returns:
       MiB of temporaries on a device, and the names of kernels that the program calls.
     """
+    program = _program(name, length, kernel, None, tensor, size, dtype)
+    kernels = [key for key in ("mosaic_gpu", "triton", "tpu_custom_call") if key in program.as_text()]
+    return program.memory_analysis().temp_size_in_bytes / 2**20, kernels
+
+
+def kernel_calls(name, kernel, target):
+    """Calls of custom kernels when a checkpoint saves what attention names, everything, and nothing."""
+    policies = jax.checkpoint_policies
+    saved = (policies.save_only_these_names(ATTENTION_OUTPUT), policies.everything_saveable, policies.nothing_saveable)
+    return [_program(name, 1024, kernel, policy).as_text().count(f'custom_call_target="{target}') for policy in saved]
+
+
+def _program(name, length, kernel, policy, tensor=1, size=SIZE, dtype="bfloat16") -> Any:
     devices = parse_topology(name).devices()
     mesh = sharding.make_mesh(fsdp=len(devices) // tensor, tensor=tensor, devices=devices)
     rows = len(devices) // tensor
@@ -31,14 +45,17 @@ def compiled(name, length, kernel, tensor=1, size=SIZE, dtype="bfloat16"):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.named_sharding(mesh, shape, axes))
 
     def loss(q, k, v, first):
-        return jnp.sum(packed_attention(q, k, v, first, kernel=kernel, mesh=mesh).astype(jnp.float32) ** 2)
+        out = packed_attention(q, k, v, first, kernel=kernel, mesh=mesh)
+        return jnp.sum(out.astype(jnp.float32) ** 2)
 
+    def recomputed(q, k, v, first):
+        return loss(jnp.sin(q), k, v, first)
+
+    loss_or_recomputed = loss if policy is None else jax.checkpoint(recomputed, policy=policy)
     where = sharding.named_sharding(mesh, (rows, length), ("batch", None))
     first = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-    program: Any = gradient.lower(abstract(HEADS), abstract(KV_HEADS), abstract(KV_HEADS), first).compile()
-    kernels = [key for key in ("mosaic_gpu", "triton", "tpu_custom_call") if key in program.as_text()]
-    return program.memory_analysis().temp_size_in_bytes / 2**20, kernels
+    gradient = jax.jit(jax.value_and_grad(loss_or_recomputed, argnums=(0, 1, 2)))
+    return gradient.lower(abstract(HEADS), abstract(KV_HEADS), abstract(KV_HEADS), first).compile()
 
 
 def tokamax_by_reference():

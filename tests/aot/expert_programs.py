@@ -46,13 +46,14 @@ def compiled(name, tokens, axes):
         return jnp.sum(experts(CONFIG, layer, x, mesh=mesh)[0].astype(jnp.float32) ** 2)
 
     program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(layer, x).compile()
-    text = program.as_text()
+    text = program.as_text() or ""
     needed = 3 * 3 * 2 * tokens * CONFIG.experts_per_token * CONFIG.embed_dim * CONFIG.mlp_dim
-    found = program.cost_analysis()
+    found, memory = program.cost_analysis(), program.memory_analysis()
+    assert memory is not None
     return {
         "flops": (_kernel_flops(text) if found is None else found["flops"]) / needed,
         "largest": max(math.prod(map(int, shape.split(","))) for shape in _SHAPE.findall(text)),
-        "mib": program.memory_analysis().temp_size_in_bytes / 2**20,
+        "mib": memory.temp_size_in_bytes / 2**20,
         "kernels": [key for key in ("mosaic_gpu", "tpu_custom_call") if key in text],
         "permutes": "collective-permute" in text,
     }

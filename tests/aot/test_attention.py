@@ -37,3 +37,16 @@ def test_h200_other_heads(gpu, kernel, dtype, size):
 def test_tokamax_is_asked_for_the_same_function(gpu):
     """Our use of it, with its reference operator, on this CPU: values and gradients of q, k and v in bfloat16."""
     assert max(gpu.call("tests.aot.attention_programs:tokamax_by_reference")) < 2**-7
+
+
+def test_saved_outputs_spare_the_second_forward_on_h200(gpu):
+    """One kernel forward and two backward; one more where nothing is saved."""
+    assert gpu.call("tests.aot.attention_programs:kernel_calls", "h200:1x8", "mosaic", "mosaic_gpu") == [3, 3, 4]
+
+
+def test_saved_outputs_spare_the_second_forward_on_tpu(tpu):
+    assert tpu.call("tests.aot.attention_programs:kernel_calls", "tpu:v6e:2x2", "splash", "tpu_custom_call") == [
+        3,
+        3,
+        4,
+    ]

@@ -7,6 +7,7 @@ import pytest
 
 from isocompute_jax import learner, model, sharding
 from tests.learner.builders import make_groups, mesh, optimizer, pack, relative_difference, shape_for, train_step
+from tests.learner.test_packed_step import packed_batch
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config()
@@ -48,17 +49,22 @@ def test_eight_devices_train_as_one_does(runs):
     assert int(sharded_state.step) == STEPS
 
 
-LLAMA = dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16))
-QWEN3 = dict(qk_norm=True, num_kv_heads=2)
-QWEN3_MOE = dict(qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False)
+FAMILIES = {
+    "llama": dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16)),
+    "qwen3": dict(qk_norm=True, num_kv_heads=2),
+    "qwen3_moe": dict(qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False),
+}
 
 
-def one_step(config, mesh):
+def one_step(config, layout, mesh):
     """Metrics of a step, and the gradient that the optimizer saw."""
     score = learner.make_score(config, temperature=1.0, chunk_tokens=4096, mesh=mesh)
     shardings = None if mesh is None else learner.state_shardings(config, mesh, optimizer())
     state = learner.init_state(random_params(config), optimizer(), shardings)
-    tokens, credited = pack(make_groups(), shape_for(80, batch_shards=8))
+    groups = make_groups()
+    tokens, credited = pack(groups, shape_for(80, batch_shards=8))
+    if layout == "packed":
+        tokens = packed_batch(groups, credited.kept, shards=8)
     step = learner.make_train_step(score, learner.LossConfig(entropy_coef=0.02), optimizer(), shardings=shardings)
     state, metrics = step(state, learner.place_batch(tokens, mesh), credited, jnp.float32(1e-3))
     return jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)
@@ -66,27 +72,27 @@ def one_step(config, mesh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "axes"),
+    ("family", "axes", "layout"),
     [
-        (LLAMA, (2, 2, 1, 2)),
-        (QWEN3, (1, 4, 1, 2)),
-        (QWEN3, (8, 1, 1, 1)),
-        (QWEN3_MOE, (1, 2, 2, 2)),
-        (QWEN3_MOE, (2, 2, 1, 2)),
-        (QWEN3_MOE, (2, 1, 4, 1)),
-        (QWEN3_MOE, (1, 1, 4, 2)),
-        (QWEN3_MOE, (1, 8, 1, 1)),
-        (QWEN3_MOE, (1, 1, 1, 2)),
+        ("llama", (2, 2, 1, 2), "padded"),
+        ("qwen3", (1, 4, 1, 2), "packed"),
+        ("qwen3", (8, 1, 1, 1), "padded"),
+        ("qwen3_moe", (1, 2, 2, 2), "padded"),
+        ("qwen3_moe", (1, 2, 2, 2), "packed"),
+        ("qwen3_moe", (2, 2, 1, 2), "padded"),
+        ("qwen3_moe", (2, 1, 4, 1), "packed"),
+        ("qwen3_moe", (1, 1, 4, 2), "padded"),
+        ("qwen3_moe", (1, 8, 1, 1), "padded"),
     ],
     ids=str,
 )
-def test_every_family_trains_on_many_devices_as_on_one(family, axes):
+def test_every_family_trains_on_many_devices_as_on_one(family, axes, layout):
     """Meshes of (data, fsdp, expert, tensor); those of a mixture of experts report the same use of them, too."""
-    config = tiny_config(attention_bias=False, **family)
+    config = tiny_config(attention_bias=False, **FAMILIES[family])
     mesh = sharding.make_mesh(**dict(zip(sharding.MESH_AXES, axes, strict=True)))
-    gradient, metrics = one_step(config, None)
-    sharded_gradient, sharded_metrics = one_step(config, mesh)
-    assert ("expert_load_max" in metrics) == (family is QWEN3_MOE)
+    gradient, metrics = one_step(config, layout, None)
+    sharded_gradient, sharded_metrics = one_step(config, layout, mesh)
+    assert ("expert_load_max" in metrics) == (family == "qwen3_moe")
     assert relative_difference(sharded_gradient, gradient) < 1e-5
     assert sharded_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
 

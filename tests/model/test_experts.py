@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model.experts import experts, route
-from isocompute_jax.model.grouped_product import block_rows, grouped_product
+from isocompute_jax.model.grouped_product import block_rows, grouped_product, megablox_outer, megablox_product
 from tests.model.tiny import tiny_config
 
 SIZES = {
@@ -37,6 +39,37 @@ def test_rows_meet_their_own_group_s_matrix(sizes):
 
     for a, b in zip(jax.jit(jax.grad(ours, (0, 1)))(x, w), jax.grad(plain, (0, 1))(x, w), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[100, 0, 200, 40], [0, 0, 340, 0], [10, 0, 20, 5]])
+def test_rows_of_no_group_are_zero_and_move_nothing(sizes):
+    """The blocks, and the kernels for TPUs as Pallas interprets them: 340 rows, which fill no whole tile."""
+    rng = np.random.default_rng(4)
+    x, y = (rng.normal(size=(340, size)).astype(np.float32) for size in (128, 256))
+    w, used, groups = rng.normal(size=(4, 128, 256)).astype(np.float32), sum(sizes), np.repeat(np.arange(4), sizes)
+    left = 340 - used
+
+    def padded(rows):
+        return np.pad(rows, ((0, left), (0, 0)))
+
+    expected = (
+        padded(np.einsum("md,mdf->mf", x[:used], w[groups])),
+        padded(np.einsum("mf,mdf->md", y[:used], w[groups])),
+        np.stack([x[:used][groups == e].T @ y[:used][groups == e] for e in range(4)]),
+    )
+    given = jnp.asarray(sizes, jnp.int32)
+    product = functools.partial(grouped_product, sizes=given, kernel="blocks")
+    out, pullback = jax.vjp(product, jnp.asarray(x), jnp.asarray(w))
+    blocks = (out, *pullback(jnp.asarray(y)))
+    megablox = (
+        megablox_product(jnp.asarray(x), jnp.asarray(w), given, interpret=True)[:used],
+        megablox_product(jnp.asarray(y), jnp.asarray(w), given, transposed=True, interpret=True)[:used],
+        megablox_outer(jnp.asarray(x), jnp.asarray(y), given, jnp.float32, interpret=True),
+    )
+    for ours, theirs in zip(blocks, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
+    for ours, theirs in zip(megablox, (expected[0][:used], expected[1][:used], expected[2]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
 MIXTURE = ("router", "w_gate", "w_up", "w_down")

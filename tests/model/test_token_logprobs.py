@@ -99,10 +99,15 @@ def test_float64_equals_a_plain_softmax(tied, chunk_tokens):
     assert max(errors(found, plain(tied))) < 1e-13
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_eight_devices_give_what_one_does(tied):
-    """Columns over `tensor`, D over `fsdp`, and 15 tokens over four shards, which four does not divide."""
-    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+@pytest.mark.parametrize(
+    ("tied", "data", "expert"), [(True, 2, 1), (False, 1, 2)], ids=["tied, over data", "untied, over experts"]
+)
+def test_eight_devices_give_what_one_does(tied, data, expert):
+    """Columns over `tensor`, D over `fsdp`, a copy of the head for each of two parts of the tokens.
+
+    There are 15 tokens for four shards, which four does not divide.
+    """
+    mesh = sharding.make_mesh(data=data, fsdp=2, expert=expert, tensor=2)
     config = config_of(tied_embeddings=tied)
     with jax.enable_x64(True):
         found = ours(config, head_of(tied), chunk_tokens=2, mesh=mesh)

@@ -17,6 +17,7 @@ FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
 }
 FRAME_BYTES = 16
 """What a completion's tag and length take in the message that holds it, at most."""
+EXPERT = np.dtype("<i2")
 FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
 
 
@@ -46,12 +47,18 @@ def request_to_message(
 
 def completion_to_message(index: int, completion: Completion) -> pb.Completion:
     """One finished rollout."""
+    routing = {}
+    if completion.experts is not None:
+        _, layers, active = completion.experts.shape
+        experts = completion.experts.astype(EXPERT).tobytes()
+        routing = {"experts": experts, "expert_layers": layers, "experts_per_token": active}
     return pb.Completion(
         index=index,
         tokens=completion.tokens.tolist(),
         logprobs=completion.logprobs.tolist(),
         finish_reason=FINISH_REASONS[completion.finish_reason],
         spans=[pb.VersionSpan(version=v, length=n) for v, n in version_spans(completion.policy_versions)],
+        **routing,
     )
 
 
@@ -91,7 +98,22 @@ def message_to_completion(message: pb.Completion) -> Completion:
         np.array(message.logprobs, np.float32),
         np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
         FINISHED[message.finish_reason],
+        _experts(message),
     )
+
+
+def _experts(message: pb.Completion) -> np.ndarray | None:
+    """[tokens, layers, experts per token], or None where the server does not say it."""
+    if not message.HasField("experts"):
+        return None
+    of_token = EXPERT.itemsize * message.expert_layers * message.experts_per_token
+    if not of_token or len(message.experts) % of_token:
+        raise ValueError(
+            f"completion {message.index} has {len(message.experts)} bytes of experts, for {message.expert_layers} "
+            f"layers and {message.experts_per_token} of a token"
+        )
+    shape = (len(message.experts) // of_token, message.expert_layers, message.experts_per_token)
+    return np.frombuffer(message.experts, EXPERT).reshape(shape)
 
 
 def version_spans(versions: np.ndarray) -> list[tuple[int, int]]:

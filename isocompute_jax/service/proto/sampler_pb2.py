@@ -24,51 +24,51 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*isocompute_jax/service/proto/sampler.proto\x12\x15isocompute.sampler.v1\"\xe4\x02\n\rSampleRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nproblem_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x15\n\rprompt_tokens\x18\x05 \x03(\r\x12\x12\n\ngroup_size\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x14\n\x07session\x18\x0b \x01(\tH\x04\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x0c \x01(\x03H\x05\x88\x01\x01\x42\x07\n\x05_seedB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokensB\n\n\x08_sessionB\x11\n\x0f_policy_version\".\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06length\x18\x02 \x01(\r\"\xac\x01\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.isocompute.sampler.v1.FinishReason\x12\x31\n\x05spans\x18\x05 \x03(\x0b\x32\".isocompute.sampler.v1.VersionSpan\"E\n\x0bSampleReply\x12\x36\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32!.isocompute.sampler.v1.Completion\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x03\x42ox\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xb6\x01\n\rWeightsHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12.\n\x07tensors\x18\x03 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x32\n\tin_flight\x18\x04 \x01(\x0e\x32\x1f.isocompute.sampler.v1.InFlight\x12\x0e\n\x06sender\x18\x05 \x01(\r\x12\x0f\n\x07senders\x18\x06 \x01(\r\"V\n\x0bWeightChunk\x12\'\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\"s\n\x08Manifest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\x12)\n\x05\x62oxes\x18\x04 \x03(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0e\n\x06starts\x18\x05 \x03(\x03\"\x1b\n\nWeightsEnd\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\"\xf2\x01\n\x14UpdateWeightsRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.isocompute.sampler.v1.WeightsHeaderH\x00\x12\x33\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\".isocompute.sampler.v1.WeightChunkH\x00\x12\x33\n\x08manifest\x18\x03 \x01(\x0b\x32\x1f.isocompute.sampler.v1.ManifestH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.isocompute.sampler.v1.WeightsEndH\x00\x42\x06\n\x04part\"H\n\x12UpdateWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pply_s\x18\x02 \x01(\x01\x12\x10\n\x08paused_s\x18\x03 \x01(\x01\"B\n\rStatusRequest\x12\x0f\n\x07tensors\x18\x01 \x01(\x08\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\x08\"f\n\x06Limits\x12\x15\n\rmax_model_len\x18\x01 \x01(\r\x12\x16\n\x0emax_group_size\x18\x02 \x01(\r\x12\x12\n\nmax_groups\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\"\xfb\x02\n\x0bStatusReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0f\n\x07host_id\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0f\n\x07serving\x18\x08 \x01(\x08\x12\x16\n\x0erunning_groups\x18\t \x01(\r\x12\x16\n\x0ewaiting_groups\x18\n \x01(\r\x12\x18\n\x10tokens_generated\x18\x0b \x01(\x04\x12\x10\n\x08uptime_s\x18\x0c \x01(\x01\x12-\n\x06limits\x18\r \x01(\x0b\x32\x1d.isocompute.sampler.v1.Limits\x12.\n\x07tensors\x18\x0e \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x12\n\nvocab_size\x18\x0f \x01(\r\x12\r\n\x05taken\x18\x10 \x01(\x08\"\"\n\rCancelRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\" \n\x0b\x43\x61ncelReply\x12\x11\n\tcancelled\x18\x01 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*d\n\x08InFlight\x12\x13\n\x0fIN_FLIGHT_ABORT\x10\x00\x12\x12\n\x0eIN_FLIGHT_WAIT\x10\x01\x12\x16\n\x12IN_FLIGHT_CONTINUE\x10\x02\x12\x17\n\x13IN_FLIGHT_RECOMPUTE\x10\x03\x32\xf2\x02\n\x07Sampler\x12T\n\x06Sample\x12$.isocompute.sampler.v1.SampleRequest\x1a\".isocompute.sampler.v1.SampleReply0\x01\x12i\n\rUpdateWeights\x12+.isocompute.sampler.v1.UpdateWeightsRequest\x1a).isocompute.sampler.v1.UpdateWeightsReply(\x01\x12R\n\x06Status\x12$.isocompute.sampler.v1.StatusRequest\x1a\".isocompute.sampler.v1.StatusReply\x12R\n\x06\x43\x61ncel\x12$.isocompute.sampler.v1.CancelRequest\x1a\".isocompute.sampler.v1.CancelReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*isocompute_jax/service/proto/sampler.proto\x12\x15isocompute.sampler.v1\"\xe4\x02\n\rSampleRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nproblem_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x15\n\rprompt_tokens\x18\x05 \x03(\r\x12\x12\n\ngroup_size\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x14\n\x07session\x18\x0b \x01(\tH\x04\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x0c \x01(\x03H\x05\x88\x01\x01\x42\x07\n\x05_seedB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokensB\n\n\x08_sessionB\x11\n\x0f_policy_version\".\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06length\x18\x02 \x01(\r\"\x80\x02\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.isocompute.sampler.v1.FinishReason\x12\x31\n\x05spans\x18\x05 \x03(\x0b\x32\".isocompute.sampler.v1.VersionSpan\x12\x14\n\x07\x65xperts\x18\x06 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\rexpert_layers\x18\x07 \x01(\r\x12\x19\n\x11\x65xperts_per_token\x18\x08 \x01(\rB\n\n\x08_experts\"E\n\x0bSampleReply\x12\x36\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32!.isocompute.sampler.v1.Completion\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x03\x42ox\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xb6\x01\n\rWeightsHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12.\n\x07tensors\x18\x03 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x32\n\tin_flight\x18\x04 \x01(\x0e\x32\x1f.isocompute.sampler.v1.InFlight\x12\x0e\n\x06sender\x18\x05 \x01(\r\x12\x0f\n\x07senders\x18\x06 \x01(\r\"V\n\x0bWeightChunk\x12\'\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\"s\n\x08Manifest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\x12)\n\x05\x62oxes\x18\x04 \x03(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0e\n\x06starts\x18\x05 \x03(\x03\"\x1b\n\nWeightsEnd\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\"\xf2\x01\n\x14UpdateWeightsRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.isocompute.sampler.v1.WeightsHeaderH\x00\x12\x33\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\".isocompute.sampler.v1.WeightChunkH\x00\x12\x33\n\x08manifest\x18\x03 \x01(\x0b\x32\x1f.isocompute.sampler.v1.ManifestH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.isocompute.sampler.v1.WeightsEndH\x00\x42\x06\n\x04part\"H\n\x12UpdateWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pply_s\x18\x02 \x01(\x01\x12\x10\n\x08paused_s\x18\x03 \x01(\x01\"B\n\rStatusRequest\x12\x0f\n\x07tensors\x18\x01 \x01(\x08\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\x08\"f\n\x06Limits\x12\x15\n\rmax_model_len\x18\x01 \x01(\r\x12\x16\n\x0emax_group_size\x18\x02 \x01(\r\x12\x12\n\nmax_groups\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\"\xfb\x02\n\x0bStatusReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0f\n\x07host_id\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0f\n\x07serving\x18\x08 \x01(\x08\x12\x16\n\x0erunning_groups\x18\t \x01(\r\x12\x16\n\x0ewaiting_groups\x18\n \x01(\r\x12\x18\n\x10tokens_generated\x18\x0b \x01(\x04\x12\x10\n\x08uptime_s\x18\x0c \x01(\x01\x12-\n\x06limits\x18\r \x01(\x0b\x32\x1d.isocompute.sampler.v1.Limits\x12.\n\x07tensors\x18\x0e \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x12\n\nvocab_size\x18\x0f \x01(\r\x12\r\n\x05taken\x18\x10 \x01(\x08\"\"\n\rCancelRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\" \n\x0b\x43\x61ncelReply\x12\x11\n\tcancelled\x18\x01 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*d\n\x08InFlight\x12\x13\n\x0fIN_FLIGHT_ABORT\x10\x00\x12\x12\n\x0eIN_FLIGHT_WAIT\x10\x01\x12\x16\n\x12IN_FLIGHT_CONTINUE\x10\x02\x12\x17\n\x13IN_FLIGHT_RECOMPUTE\x10\x03\x32\xf2\x02\n\x07Sampler\x12T\n\x06Sample\x12$.isocompute.sampler.v1.SampleRequest\x1a\".isocompute.sampler.v1.SampleReply0\x01\x12i\n\rUpdateWeights\x12+.isocompute.sampler.v1.UpdateWeightsRequest\x1a).isocompute.sampler.v1.UpdateWeightsReply(\x01\x12R\n\x06Status\x12$.isocompute.sampler.v1.StatusRequest\x1a\".isocompute.sampler.v1.StatusReply\x12R\n\x06\x43\x61ncel\x12$.isocompute.sampler.v1.CancelRequest\x1a\".isocompute.sampler.v1.CancelReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'isocompute_jax.service.proto.sampler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2192
-  _globals['_FINISHREASON']._serialized_end=2287
-  _globals['_INFLIGHT']._serialized_start=2289
-  _globals['_INFLIGHT']._serialized_end=2389
+  _globals['_FINISHREASON']._serialized_start=2276
+  _globals['_FINISHREASON']._serialized_end=2371
+  _globals['_INFLIGHT']._serialized_start=2373
+  _globals['_INFLIGHT']._serialized_end=2473
   _globals['_SAMPLEREQUEST']._serialized_start=70
   _globals['_SAMPLEREQUEST']._serialized_end=426
   _globals['_VERSIONSPAN']._serialized_start=428
   _globals['_VERSIONSPAN']._serialized_end=474
   _globals['_COMPLETION']._serialized_start=477
-  _globals['_COMPLETION']._serialized_end=649
-  _globals['_SAMPLEREPLY']._serialized_start=651
-  _globals['_SAMPLEREPLY']._serialized_end=720
-  _globals['_TENSOR']._serialized_start=722
-  _globals['_TENSOR']._serialized_end=774
-  _globals['_BOX']._serialized_start=776
-  _globals['_BOX']._serialized_end=828
-  _globals['_WEIGHTSHEADER']._serialized_start=831
-  _globals['_WEIGHTSHEADER']._serialized_end=1013
-  _globals['_WEIGHTCHUNK']._serialized_start=1015
-  _globals['_WEIGHTCHUNK']._serialized_end=1101
-  _globals['_MANIFEST']._serialized_start=1103
-  _globals['_MANIFEST']._serialized_end=1218
-  _globals['_WEIGHTSEND']._serialized_start=1220
-  _globals['_WEIGHTSEND']._serialized_end=1247
-  _globals['_UPDATEWEIGHTSREQUEST']._serialized_start=1250
-  _globals['_UPDATEWEIGHTSREQUEST']._serialized_end=1492
-  _globals['_UPDATEWEIGHTSREPLY']._serialized_start=1494
-  _globals['_UPDATEWEIGHTSREPLY']._serialized_end=1566
-  _globals['_STATUSREQUEST']._serialized_start=1568
-  _globals['_STATUSREQUEST']._serialized_end=1634
-  _globals['_LIMITS']._serialized_start=1636
-  _globals['_LIMITS']._serialized_end=1738
-  _globals['_STATUSREPLY']._serialized_start=1741
-  _globals['_STATUSREPLY']._serialized_end=2120
-  _globals['_CANCELREQUEST']._serialized_start=2122
-  _globals['_CANCELREQUEST']._serialized_end=2156
-  _globals['_CANCELREPLY']._serialized_start=2158
-  _globals['_CANCELREPLY']._serialized_end=2190
-  _globals['_SAMPLER']._serialized_start=2392
-  _globals['_SAMPLER']._serialized_end=2762
+  _globals['_COMPLETION']._serialized_end=733
+  _globals['_SAMPLEREPLY']._serialized_start=735
+  _globals['_SAMPLEREPLY']._serialized_end=804
+  _globals['_TENSOR']._serialized_start=806
+  _globals['_TENSOR']._serialized_end=858
+  _globals['_BOX']._serialized_start=860
+  _globals['_BOX']._serialized_end=912
+  _globals['_WEIGHTSHEADER']._serialized_start=915
+  _globals['_WEIGHTSHEADER']._serialized_end=1097
+  _globals['_WEIGHTCHUNK']._serialized_start=1099
+  _globals['_WEIGHTCHUNK']._serialized_end=1185
+  _globals['_MANIFEST']._serialized_start=1187
+  _globals['_MANIFEST']._serialized_end=1302
+  _globals['_WEIGHTSEND']._serialized_start=1304
+  _globals['_WEIGHTSEND']._serialized_end=1331
+  _globals['_UPDATEWEIGHTSREQUEST']._serialized_start=1334
+  _globals['_UPDATEWEIGHTSREQUEST']._serialized_end=1576
+  _globals['_UPDATEWEIGHTSREPLY']._serialized_start=1578
+  _globals['_UPDATEWEIGHTSREPLY']._serialized_end=1650
+  _globals['_STATUSREQUEST']._serialized_start=1652
+  _globals['_STATUSREQUEST']._serialized_end=1718
+  _globals['_LIMITS']._serialized_start=1720
+  _globals['_LIMITS']._serialized_end=1822
+  _globals['_STATUSREPLY']._serialized_start=1825
+  _globals['_STATUSREPLY']._serialized_end=2204
+  _globals['_CANCELREQUEST']._serialized_start=2206
+  _globals['_CANCELREQUEST']._serialized_end=2240
+  _globals['_CANCELREPLY']._serialized_start=2242
+  _globals['_CANCELREPLY']._serialized_end=2274
+  _globals['_SAMPLER']._serialized_start=2476
+  _globals['_SAMPLER']._serialized_end=2846
 # @@protoc_insertion_point(module_scope)

@@ -64,18 +64,24 @@ class VersionSpan(_message.Message):
     def __init__(self, version: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("index", "tokens", "logprobs", "finish_reason", "spans")
+    __slots__ = ("index", "tokens", "logprobs", "finish_reason", "spans", "experts", "expert_layers", "experts_per_token")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    EXPERT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     index: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     finish_reason: FinishReason
     spans: _containers.RepeatedCompositeFieldContainer[VersionSpan]
-    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ...) -> None: ...
+    experts: bytes
+    expert_layers: int
+    experts_per_token: int
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., experts: _Optional[bytes] = ..., expert_layers: _Optional[int] = ..., experts_per_token: _Optional[int] = ...) -> None: ...
 
 class SampleReply(_message.Message):
     __slots__ = ("completions",)

@@ -25,12 +25,15 @@ def completions(draw) -> Completion:
     logprobs = draw(st.lists(st.floats(-1e9, 0, width=32), min_size=length, max_size=length))
     versions = draw(st.lists(st.integers(0, 3), min_size=length, max_size=length))
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length))
+    read, layers, active = length + draw(st.integers(0, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    experts = np.arange(-1, read * layers * active - 1, dtype=np.int16).reshape(read, layers, active)
     return Completion(
         tokens=np.array(tokens, np.int32),
         logprobs=np.array(logprobs, np.float32),
         mask=np.ones(length, bool),
         policy_versions=np.array(versions, np.int32),
         finish_reason=draw(st.sampled_from(["stop", "length"])),
+        experts=experts if draw(st.booleans()) else None,
     )
 
 
@@ -53,6 +56,9 @@ def test_completions_round_trip(completion, index):
         ours, theirs = getattr(completion, field), getattr(back, field)
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
+    assert (completion.experts is None) == (back.experts is None)
+    if completion.experts is not None:
+        np.testing.assert_array_equal(completion.experts, back.experts)
 
 
 @given(
@@ -91,12 +97,17 @@ def _fields(message):
     return {"group_id": message.group_id, "prompt_tokens": message.prompt_tokens, "group_size": message.group_size}
 
 
+WHOLE = {"tokens": [1, 2], "logprobs": [0.0, 0.0], "spans": [pb.VersionSpan(length=2)]}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"tokens": [1, 2], "logprobs": [0.0], "spans": [pb.VersionSpan(length=2)]},
         {"tokens": [1, 2], "logprobs": [0.0, 0.0], "spans": [pb.VersionSpan(length=1)]},
         {"tokens": [1, 2], "logprobs": [0.0, 0.0], "spans": [pb.VersionSpan(length=2)], "finish_reason": 0},
+        {**WHOLE, "experts": b"123", "expert_layers": 1, "experts_per_token": 1},
+        {**WHOLE, "experts": b"1234"},
         {},
     ],
 )

@@ -265,8 +265,33 @@ def test_stop_ends_what_runs(directory):
         (dict(max_slots=None), "give max_slots or kv_cache_bytes"),
         (dict(dtype="float64"), "float64"),
         (dict(mesh_tensor=64), "--mesh_tensor"),
+        ({"routing": True}, "--routing, --mesh_expert: .* has no experts"),
+        ({"mesh_expert": 2}, "--routing, --mesh_expert: .* has no experts"),
     ],
 )
 def test_what_cannot_be_served_is_named(directory, changes, complaint):
     with pytest.raises(InputError, match=complaint):
         asyncio.run(make_engine(directory, **changes).start())
+
+
+@pytest.mark.slow
+def test_a_mixture_says_where_tokens_went_where_it_is_told_to(tmp_path):
+    """Over devices that divide its experts, too; the experts are those of one device, and the tokens as well."""
+    config = tiny_config(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
+    model.save_checkpoint(tmp_path / "model", config, random_params(config), tokenizer_from=None)
+    group = make_group("a", params=SamplingParams(0.8, 1.0, 12))
+
+    async def use(engine):
+        return await collect(engine, group)
+
+    with pytest.raises(InputError, match="--mesh_expert=3 does not divide 4 experts"):
+        asyncio.run(make_engine(str(tmp_path / "model"), mesh_expert=3).start())
+    found = [
+        serve(make_engine(str(tmp_path / "model"), routing=True, max_slots=32, **mesh), use)
+        for mesh in ({}, {"mesh_fsdp": 2, "mesh_expert": 2})
+    ]
+    for index, ours in found[0].items():
+        theirs = found[1][index]
+        np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+        assert ours.experts.shape == (3 + len(ours.tokens) - 1, 2, 2)
+        np.testing.assert_array_equal(ours.experts, theirs.experts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
+import math
 import queue
 import threading
 import time
@@ -31,7 +32,7 @@ from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
 from isocompute_jax.service.server.engines.settings import JaxSettings
 from isocompute_jax.service.weights.weight_file import WeightFile
-from isocompute_jax.sharding import make_mesh
+from isocompute_jax.sharding import MESH_AXES, make_mesh
 
 LOWEST_TEMPERATURE = 1e-4
 CHUNK_STEPS = 16
@@ -153,6 +154,10 @@ class JaxEngine:
         length = settings.max_model_len or config.max_positions
         if not 2 <= length <= config.max_positions:
             raise InputError(f"max_model_len = {length} must lie in 2 .. {config.max_positions}, the model's length")
+        if not config.num_experts and (settings.routing or settings.mesh_expert > 1):
+            raise InputError(f"--routing, --mesh_expert: {settings.model} has no experts")
+        if config.num_experts % settings.mesh_expert:
+            raise InputError(f"--mesh_expert={settings.mesh_expert} does not divide {config.num_experts} experts")
         self._mesh = _mesh(settings)
         slots = self._count_slots(length)
         if self._mesh is None:
@@ -169,7 +174,13 @@ class JaxEngine:
                 self._shardings,
             )
         self._sampler = SlotSampler(
-            config, params, slots=slots, length=length, chunk_steps=CHUNK_STEPS, mesh=self._mesh
+            config,
+            params,
+            slots=slots,
+            length=length,
+            chunk_steps=CHUNK_STEPS,
+            mesh=self._mesh,
+            routing=settings.routing,
         )
         self._sampler.compile()
         self._facts = EngineFacts(
@@ -246,11 +257,11 @@ class JaxEngine:
 
 def _mesh(settings: JaxSettings) -> Mesh | None:
     """Where weights (`model.param_shardings`) and slots go; None for one device."""
-    data, fsdp, tensor = settings.mesh_data, settings.mesh_fsdp, settings.mesh_tensor
+    sizes = {axis: getattr(settings, f"mesh_{axis}") for axis in MESH_AXES}
     try:
-        return make_mesh(data=data, fsdp=fsdp, tensor=tensor) if data * fsdp * tensor > 1 else None
+        return make_mesh(**sizes) if math.prod(sizes.values()) > 1 else None
     except ValueError as error:
-        raise InputError(f"--mesh_data, --mesh_fsdp, --mesh_tensor: {error}") from error
+        raise InputError(f"{', '.join(f'--mesh_{axis}' for axis in sizes)}: {error}") from error
 
 
 def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) -> Params:

@@ -47,6 +47,12 @@ class JaxSettings(EngineSettings):
     max_slots: int | None = option(
         64, "jax: rollouts drawn at once, at most; the others wait. A slot takes as long idle as busy.", low=1
     )
+    routing: bool = option(
+        False,
+        "jax: completions of a mixture of experts say which its tokens went to; learners ask for it by "
+        "config.loss.routing.",
+    )
     mesh_data: int = option(1, "jax: replicas of the weights.", low=1)
     mesh_fsdp: int = option(1, "jax: parts that weights are cut into along `embed`.", low=1)
+    mesh_expert: int = option(1, "jax: parts that experts are cut into.", low=1)
     mesh_tensor: int = option(1, "jax: parts that heads, layers and vocabulary are cut into.", low=1)
