@@ -11,7 +11,6 @@ from isocompute_jax.plan.memory import memory_of
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
 
-
 POLICIES = ("none", "dots", "attention_output", "full")
 """Of `compute.remat`, each keeping less than the one before."""
 
