@@ -11,6 +11,9 @@ from isocompute_jax.plan.memory import memory_of
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
 
+POLICIES = ("none", "dots", "attention_output", "full")
+"""Of `compute.remat`, each keeping less than the one before."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Knob:
@@ -62,10 +65,9 @@ def candidates(config: RunConfig) -> Iterator[tuple[str, object]]:
     smallest = max(config.packing.row_tokens, 1)
     if config.recipe.microbatch_tokens > smallest:
         yield "recipe.microbatch_tokens", max(config.recipe.microbatch_tokens // 2, smallest)
-    if config.compute.remat in ("none", "dots"):
-        yield "compute.remat", "attention_output"
-    if config.compute.remat in ("none", "dots", "attention_output"):
-        yield "compute.remat", "full"
+    if config.compute.remat in POLICIES:
+        for policy in POLICIES[POLICIES.index(config.compute.remat) + 1 :]:
+            yield "compute.remat", policy
     if config.optimizer.moments == "float32":
         yield "optimizer.moments", "bfloat16"
     if config.loss.chunk_tokens is not None and config.loss.chunk_tokens > 1024:

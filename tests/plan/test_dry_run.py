@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_told_by_how_much_and_what_would(config, monkeypatc
     """Each knob is compiled; here the compiler's answers are given, so that the sums can be checked."""
     device = parse_topology("h200:1x8").device
     budget = device.memory - device.reserve
-    needs = {"none": budget + 10e9, "attention_output": budget + 4e9, "full": budget - 1e9}
+    needs = {"none": budget + 10e9, "dots": budget + 7e9, "attention_output": budget + 4e9, "full": budget - 1e9}
 
     def compiled(config, topology):
         raise DoesNotCompile(needs[config.compute.remat] - (2e9 if config.optimizer.moments != "float32" else 0), "")
@@ -112,6 +112,7 @@ def test_what_does_not_fit_is_told_by_how_much_and_what_would(config, monkeypatc
     )
     found = dry_run.dry_run(config, parse_topology("h200:1x8"))
     assert [(knob.flags, round(knob.saves / 1e9, 3), knob.fits) for knob in found.knobs] == [
+        (("--config.compute.remat=dots",), 3.0, False),
         (("--config.compute.remat=attention_output",), 6.0, False),
         (("--config.compute.remat=full",), 11.0, True),
     ]
