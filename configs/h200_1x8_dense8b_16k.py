@@ -4,7 +4,9 @@
     python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --workdir=runs/h200_1x8_dense8b \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
-COST
+Cost, by its plan (estimates from rooflines; nothing was run): 77 to 122 H200-hours for 2^18 rollouts in 256 steps of
+1,024, each 37 to 65 s of update and 100 to 150 s of sampling on the same devices. It takes 64.4 of the 140 GiB of
+each H200.
 """
 
 from ml_collections import config_dict

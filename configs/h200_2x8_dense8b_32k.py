@@ -6,7 +6,9 @@ Weights are gathered within a host; only gradients cross between them.
     python -m isocompute_jax.train --config=configs/h200_2x8_dense8b_32k.py --workdir=runs/h200_2x8_dense8b_32k \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
-COST
+Cost, by its plan (estimates from rooflines; nothing was run): 281 to 433 H200-hours for 2^18 rollouts in 256 steps of
+1,024, each 45 to 78 s of update and 202 to 303 s of sampling on the same devices. It takes 41.8 of the 140 GiB of
+each H200.
 """
 
 from ml_collections import config_dict

@@ -4,7 +4,9 @@
     python -m isocompute_jax.train --config=configs/v6e_16x16_dense8b_16k.py --workdir=runs/v6e_16x16_dense8b \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
-COST
+Cost, by its plan (estimates from rooflines; nothing was run): 760 to 1,149 chip-hours for 2^18 rollouts in 64 steps
+of 4,096, each 6 to 12 s of update and 161 to 241 s of sampling on the same devices. It takes 27.3 of the 32 GiB of
+each v6e chip.
 """
 
 from ml_collections import config_dict
