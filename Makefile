@@ -166,4 +166,4 @@ endef
 	$(call compiler,gpu,1.9 GB,tokamax,jax-cuda13-plugin jax-cuda13-pjrt nvidia-cuda-nvcc nvidia-nvvm)
 
 .venv-aot-tpu/.installed: constraints.txt constraints-aot.txt
-	$(call compiler,tpu,1.2 GB,libtpu)
+	$(call compiler,tpu,1.9 GB,libtpu)
