@@ -123,7 +123,7 @@ class StaleHead(InProcessSampler):
 def half_cached_logprobs(old, new, prompt, tokens):
     """[1, 1, T] log-probabilities of `tokens` after `prompt`; all but its last token is cached from old weights."""
     _, prefix = model.prefill(MODEL, old, prompt[:, :-1], jnp.ones_like(prompt[:, :-1], bool))
-    hidden = model.extend(MODEL, new, jnp.concatenate([prompt[:, None, -1:], tokens[..., :-1]], axis=-1), prefix)
+    hidden, _ = model.extend(MODEL, new, jnp.concatenate([prompt[:, None, -1:], tokens[..., :-1]], axis=-1), prefix)
     logprobs = jax.nn.log_softmax(hidden @ new["head"])
     return jnp.take_along_axis(logprobs, tokens[..., None], axis=-1)[..., 0]
 
