@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.layers import (
@@ -295,7 +296,7 @@ def _run_layers(
     `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer;
     `replay` is [P, G, T, L, A].
     """
-    x = params["embed"][tokens]
+    x = _as_a_batch(params["embed"][tokens], mesh)
     cos, sin = rope_angles(config, positions)
 
     def body(x: Array, scanned: tuple[Params, Any, Array | None]) -> tuple[Array, Any]:
@@ -303,7 +304,7 @@ def _run_layers(
         x, collected, routed = _run_layer(
             config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys), replay=replayed, mesh=mesh
         )
-        return x, (collected, routed)
+        return _as_a_batch(x, mesh), (collected, routed)
 
     # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
     few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
@@ -312,6 +313,13 @@ def _run_layers(
     scanned = (params["layers"], keys, replays)
     x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
+
+
+def _as_a_batch(x: Float[Array, "P G T D"], mesh: Mesh | None) -> Float[Array, "P G T D"]:
+    """x, its first axis sharded as a batch: left to itself, the partitioner may cut D as the weights are cut."""
+    if mesh is None:
+        return x
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, ("batch", None, None, None)))
 
 
 def _run_layer(

@@ -256,6 +256,7 @@ def test_a_sharded_run_equals_one_device(base_run, tmp_path):
         assert one["gradient_norm"] == pytest.approx(many["gradient_norm"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sharded_run_resumes_exactly(base_run, tmp_path):
     config = dataclasses.replace(base_run, max_compute=64 * 3, evaluation=EvaluationConfig())
     config = override(config, "mesh.data", 2)

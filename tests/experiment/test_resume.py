@@ -219,6 +219,7 @@ def test_dying_before_any_effect_ends_the_same(base_run, effects, tmp_path):
         builders.assert_same_run(workdir, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_dying_again_and_again_ends_the_same(base_run, undisturbed, effects, tmp_path):
     rng = np.random.default_rng(2)
     workdir = tmp_path / "run"

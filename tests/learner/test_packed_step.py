@@ -61,7 +61,9 @@ def both(loss, **kwargs):
     return [gradient_and_metrics(loss, batch, credited, **kwargs) for batch in (packed, padded)]
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss", ["regularized", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gspo", "sequence"))]
+)
 def test_gradients_and_metrics_are_those_of_the_padded_layout(loss):
     (packed, ours), (padded, theirs) = both(loss)
     assert relative_difference(packed, padded) < 1e-5
@@ -77,6 +79,7 @@ def test_gradients_are_the_same_in_float64():
     assert relative_difference(packed, padded) < 1e-10
 
 
+@pytest.mark.slow
 def test_packed_rows_are_sharded():
     groups, mesh = make_groups(), builders.mesh()
     credited = builders.pack(groups)[1]

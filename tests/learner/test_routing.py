@@ -120,6 +120,7 @@ def test_scalars_of_hand_worked_counts():
     assert all(np.isfinite(value) for value in nothing.values())
 
 
+@pytest.mark.slow
 def test_own_choices_replayed_change_nothing():
     """To the bit, with full agreement; without replay the same is found by comparing."""
     groups = with_experts(make_groups(), own_experts)

@@ -23,7 +23,10 @@ def gradient(config):
     return jax.jit(jax.grad(loss), static_argnums=1).lower(model.abstract_params(config), config).compile()
 
 
-@pytest.mark.parametrize("remat", [name for name in typing.get_args(model.Remat) if name != "none"])
+POLICIES = [name for name in typing.get_args(model.Remat) if name not in ("none", "full")]
+
+
+@pytest.mark.parametrize("remat", ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in POLICIES)])
 def test_a_policy_changes_memory_and_not_the_gradient(remat):
     plain, other = (gradient(tiny_config(**DEEP, remat=name)) for name in ("none", remat))
     params = random_params(tiny_config(**DEEP))

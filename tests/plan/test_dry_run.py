@@ -21,6 +21,8 @@ from isocompute_jax.records.errors import InputError
 from tests.learner.builders import make_group
 from tests.plan.builders import SIZES, run_config, write_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
