@@ -41,7 +41,7 @@ class SmallModel:
 
 
 FAMILY = flags.DEFINE_enum("family", "qwen2", ["qwen2", "llama", "qwen3", "qwen3_moe"], "Family of the model.")
-OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an older one is replaced.")
+OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an older checkpoint is replaced.")
 TOKENIZER = flags.DEFINE_string(
     "tokenizer_from", None, "Directory whose tokenizer it takes; left out, that of the arithmetic tasks."
 )
@@ -50,6 +50,7 @@ define_flags(SmallModel)
 
 def main() -> None:
     """Flags -> one checkpoint."""
+    import pathlib
     import tempfile
 
     import jax
@@ -61,6 +62,9 @@ def main() -> None:
     sizes = from_flags(SmallModel)
     if not OUT.value:
         raise InputError("--out is missing")
+    out = pathlib.Path(OUT.value)
+    if out.exists() and not (out / "config.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(f"--out={out} exists and is no checkpoint: it would be replaced; name another directory")
     with tempfile.TemporaryDirectory() as ours:
         if TOKENIZER.value is None:
             save_arithmetic_tokenizer(ours)

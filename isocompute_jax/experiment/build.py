@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
@@ -119,13 +120,26 @@ def read_inputs(config: RunConfig) -> Inputs:
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
     check_prompts([problems, *sets.values()], tokenizer, config)
     stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
-    return Inputs(tokenizer, model_config, problems, sets, stream, make_mesh(config))
+    mesh = make_mesh(config)
+    check_attention(model_config, mesh)
+    return Inputs(tokenizer, model_config, problems, sets, stream, mesh)
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:
     """The model's shape, from its config.json, and how the run wants it computed."""
     shape = model.load_config(config.model, dtype=config.dtype)
     return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
+
+
+def check_attention(model_config: ModelConfig, mesh: Mesh | None) -> None:
+    """Raises InputError where the devices do not have the kernel of attention that the config names."""
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    try:
+        model.choose_kernel(
+            model_config.attention, device, head_dim=model_config.head_dim, dtype=jnp.dtype(model_config.dtype)
+        )
+    except InputError as error:
+        raise InputError(f"config.compute.{error}") from None
 
 
 def check_mixture(config: RunConfig, model_config: ModelConfig) -> None:

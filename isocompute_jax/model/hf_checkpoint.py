@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 import jax
 import numpy as np
@@ -93,17 +94,40 @@ def save_checkpoint(
     temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
         _write_tensors(temporary, config, params, max_file_bytes)
-        write_config(temporary, config)
+        write_config(temporary, config, token_ids={} if tokenizer_from is None else _token_ids(tokenizer_from))
         if tokenizer_from is not None:
             for name in TOKENIZER_FILES:
                 source = pathlib.Path(tokenizer_from) / name
                 if source.exists():
                     shutil.copyfile(source, temporary / name)
+        for path in temporary.iterdir():
+            path.chmod(0o644)  # safetensors are written for their owner alone
         temporary.chmod(0o755)
         _replace(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _token_ids(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Ids at which a sequence begins, ends and is padded: those of a config.json, or else of the tokenizer's files.
+
+    Without the second, transformers would not know where to stop.
+    """
+    found: dict[str, Any] = {}
+    config, names, tokenizer = (
+        json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for path in (pathlib.Path(source) / name for name in ("config.json", "tokenizer_config.json", "tokenizer.json"))
+    )
+    ids = {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+    for name in ("bos_token", "eos_token", "pad_token"):
+        token = names.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        number = config.get(f"{name}_id", None)
+        number = ids.get(token) if number is None else number
+        if number is not None:
+            found[f"{name}_id"] = number
+    return found
 
 
 def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:

@@ -142,8 +142,8 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     )
 
 
-def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
-    """Writes config.json as transformers does."""
+def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Mapping[str, Any]) -> None:
+    """Writes config.json as transformers does; `token_ids` are its `bos_token_id`, `eos_token_id`, `pad_token_id`."""
     import transformers
 
     class_name, model_class, _ = _CLASSES[config.architecture]
@@ -172,6 +172,7 @@ def write_config(directory: pathlib.Path, config: ModelConfig) -> None:
         max_position_embeddings=config.max_positions,
         architectures=[model_class],
         dtype=config.dtype,
+        **token_ids,
         **special,
     )
     written.head_dim = config.head_dim

@@ -44,3 +44,13 @@ def test_a_small_model_trains_and_transformers_loads_the_result(tmp_path, family
     hidden, _ = model.prefill(config, after, jnp.asarray(tokens), jnp.ones(tokens.shape, bool))
     ours = np.asarray(model.logits(config, after, hidden))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_a_directory_that_is_no_checkpoint_is_not_replaced(tmp_path):
+    (tmp_path / "mine" / "deep").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
+    for out in ("mine", "file"):
+        command = [sys.executable, "-m", "isocompute_jax.make_model", f"--out={tmp_path / out}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 2 and f"--out={tmp_path / out} exists and is no checkpoint" in done.stderr
+    assert (tmp_path / "mine" / "deep").is_dir() and (tmp_path / "file").read_text() == "mine"

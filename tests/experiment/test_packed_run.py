@@ -39,3 +39,10 @@ def test_a_row_that_holds_no_sequence_is_refused_by_name(base_run, tmp_path):
     with pytest.raises(InputError, match=r"config\.packing\.row_tokens = 7.*raise config\.packing\.row_tokens to 8"):
         loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_that_the_device_does_not_have_is_refused_by_name(base_run, tmp_path):
+    config = dataclasses.replace(base_run, compute=ComputeConfig(attention="mosaic"))
+    with pytest.raises(InputError, match=r"config\.compute\.attention = mosaic: made for GPUs, and this is a CPU"):
+        loop.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

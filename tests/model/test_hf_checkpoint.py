@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from isocompute_jax import model, sharding
+from isocompute_jax import model, sharding, tasks
 from isocompute_jax.model import hf_checkpoint
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import random_params, tiny_config
@@ -399,3 +399,19 @@ def test_each_device_reads_its_own_part(tmp_path, family):
 
 def _same_sharding(array, wanted):
     assert array.sharding.is_equivalent_to(wanted, array.ndim)
+
+
+def test_where_sequences_end_is_kept_or_read_off_the_tokenizer(tmp_path):
+    tasks.save_arithmetic_tokenizer(tmp_path / "tokenizer")
+    config = tiny_config(vocab_size=32)
+    params = random_params(config)
+    model.save_checkpoint(tmp_path / "first", config, params, tokenizer_from=tmp_path / "tokenizer")
+    fields = json.loads((tmp_path / "first" / "config.json").read_text())
+    assert fields["eos_token_id"] == tasks.load_tokenizer(tmp_path / "tokenizer").eos_ids[0]
+
+    fields |= {"eos_token_id": [5, 7], "bos_token_id": 3}
+    (tmp_path / "first" / "config.json").write_text(json.dumps(fields))
+    model.save_checkpoint(tmp_path / "second", config, params, tokenizer_from=tmp_path / "first")
+    written = json.loads((tmp_path / "second" / "config.json").read_text())
+    assert written["eos_token_id"] == [5, 7] and written["bos_token_id"] == 3
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in (tmp_path / "second").iterdir())
