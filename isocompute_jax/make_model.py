@@ -62,6 +62,9 @@ def main() -> None:
     sizes = from_flags(SmallModel)
     if not OUT.value:
         raise InputError("--out is missing")
+    for name in ("num_experts", "experts_per_token"):
+        if FAMILY.value != "qwen3_moe" and flags.FLAGS[name].present:
+            raise InputError(f"--{name} is for --family=qwen3_moe; a {FAMILY.value} has no experts")
     out = pathlib.Path(OUT.value)
     if out.exists() and not (out / "config.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out={out} exists and is no checkpoint: it would be replaced; name another directory")

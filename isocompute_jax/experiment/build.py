@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import math
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,8 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.tasks import Tokenizer, load_tokenizer
+
+LOG = logging.getLogger(__name__)
 
 MakeSampler = Callable[..., Sampler]
 """Makes the sampler of a run: `samplers.make_sampler`, or one with the same arguments."""
@@ -251,6 +255,7 @@ def build(
             min(config.agreement.problems, len(inputs.problems)),
             config.agreement.samples,
             inputs.mesh,
+            what="the agreement check",
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
@@ -318,7 +323,10 @@ def make_schedule(optimizer: OptimizerConfig, rollouts_per_step: int) -> Callabl
 def make_mesh(config: RunConfig) -> Mesh | None:
     """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says."""
     sizes = dataclasses.asdict(config.mesh)
-    if all(size == 1 for size in sizes.values()) and config.optimizer.moments != "host":
+    used, present = math.prod(sizes.values()), jax.device_count()
+    if used < present:
+        LOG.warning("config.mesh uses %d of %d devices; its axes multiply to what is used", used, present)
+    if used == 1 and config.optimizer.moments != "host":
         return None
     try:
         return sharding.make_mesh(**sizes)

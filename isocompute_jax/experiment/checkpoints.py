@@ -66,7 +66,20 @@ def finish(parts: Parts, state: LoopState) -> None:
     shape = parts.inputs.model_config
     params = model.cast_params(state.learner.params, shape.dtype)
     model.save_checkpoint(parts.path / "model", shape, params, tokenizer_from=parts.config.model)
+    warn_of_nothing_trained(parts)
     run_files.write_atomic(parts.path / run_files.DONE, f"{state.ledger.compute} rollouts\n")
+
+
+def warn_of_nothing_trained(parts: Parts) -> None:
+    """Warns where no step had a group with a signal: the run looks done, and its model is the one that it began with."""
+    lines = run_files.read_lines(parts.path / run_files.METRICS)
+    if lines and not any(line["trained_tokens"] for line in lines):
+        LOG.warning(
+            "%s: nothing was trained: in each of %d steps every group's rewards were all equal "
+            "(zero_variance_share 1). Take easier problems, a better model or a larger group_size",
+            parts.path,
+            len(lines),
+        )
 
 
 @jax.jit

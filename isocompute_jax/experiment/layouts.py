@@ -18,9 +18,15 @@ LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 
 
 def make_lay_out(
-    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+    config: RunConfig,
+    model_config: ModelConfig,
+    problems: int,
+    group_size: int,
+    mesh: Mesh | None,
+    *,
+    what: str = "the step",
 ) -> LayOut:
-    """The layout of batches of so many problems and rollouts of each; new shapes are logged.
+    """The layout of batches of so many problems and rollouts of each; new shapes are logged, as those of `what`.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
@@ -28,7 +34,7 @@ def make_lay_out(
     shape = shape_of(config, model_config, problems, group_size, mesh)
     if isinstance(shape, BatchShape):
         return lambda groups, kept: learner.layout(groups, shape, kept=kept)
-    seen = learner.CompiledShapes()
+    seen = learner.CompiledShapes(what)
 
     def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch:
         batch = learner.pack(groups, shape, kept=kept)

@@ -19,10 +19,12 @@ class Diverged(RunError):
     """Numbers are no longer finite: what would be checkpointed is worthless."""
 
     def __init__(self, parts: Parts, state: LoopState, what: str):
-        super().__init__(
-            f"{parts.path}: {what} not finite at step {state.step}: the learning rate is probably too high. The last "
-            "checkpoint is kept"
+        why = (
+            f"nothing was trained yet: look at the weights of {parts.config.model}, and at what the sampler reports"
+            if state.step == 0
+            else "the learning rate is probably too high. The last checkpoint is kept"
         )
+        super().__init__(f"{parts.path}: {what} not finite at step {state.step}: {why}")
 
 
 def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:

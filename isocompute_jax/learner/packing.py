@@ -278,9 +278,14 @@ def _attention_and_padding(batch: PackedBatch, shards: int) -> tuple[Float[np.nd
 
 
 class CompiledShapes:
-    """Counts the shapes that batches came in; a step is compiled once for each."""
+    """Counts the shapes that batches came in; a program is compiled once for each.
 
-    def __init__(self) -> None:
+    Args:
+      what: names the program in the log.
+    """
+
+    def __init__(self, what: str = "the step") -> None:
+        self._what = what
         self._seen: set[tuple[int, ...]] = set()
 
     def __len__(self) -> int:
@@ -291,7 +296,7 @@ class CompiledShapes:
         shape = batch.tokens.shape
         if shape not in self._seen:
             self._seen.add(shape)
-            LOG.info("the step is compiled for %d x %d rows of %d tokens (shape %d of the run)", *shape, len(self))
+            LOG.info("%s is compiled for %d x %d rows of %d tokens (its shape %d)", self._what, *shape, len(self))
 
 
 # --- the arrays

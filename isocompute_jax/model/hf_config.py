@@ -38,6 +38,7 @@ _CLASSES: dict[Architecture, tuple[str, str, set[str]]] = {
 }
 """model_type -> transformers' classes, and the fields that say the shape."""
 _READ = {
+    "architectures",
     "dtype",
     "layer_types",
     "model_type",
@@ -55,7 +56,6 @@ _ONLY: dict[str, Any] = {
 }
 """Fields with one implemented value. Those that must be off need no mention."""
 _WITHOUT_EFFECT = {
-    "architectures",
     "bos_token_id",
     "decoder_start_token_id",
     "eos_token_id",
@@ -262,7 +262,10 @@ def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
     sliding = sorted({str(kind) for kind in raw.get("layer_types") or []} - {"full_attention"})
     if sliding:
         raise InputError(f"layer_types holds {', '.join(map(repr, sliding))}: only 'full_attention' is implemented")
-    shape = _CLASSES[raw["model_type"]][-1]
+    _, causal, shape = _CLASSES[raw["model_type"]]
+    classes = raw.get("architectures") or [causal]
+    if causal not in classes:
+        raise InputError(f"architectures = {classes!r} is not implemented (only {[causal]!r}): another head, perhaps")
     without_effect = shape | _READ | _WITHOUT_EFFECT | GenerationConfig().to_dict().keys()
     for field, value in raw.items():
         if field in _ONLY:

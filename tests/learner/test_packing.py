@@ -246,8 +246,8 @@ def test_few_shapes_are_compiled_and_each_is_logged(caplog):
             seen.note(batch)
     assert len(seen) == 4
     assert [record.message for record in caplog.records][1:3] == [
-        "the step is compiled for 5 x 2 rows of 8 tokens (shape 2 of the run)",
-        "the step is compiled for 10 x 2 rows of 8 tokens (shape 3 of the run)",
+        "the step is compiled for 5 x 2 rows of 8 tokens (its shape 2)",
+        "the step is compiled for 10 x 2 rows of 8 tokens (its shape 3)",
     ]
 
 
