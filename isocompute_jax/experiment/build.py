@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import math
-import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

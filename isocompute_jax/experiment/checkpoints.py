@@ -71,7 +71,7 @@ def finish(parts: Parts, state: LoopState) -> None:
 
 
 def warn_of_nothing_trained(parts: Parts) -> None:
-    """Warns where no step had a group with a signal: the run looks done, and its model is the one that it began with."""
+    """Warns where no step had a group with a signal: the run looks done, and its model is the one it began with."""
     lines = run_files.read_lines(parts.path / run_files.METRICS)
     if lines and not any(line["trained_tokens"] for line in lines):
         LOG.warning(

@@ -198,6 +198,7 @@ def test_an_asynchronous_run_keeps_its_bound_and_its_books(served, tmp_path, k, 
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, caplog, tmp_path):
     config = dataclasses.replace(served, max_staleness=2, max_compute=64 * 9, checkpoint_every_s=1e9)
     submitted = []
@@ -305,6 +306,7 @@ def test_phases_of_one_update_are_on_policy(short_run, whole, tmp_path):
     builders.assert_same_run(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, base_run, tmp_path):
     """Interrupted in the second update of the first phase, with evaluations within phases."""
     config = dataclasses.replace(phased, checkpoint_every_s=1e9, evaluation=base_run.evaluation)
@@ -317,6 +319,7 @@ def test_a_phase_is_finished_before_a_checkpoint_and_resumes_exactly(phased, bas
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_phases_score_nothing_when_the_ratio_is_from_the_sampler(phased, monkeypatch, tmp_path):
     loss = dataclasses.replace(phased.loss, ratio_from="sampler", correction_mode="off")
     monkeypatch.setattr(Parts, "score", lambda *_: pytest.fail("scored"))

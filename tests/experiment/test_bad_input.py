@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from isocompute_jax import app, model
@@ -184,7 +186,7 @@ def test_a_workdir_that_is_no_run_is_refused_and_left_alone(ends_with, tmp_path)
 # --- runs that fail
 
 
-@pytest.mark.parametrize("sets", [True, False])
+@pytest.mark.parametrize("sets", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path, sets):
     """With evaluation and without it, and where every reward is 0, so that the learner sees no tokens at all."""
     changes = {"optimizer__base_lr": 1e30} | ({} if sets else {"evaluation__sets": {}})
@@ -193,6 +195,14 @@ def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path, sets
         message = ends_with(app.FAILED, "not finite at step", workdir=workdir, **fields)
         assert "the learning rate is probably too high" in message
         assert not (workdir / run_files.DONE).exists() and not (workdir / "model").exists()
+
+
+def test_a_model_of_nan_is_not_blamed_on_the_learning_rate(ends_with, base_run, tmp_path):
+    config = model.load_config(base_run.model)
+    params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), model.load_params(base_run.model, config))
+    model.save_checkpoint(tmp_path / "nan", config, params, tokenizer_from=base_run.model)
+    message = ends_with(app.FAILED, "not finite at step 0", workdir=tmp_path / "run", model=str(tmp_path / "nan"))
+    assert f"look at the weights of {tmp_path / 'nan'}" in message and "learning rate" not in message
 
 
 # --- a full disk

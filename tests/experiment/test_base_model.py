@@ -40,12 +40,14 @@ def first(taught):
     return taught(CONFIG)
 
 
+@pytest.mark.slow
 def test_the_loss_falls(first, taught):
     untaught, _ = taught(dataclasses.replace(CONFIG, steps=2, peak_lr=1e-9, warmup_steps=1))
     assert untaught == pytest.approx(np.log(model.EMBEDDED.vocab_size), rel=0.2)
     assert first[0] < untaught - 0.5
 
 
+@pytest.mark.slow
 def test_the_checkpoint_loads_with_its_tokenizer(first):
     _, directory = first
     config = model.load_config(directory)

@@ -54,3 +54,9 @@ def test_a_directory_that_is_no_checkpoint_is_not_replaced(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 2 and f"--out={tmp_path / out} exists and is no checkpoint" in done.stderr
     assert (tmp_path / "mine" / "deep").is_dir() and (tmp_path / "file").read_text() == "mine"
+
+
+def test_flags_of_experts_are_refused_for_dense_models(tmp_path):
+    command = [sys.executable, "-m", "isocompute_jax.make_model", f"--out={tmp_path / 'out'}", "--num_experts=4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2 and "--num_experts is for --family=qwen3_moe" in done.stderr

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import pathlib
 import re
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from isocompute_jax import model, tasks
-from isocompute_jax.experiment import build, loop
+from isocompute_jax.experiment import build, checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.evaluate import evaluation_seed, evaluation_steps
 from isocompute_jax.experiment.workdir import locked
@@ -166,6 +168,7 @@ def test_evaluation_does_not_change_training(base_run, tmp_path):
     assert names[:3] == ["validation", "train", "again"]
 
 
+@pytest.mark.slow
 def test_max_problems_takes_the_first(base_run, tmp_path):
     config = override(override(base_run, "evaluation.max_problems", 3), "max_compute", 64)
     loop.train(config, tmp_path)
@@ -217,6 +220,7 @@ def test_the_trained_model_loads_in_transformers_and_agrees(undisturbed, base_ru
     assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
 
 
+@pytest.mark.slow
 def test_learning_raises_the_reward_beyond_noise(base_run, tmp_path):
     """Every problem has the same answer, so that the first rewards already say what to do."""
     problems = [Problem(f"p{i}", f"{i}+{i}=", "7", "numeric") for i in range(16)]
@@ -311,3 +315,12 @@ def test_config_json_is_there_before_the_sampler_is_reached_and_nothing_is_when_
     with pytest.raises(InputError, match="another model"):
         loop.train(base_run, workdir, make_sampler=refuses)
     assert not workdir.exists()
+
+
+@pytest.mark.parametrize("trained", [0, 5])
+def test_a_run_that_trained_nothing_says_so(tmp_path, caplog, trained):
+    parts: Any = types.SimpleNamespace(path=tmp_path)
+    for tokens in (0, trained):
+        run_files.append_line(tmp_path / run_files.METRICS, {"trained_tokens": tokens})
+    checkpoints.warn_of_nothing_trained(parts)
+    assert ("nothing was trained: in each of 2 steps" in caplog.text) == (trained == 0)

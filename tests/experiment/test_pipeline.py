@@ -40,6 +40,7 @@ def batches(num_steps, problems_per_batch=3):
     return [[problem.id for problem in next(stream)] for _ in range(num_steps)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(0, 4), st.integers(1, 12), st.integers(1, 3))
 def test_any_order_of_completion_keeps_the_bound_and_uses_everything_once(data, k, num_steps, problems_per_batch):

@@ -243,6 +243,7 @@ def test_dying_before_the_first_checkpoint_ends_the_same(base_run, undisturbed, 
     builders.assert_same_run(workdir, undisturbed)
 
 
+@pytest.mark.slow
 def test_interrupted_in_the_first_evaluation_ends_the_same(base_run, undisturbed, tmp_path):
     class Interrupting(InProcessSampler):
         signals = 1

@@ -39,6 +39,7 @@ def entries(root: pathlib.Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in root.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_compiled(tmp_path):
     ended(start(str(tmp_path / "cache")))
     first = entries(tmp_path / "cache")

@@ -123,6 +123,7 @@ def test_a_rollout_is_not_moved_by_its_neighbours_by_a_bit():
     assert np.any(before[~others] != after[~others])
 
 
+@pytest.mark.slow
 def test_a_step_without_a_sequence_changes_nothing():
     groups = make_groups()
     credited = builders.pack(groups)[1]

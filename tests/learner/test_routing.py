@@ -136,6 +136,7 @@ def test_own_choices_replayed_change_nothing():
         np.testing.assert_array_equal(found.metrics["expert_tokens"], own.metrics["expert_tokens"])
 
 
+@pytest.mark.slow
 def test_other_choices_are_those_of_their_own_tokens():
     """Log-probabilities of laid-out rows equal those of each text alone under the same experts, and no others."""
     groups = with_experts(make_groups(), random_experts)

@@ -87,6 +87,7 @@ def test_the_optimum_is_where_a_search_finds_it():
     assert np.log10(ten / one) == pytest.approx(0.28 / 0.62)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_bootstrap_intervals_cover_the_truth(method):
     covered = np.zeros(5)

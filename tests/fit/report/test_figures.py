@@ -57,6 +57,7 @@ def test_rich_data_have_every_picture_as_svg_and_png():
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_poor_data_leave_pictures_out():
     one = alone(rich(), "n = 8, B = 16")
     assert possible(one) == {"learning_curves", "profiles", "residuals", "forms", "holdout"}
@@ -184,6 +185,7 @@ def test_hovering_shows_each_point_and_each_line(tmp_path):
     assert "hover:" not in (tmp_path / "figure.svg").read_text()
 
 
+@pytest.mark.slow
 def test_every_evaluation_has_a_text():
     drawn = pictures()
     titles = re.findall(r"<title>(n = 8, B = 16: [^<]*)</title>", drawn["learning_curves"].read_text())
