@@ -321,6 +321,7 @@ def test_config_json_is_there_before_the_sampler_is_reached_and_nothing_is_when_
 def test_a_run_that_trained_nothing_says_so(tmp_path, caplog, trained):
     parts: Any = types.SimpleNamespace(path=tmp_path)
     for tokens in (0, trained):
-        run_files.append_line(tmp_path / run_files.METRICS, {"trained_tokens": tokens})
+        line = dict.fromkeys(run_files.LINE_KEYS, 0) | {"trained_tokens": tokens}
+        run_files.append_line(tmp_path / run_files.METRICS, line)
     checkpoints.warn_of_nothing_trained(parts)
     assert ("nothing was trained: in each of 2 steps" in caplog.text) == (trained == 0)
