@@ -297,6 +297,7 @@ def test_a_bad_field_from_the_command_line_is_one_message(base_run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_curate_needs_its_flags_and_128_samples_for_extremely_hard(base_run, tmp_path):
     write_problems(tmp_path / "p.jsonl", make_problems(4, seed=0))
     command = [sys.executable, "-m", "isocompute_jax.curate"]

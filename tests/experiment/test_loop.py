@@ -178,6 +178,7 @@ def test_max_problems_takes_the_first(base_run, tmp_path):
 # --- training
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_repeat(base_run, tmp_path):
     short = override(base_run, "max_compute", 4 * 64)
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):

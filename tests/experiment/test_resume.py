@@ -232,6 +232,7 @@ def test_dying_again_and_again_ends_the_same(base_run, undisturbed, effects, tmp
     builders.assert_same_run(workdir, undisturbed)
 
 
+@pytest.mark.slow
 def test_dying_before_the_first_checkpoint_ends_the_same(base_run, undisturbed, effects, tmp_path):
     config, workdir = override(base_run, "checkpoint_every_s", 1e9), tmp_path / "run"
     effects.update(made=0, fatal=12)

@@ -34,6 +34,7 @@ def ask(rewards, configurations=CONFIGURATIONS, **more: Any):
 HILLS = [hill(COMPUTE, 0.1, a, m, 1.2) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
 
 
+@pytest.mark.slow
 def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
     # Gaussian particles of one coordinate: the joint posterior of a random walk is known in closed form.
     rng = np.random.default_rng(0)

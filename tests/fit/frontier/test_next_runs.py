@@ -91,6 +91,7 @@ def sweep(sizes=tuple(CURVES), seeds=2):
     }
 
 
+@pytest.mark.slow
 def test_proposals_of_an_analysis():
     quick: dict[str, Any] = {"bootstrap": "none", "holdout": 0.0, "next": 2}
     result = analyze(sweep(), AnalysisOptions(budgets=(8e6,), **quick))

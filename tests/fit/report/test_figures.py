@@ -68,6 +68,7 @@ def test_poor_data_leave_pictures_out():
     assert possible(one) == {"learning_curves"}
 
 
+@pytest.mark.slow
 def test_solve_rates_of_a_single_evaluation_span_no_area():
     result = rich()
     for i, row in enumerate(result.training):
@@ -193,6 +194,7 @@ def test_every_evaluation_has_a_text():
     assert f"n = 8, B = 16: {reward[1]:.3f} at 10,000" in titles and len(titles) == 12
 
 
+@pytest.mark.slow
 def test_the_same_summary_gives_the_same_files(tmp_path):
     again = draw_all({"forms": fit_quality_figures.forms}, rich(), tmp_path)
     assert again["forms"].read_bytes() == pictures()["forms"].read_bytes()
