@@ -22,7 +22,7 @@ from isocompute_jax.learner.packing import (
     unpack,
 )
 from isocompute_jax.learner.schedules import make_schedule
-from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer, packed_logprobs
+from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
 
@@ -56,7 +56,6 @@ __all__ = [
     "make_train_step",
     "pack",
     "pack_shape",
-    "packed_logprobs",
     "packing_metrics",
     "place_batch",
     "rewards_of",

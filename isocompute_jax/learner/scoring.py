@@ -148,38 +148,22 @@ def _score_completions(
     return (logprobs, entropies), routed
 
 
-def packed_logprobs(
+def _score_packed(
     config: ModelConfig,
     params: model.Params,
     tokens: Int[Array, "N T"],
     first: Int[Array, "N T"],
-    *,
-    temperature: float | Array,
-    chunk_tokens: int | None,
-    mesh: Mesh | None = None,
-) -> tuple[Float[Array, "N T"], Float[Array, "N T"]]:
-    """Log-probabilities and entropies (nats) of the tokens of packed rows; 0 at the first token of each sequence.
-
-    `params` may be wider than `config.dtype`, as in `completion_logprobs`. Rows are those of `PackedBatch`.
-    """
-    found, _ = _score_packed(
-        config, params, tokens, first, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
-    )
-    return found
-
-
-def _score_packed(
-    config: ModelConfig,
-    params: model.Params,
-    tokens: Array,
-    first: Array,
     *,
     experts: Array | np.ndarray | None = None,
     temperature: float | Array,
     chunk_tokens: int | None,
     mesh: Mesh | None,
 ) -> tuple[Pair, Routed | None]:
-    """`packed_logprobs`, and where the positions were routed that the tokens are predicted from."""
+    """Log-probabilities and entropies (nats, [N, T]) of the tokens of a `PackedBatch`'s rows, and their routing.
+
+    They are 0 at the first token of each sequence, and on padding. Routing is that of the positions that the tokens
+    are predicted from. `params` may be wider than `config.dtype`, as in `completion_logprobs`.
+    """
     hidden, routed = model.packed_hidden(
         config, model.cast_params(params, config.dtype), tokens, first, replay=_array(experts), mesh=mesh
     )

@@ -44,63 +44,77 @@ class Device:
         return kind in self.kinds
 
 
-DEVICES = {
-    device.name: device
-    for device in (
-        Device(
-            name="h200",
-            flops=989 * TERA,
-            flops_float32=67 * TERA,
-            memory=150 * GB,
-            memory_bandwidth=4.8 * TB,
-            link=450 * GB,
-            network=50 * GB,
-            reserve=8 * GIB,
-            axes=0,
-            kinds=("NVIDIA H200",),
-            source="NVIDIA's H200 data sheet (SXM); between hosts one 400 Gbit/s adapter a GPU is assumed",
-        ),
-        Device(
-            name="v5e",
-            flops=197 * TERA,
-            flops_float32=197 / 6 * TERA,
-            memory=16 * GIB,
-            memory_bandwidth=819 * GB,
-            link=200 * GB,
-            network=200 * GB,
-            reserve=0.75 * GIB,
-            axes=2,
-            kinds=("TPU v5 lite", "TPU v5e"),
-            source="Google Cloud's TPU v5e page",
-        ),
-        Device(
-            name="v5p",
-            flops=459 * TERA,
-            flops_float32=459 / 6 * TERA,
-            memory=95 * GIB,
-            memory_bandwidth=2765 * GB,
-            link=600 * GB,
-            network=600 * GB,
-            reserve=2 * GIB,
-            axes=3,
-            kinds=("TPU v5", "TPU v5p"),
-            source="Google Cloud's TPU v5p page",
-        ),
-        Device(
-            name="v6e",
-            flops=918 * TERA,
-            flops_float32=918 / 6 * TERA,
-            memory=32 * GIB,
-            memory_bandwidth=1640 * GB,
-            link=448 * GB,
-            network=448 * GB,
-            reserve=1 * GIB,
-            axes=2,
-            kinds=("TPU v6 lite", "TPU v6e"),
-            source="Google Cloud's TPU v6e page",
-        ),
+def _tpu(
+    name: str,
+    *,
+    flops: float,
+    memory: float,
+    memory_bandwidth: float,
+    link: float,
+    reserve: float,
+    axes: int,
+    kind: str,
+) -> Device:
+    """A chip whose slices are one network, and whose float32 products are six of bfloat16."""
+    return Device(
+        name=name,
+        flops=flops,
+        flops_float32=flops / 6,
+        memory=memory,
+        memory_bandwidth=memory_bandwidth,
+        link=link,
+        network=link,
+        reserve=reserve,
+        axes=axes,
+        kinds=(kind, f"TPU {name}"),
+        source=f"Google Cloud's TPU {name} page",
     )
-}
+
+
+H200 = Device(
+    name="h200",
+    flops=989 * TERA,
+    flops_float32=67 * TERA,
+    memory=150 * GB,
+    memory_bandwidth=4.8 * TB,
+    link=450 * GB,
+    network=50 * GB,
+    reserve=8 * GIB,
+    axes=0,
+    kinds=("NVIDIA H200",),
+    source="NVIDIA's H200 data sheet (SXM); between hosts one 400 Gbit/s adapter a GPU is assumed",
+)
+V5E = _tpu(
+    "v5e",
+    flops=197 * TERA,
+    memory=16 * GIB,
+    memory_bandwidth=819 * GB,
+    link=200 * GB,
+    reserve=0.75 * GIB,
+    axes=2,
+    kind="TPU v5 lite",
+)
+V5P = _tpu(
+    "v5p",
+    flops=459 * TERA,
+    memory=95 * GIB,
+    memory_bandwidth=2765 * GB,
+    link=600 * GB,
+    reserve=2 * GIB,
+    axes=3,
+    kind="TPU v5",
+)
+V6E = _tpu(
+    "v6e",
+    flops=918 * TERA,
+    memory=32 * GIB,
+    memory_bandwidth=1640 * GB,
+    link=448 * GB,
+    reserve=1 * GIB,
+    axes=2,
+    kind="TPU v6 lite",
+)
+DEVICES = {device.name: device for device in (H200, V5E, V5P, V6E)}
 """By the name that `--topology` gives them."""
 
 CPU = Device(
