@@ -73,9 +73,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_shards(mesh: Mesh) -> int:
-    """Number of parts that the `batch` axis is cut into."""
-    return math.prod(mesh.shape[name] for name in RULES["batch"])
+def batch_shards(mesh: Mesh | None) -> int:
+    """Number of parts that the `batch` axis is cut into; 1 without a mesh, on one device."""
+    return 1 if mesh is None else math.prod(mesh.shape[name] for name in RULES["batch"])
 
 
 def like_params(mesh: Mesh, tree: Any, params: Any, param_shardings: Any) -> Any:

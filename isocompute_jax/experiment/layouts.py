@@ -58,7 +58,7 @@ def shape_of(
         "max_prompt_tokens": config.sampling.max_prompt_tokens,
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
-        "batch_shards": 1 if mesh is None else sharding.batch_shards(mesh),
+        "batch_shards": sharding.batch_shards(mesh),
         # Batches carry the sampler's experts where the learner asks for them.
         "routing": (
             None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
@@ -73,4 +73,4 @@ def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
     """What a line of metrics.jsonl says of the layout: of packed rows, how full and how even they are."""
     if not isinstance(batch, PackedBatch):
         return {}
-    return learner.packing_metrics(batch, 1 if mesh is None else sharding.batch_shards(mesh))
+    return learner.packing_metrics(batch, sharding.batch_shards(mesh))

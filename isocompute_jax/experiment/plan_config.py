@@ -11,30 +11,18 @@ from isocompute_jax.options import check, option
 class PlanConfig:
     """Assumptions of `--dry_run`; training does not read them."""
 
-    topology: str = option(
-        "", "Accelerators that the layout is meant for, as in --topology; empty for this machine's.", identity=False
-    )
-    median_tokens: int = option(
-        0, "Median length of a completion; 0 for a quarter of sampling.max_tokens.", low=0, identity=False
-    )
+    topology: str = option("", "Accelerators that the layout is meant for, as in --topology; empty for this machine's.")
+    median_tokens: int = option(0, "Median length of a completion; 0 for a quarter of sampling.max_tokens.", low=0)
     sigma: float = option(
-        1.0,
-        "Standard deviation of the logarithm of that length (log-normal, cut off at sampling.max_tokens).",
-        low=0,
-        identity=False,
+        1.0, "Standard deviation of the logarithm of that length (log-normal, cut off at sampling.max_tokens).", low=0
     )
-    prompt_tokens: int = option(
-        0, "Mean length of a prompt; 0 for half of sampling.max_prompt_tokens.", low=0, identity=False
-    )
+    prompt_tokens: int = option(0, "Mean length of a prompt; 0 for half of sampling.max_prompt_tokens.", low=0)
     sampler_devices: int = option(
-        0, "Devices of the sampler, of the learner's kind; 0: the learner's sample, in turns.", low=0, identity=False
+        0, "Devices of the sampler, of the learner's kind; 0: the learner's sample, in turns.", low=0
     )
-    sampler_tensor: int = option(1, "Devices that hold one copy of the sampler's model.", low=1, identity=False)
+    sampler_tensor: int = option(1, "Devices that hold one copy of the sampler's model.", low=1)
     rollouts_in_flight: int = option(
-        0,
-        "Rollouts decoded at once, over all copies; 0 for as many as there are and memory holds.",
-        low=0,
-        identity=False,
+        0, "Rollouts decoded at once, over all copies; 0 for as many as there are and memory holds.", low=0
     )
 
     def __post_init__(self) -> None:

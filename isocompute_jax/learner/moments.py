@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 Moments = Literal["float32", "bfloat16", "host"]
 HOST = "pinned_host"
@@ -41,7 +41,7 @@ def kept_in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransf
 def randomly_rounded(x: Float[Array, "..."], key: Array) -> Float[Array, "..."]:
     """x >= 0 in bfloat16, rounded to one of its two neighbours with a mean of x."""
     bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-    noise: Int[Array, "..."] = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+    noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     return jax.lax.bitcast_convert_type(((bits + noise) >> 16).astype(jnp.uint16), jnp.bfloat16)
 
 

@@ -19,7 +19,7 @@ slightly other policy than the one that was sampled from (`benchmarks/head_preci
 from __future__ import annotations
 
 import functools
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,9 @@ Precision = Literal["float32", "bf16_x3", "bf16"]
 
 def precision_of(config: ModelConfig) -> Precision:
     """The head's precision, `auto` resolved: bf16_x3 for models narrower than float32, float32 for the others."""
-    named = {name: name for name in get_args(Precision)}
-    narrow = jnp.dtype(config.dtype).itemsize < 4
-    return named.get(config.head, "bf16_x3" if narrow else "float32")
+    if config.head != "auto":
+        return config.head
+    return "bf16_x3" if jnp.dtype(config.dtype).itemsize < 4 else "float32"
 
 
 def head_table(config: ModelConfig, params: Params) -> Array:

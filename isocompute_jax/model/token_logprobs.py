@@ -73,7 +73,7 @@ def token_logprobs(
         logprobs, entropies = _scores(logits(config, params, hidden) / temperature, targets)
         return logprobs.reshape(shape), entropies.reshape(shape)
     # Every shard gets as many tokens.
-    pad = -targets.size % (1 if mesh is None else sharding.batch_shards(mesh))
+    pad = -targets.size % sharding.batch_shards(mesh)
     plan = _plan(config, targets.size + pad, numbers, mesh)
     scores: Any = _chunked(
         plan,
@@ -130,9 +130,10 @@ def _plan(config: ModelConfig, tokens: int, numbers: int, mesh: Mesh | None) -> 
     columns, cut = config.vocab_size, {}
     if mesh is not None:
         spec = param_specs(config)["embed" if config.tied_embeddings else "head"]
-        entries = sharding.partition_spec(mesh, spec.shape, spec.axes)
-        embed, vocab = (_axes(entries[spec.axes.index(name)]) for name in ("embed", "vocab"))
-        batch = _axes(sharding.partition_spec(mesh, (tokens,), ("batch",))[0])
+        embed, vocab = (
+            sharding.mesh_axes(mesh, spec.shape[spec.axes.index(name)], name) for name in ("embed", "vocab")
+        )
+        batch = sharding.mesh_axes(mesh, tokens, "batch")
         cut = {"tokens": batch, "embed": embed, "vocab": vocab}
         columns //= _size(mesh, vocab)
         tokens //= _size(mesh, batch)
@@ -142,11 +143,6 @@ def _plan(config: ModelConfig, tokens: int, numbers: int, mesh: Mesh | None) -> 
     chunks = -(-columns // (width // lanes * lanes))
     width = min(columns, -(-columns // (chunks * lanes)) * lanes)
     return _Plan(precision_of(config), config.dtype, config.tied_embeddings, width, mesh, **cut)
-
-
-def _axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes of an entry of a PartitionSpec, which writes a tuple of one as its member."""
-    return (entry,) if isinstance(entry, str) else entry or ()
 
 
 def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:

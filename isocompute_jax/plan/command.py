@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pathlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.plan.compilers import find_compiler
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import write_atomic
 
 CHILD = "ISOCOMPUTE_AOT_PROCESS"
 """Set, to the kind of compiler, in the process that has one."""
@@ -47,7 +47,7 @@ def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str
     sys.stdout.write(report(plan))
     if out:
         try:
-            pathlib.Path(out).write_text(json.dumps(figures(plan), indent=1) + "\n", encoding="utf-8")
+            write_atomic(out, json.dumps(figures(plan), indent=1) + "\n")
         except OSError as error:
             raise InputError(f"--plan_out={out} cannot be written: {error.strerror}") from error
     return 0 if plan.fits else 1

@@ -25,6 +25,7 @@ class Plan:
     Attributes:
       config: of the run, resolved.
       topology: of the learner.
+      model_config: the model's shape.
       compiled: the step; None where the compiler refused it for memory.
       refused: bytes that the compiler said the step needs, where it refused it.
       memory: of each device; None where the compiler refused.

@@ -9,9 +9,8 @@ from typing import Any
 import jax
 
 from isocompute_jax.learner import TrainState
+from isocompute_jax.learner.moments import HOST
 from isocompute_jax.plan.devices import Device
-
-HOST = ("pinned_host",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Memory:
 def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
     """The compiler's analysis, divided by what the state says of its own size."""
     stats: Any = program.memory_analysis()
-    params, moments = on_device(state.params), on_device(state.opt_state)
+    params, moments = bytes_of(state.params, host=False), bytes_of(state.opt_state, host=False)
     gradients = params  # of the same shapes and dtypes
     temporaries, outputs = stats.temp_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
     return Memory(
@@ -61,17 +60,12 @@ def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
     )
 
 
-def on_device(tree: Any) -> float:
-    """Bytes of one device's share of abstract arrays, those in the host's memory left out."""
-    return bytes_of(tree, host=False)
-
-
 def bytes_of(tree: Any, *, host: bool) -> float:
     """Bytes of one device's share of abstract arrays in one of its two memories."""
     return float(
         sum(
             math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in jax.tree.leaves(tree)
-            if (leaf.sharding.memory_kind in HOST) == host
+            if (leaf.sharding.memory_kind == HOST) == host
         )
     )

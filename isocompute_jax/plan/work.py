@@ -10,7 +10,7 @@ from isocompute_jax.plan.flops import Work
 from isocompute_jax.plan.lengths import Lengths
 
 FILLED = 0.97
-"""Share of packed rows that holds tokens (BENCHMARKS.md, "Packing")."""
+"""Share of packed rows that holds tokens (BENCHMARKS.md, "Packed rows")."""
 
 
 def work_of(config: RunConfig, shape: BatchShape | PackShape, lengths: Lengths) -> Work:
