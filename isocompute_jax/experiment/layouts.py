@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.config import RunConfig, SamplingConfig
-from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, TreeShape
+from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, TreeBatch, TreeShape
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
@@ -99,7 +99,9 @@ def row_nodes(sampling: SamplingConfig) -> int:
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
-    """What a line of metrics.jsonl says of the layout: of packed rows, how full and how even they are."""
+    """What a line of metrics.jsonl says of the layout: how full rows are, and how even."""
+    if isinstance(batch, TreeBatch):
+        return learner.tree_metrics(batch)
     if not isinstance(batch, PackedBatch):
         return {}
     return learner.packing_metrics(batch, sharding.batch_shards(mesh))

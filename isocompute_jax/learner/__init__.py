@@ -25,7 +25,7 @@ from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
-from isocompute_jax.learner.trees import TreeShape, grow, no_trees, tree_shape
+from isocompute_jax.learner.trees import TreeShape, grow, no_trees, tree_metrics, tree_shape
 
 __all__ = [
     "Batch",
@@ -67,6 +67,7 @@ __all__ = [
     "single_batch",
     "state_shardings",
     "trained_lengths",
+    "tree_metrics",
     "tree_shape",
     "unpack",
     "zero_variance",

@@ -121,13 +121,14 @@ class PackedBatch:
 class TreeBatch:
     """One batch, cut into M micro-batches of N rows of W nodes, of E edges, and of R rollouts of T tokens.
 
-    A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it. A
-    micro-batch is the same without the leading M; that is what a score function sees.
+    A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
+    A micro-batch is the same without the leading M; that is what a score function sees.
 
     Attributes:
       nodes: [M, N, W] tokens of prompts, and of completions but their last, depth first; 0 on padding.
       positions: [M, N, W] of the node in its sequence; a tree begins at 0, and so does each node of padding.
-      ends: [M, N, W] where the node's descendants end: node t sees node s if s <= t < ends[s].
+      ends: [M, N, W] where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on
+        padding, which nobody sees.
       edge_nodes: [M, N, E] nodes that edges leave; any on padding.
       edge_tokens: [M, N, E] tokens that they lead to.
       edges: [M, N, R, T] the edge of each completion token; any on padding.

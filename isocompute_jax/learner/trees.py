@@ -215,24 +215,43 @@ def _arrays(rollouts: _Rollouts, places: _Places, shape: TreeShape) -> dict[str,
     edge = since(scored, (before_row - row_start)[:, None] + at - common[:, None])
 
     batch = _empty(shape)
+    used = int(places.row[-1]) + 1 if len(order) else 0
+    filled = np.zeros((used, shape.nodes), bool)
     for i in np.flatnonzero(begins).tolist():
         tokens = rollouts.prompts[rollouts.prompt[i]]
         segment = (places.row[i], slice(places.start[i], places.start[i] + len(tokens)))
-        batch["nodes"][segment], batch["positions"][segment] = tokens, np.arange(len(tokens))
+        batch["nodes"][segment], batch["positions"][segment], filled[segment] = tokens, np.arange(len(tokens)), True
     rows = np.broadcast_to(row, node.shape)
     batch["nodes"][rows[adds], node[adds]] = rollouts.tokens[adds]
     batch["positions"][rows[adds], node[adds]] = (prompt_tokens[:, None] + at)[adds]
-    used = int(places.row[-1]) + 1 if len(order) else 0
-    batch["ends"][:used] = subtree_ends(batch["positions"][:used])
+    filled[rows[adds], node[adds]] = True
+    batch["ends"][:used][filled] = subtree_ends(batch["positions"][:used])[filled]
     batch["edge_nodes"][rows[scored], edge[scored]] = source[scored]
     batch["edge_tokens"][rows[scored], edge[scored]] = rollouts.tokens[scored]
     own = (places.row, places.slot)
-    filled = at < rollouts.length[:, None]
-    batch["edges"][own] = np.where(filled, edge, 0)
-    batch["tokens"][own] = np.where(filled, rollouts.tokens, 0)
+    drawn = at < rollouts.length[:, None]
+    batch["edges"][own] = np.where(drawn, edge, 0)
+    batch["tokens"][own] = np.where(drawn, rollouts.tokens, 0)
     batch["mask"][own], batch["sampler_logprobs"][own] = rollouts.mask, rollouts.sampler_logprobs
     batch["rollout"][own] = rollouts.number
     return batch
+
+
+def tree_metrics(batch: TreeBatch) -> dict[str, float | int]:
+    """What a line of metrics says of the trees of a step, from its host batch.
+
+    Returns:
+      `tree_nodes`: tokens that were computed, whatever had them in common; `padding`: share of the nodes computed that
+      belong to no tree; `num_rows`: rows computed, of the last micro-batch the empty ones too.
+    """
+    used = int(batch.num_microbatches)
+    ends = np.asarray(batch.ends)[:used]
+    nodes = int((ends > np.arange(ends.shape[-1])).sum())
+    return {
+        "tree_nodes": nodes,
+        "padding": 1 - nodes / ends.size if used else 0.0,
+        "num_rows": used * ends.shape[1],
+    }
 
 
 def subtree_ends(positions: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N W"]:
@@ -252,14 +271,14 @@ def subtree_ends(positions: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N W"]:
 
 
 def _empty(shape: TreeShape) -> dict[str, np.ndarray]:
-    """A batch of padding: nodes that see themselves alone."""
+    """A batch of padding, not yet folded into micro-batches."""
     rows = shape.microbatches * shape.rows
     rollouts = (rows, shape.rollouts)
     completions = (*rollouts, shape.tokens)
     return {
         "nodes": np.zeros((rows, shape.nodes), np.int32),
         "positions": np.zeros((rows, shape.nodes), np.int32),
-        "ends": np.tile(np.arange(1, shape.nodes + 1, dtype=np.int32), (rows, 1)),
+        "ends": np.tile(np.arange(shape.nodes, dtype=np.int32), (rows, 1)),
         "edge_nodes": np.zeros((rows, shape.edges), np.int32),
         "edge_tokens": np.zeros((rows, shape.edges), np.int32),
         "edges": np.zeros(completions, np.int32),

@@ -133,7 +133,7 @@ def tree_hidden(
       params: parameters.
       tokens: [N, W] token ids in depth-first order.
       positions: [N, W] of a token in its sequences.
-      ends: [N, W] where a token's descendants end: t sees s if s <= t < ends[s].
+      ends: [N, W] where a token's descendants end: t sees s if s <= t < ends[s]. What sees nothing is padding.
       mesh: where all of it lies; None for one device.
     """
     at = jnp.arange(tokens.shape[1])

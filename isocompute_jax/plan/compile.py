@@ -138,13 +138,15 @@ def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Bat
     """Shapes, dtypes and shardings of a step's largest batch, as `learner.place_batch` puts it on the devices."""
 
     def make() -> Batch:
-        lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
-
-        def experts(*tokens: int) -> jax.Array | None:
-            return None if shape.routing is None else jnp.zeros((*tokens, *shape.routing), jnp.int16)
-
         if isinstance(shape, TreeShape):
             return jax.tree.map(jnp.asarray, no_trees(shape))
+        lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
+
+        routing = shape.routing
+
+        def experts(*tokens: int) -> jax.Array | None:
+            return None if routing is None else jnp.zeros((*tokens, *routing), jnp.int16)
+
         if isinstance(shape, PackShape):
             row = (*lead, shape.row_tokens)
             numbers, floats, flags = jnp.zeros(row, jnp.int32), jnp.zeros(row), jnp.zeros(row, bool)
