@@ -37,7 +37,7 @@ from isocompute_jax.model.packed_attention import packed_attention
 from isocompute_jax.model.params import Params
 from isocompute_jax.model.remat import rematerialized
 
-UNROLLED_LAYERS = 4
+UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
 
 
