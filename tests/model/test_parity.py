@@ -16,6 +16,10 @@ from tests.model.tiny import random_params
 
 torch = pytest.importorskip("torch")
 
+LLAMA4 = dict(
+    attention_bias=False, shared_expert=True, sigmoid_routing=True, attention_chunk=4, global_interval=3,
+    qk_l2_norm=True, query_scaling=model.QueryScaling(3, 0.5),
+)  # fmt: skip
 SHAPES = {
     "tied": dict(
         embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True
@@ -47,6 +51,16 @@ SHAPES = {
         embed_dim=32, num_layers=5, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
         attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
     ),
+    # Sequences here are longer than a chunk of attention, and than the floor of the temperature.
+    "llama4_text": dict(
+        embed_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=24, tied_embeddings=False,
+        rope_scaling=model.RopeScaling(8.0, 1.0, 1.0, 16), num_experts=4, experts_per_token=1, **LLAMA4,
+    ),
+    "llama4_tied": dict(
+        embed_dim=32, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=16, tied_embeddings=True,
+        num_experts=3, experts_per_token=2,
+        **LLAMA4 | dict(global_interval=2, attention_chunk=3, qk_l2_norm=False, query_scaling=None),
+    ),
 }  # fmt: skip
 
 
@@ -75,7 +89,12 @@ def transformers_model(directory: pathlib.Path, config: model.ModelConfig, param
 
 @pytest.mark.parametrize(
     ("shape", "padding"),
-    [*((shape, "none") for shape in SHAPES), *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"])],
+    [
+        *((shape, "none") for shape in SHAPES),
+        *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"]),
+        ("llama4_text", "right"),
+        ("llama4_tied", "left"),
+    ],
 )
 def test_logits_equal_transformers(shape, padding, tmp_path):
     config = make_config(shape)
@@ -97,7 +116,9 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
     assert relative_error(ours[mask], theirs[mask]) < 1e-4
 
 
-@pytest.mark.parametrize("shape", [pytest.param("untied", marks=pytest.mark.slow), "llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "shape", [pytest.param("untied", marks=pytest.mark.slow), "llama", "qwen3", "qwen3_moe", "llama4_text"]
+)
 def test_gradients_equal_transformers(shape, tmp_path):
     """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
     config = make_config(shape)
@@ -113,7 +134,8 @@ def test_gradients_equal_transformers(shape, tmp_path):
     reference = transformers_model(tmp_path / "checkpoint", config, params)
     reference(torch.tensor(tokens), labels=torch.tensor(tokens)).loss.backward()
     theirs = {name: value.grad.numpy() for name, value in reference.named_parameters()}
-    for name in [name for name in theirs if name.endswith(("gate_up_proj", "experts.down_proj"))]:
+    together = () if shape == "llama4_text" else ("gate_up_proj", "experts.down_proj")
+    for name in [name for name in theirs if name.endswith(together)]:
         for expert, value in enumerate(theirs.pop(name)):  # transformers holds experts together
             parts = zip(("gate_proj", "up_proj"), np.split(value, 2), strict=True)
             parts = parts if name.endswith("gate_up_proj") else [("down_proj", value)]
@@ -125,7 +147,13 @@ def test_gradients_equal_transformers(shape, tmp_path):
 
 @pytest.mark.parametrize(
     "shape",
-    ["tied", "llama", "qwen3_moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep"))],
+    [
+        "tied",
+        "llama",
+        "qwen3_moe",
+        "llama4_text",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep")),
+    ],
 )
 def test_prefix_sharing_equals_one_pass(shape):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
