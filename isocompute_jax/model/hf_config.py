@@ -124,8 +124,12 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
 
     family = FAMILIES[raw["model_type"]]
     class_name, _, fields = _CLASSES[raw["model_type"]]
+    given = {field: value for field, value in raw.items() if field in fields}
+    tuning = given.get("attn_temperature_tuning")
+    if isinstance(tuning, int):
+        given["attn_temperature_tuning"] = bool(tuning)  # published files say 4
     try:
-        config: Any = getattr(transformers, class_name)(**{f: value for f, value in raw.items() if f in fields})
+        config: Any = getattr(transformers, class_name)(**given)
     except Exception as error:  # transformers checks fields with exceptions of many types
         raise InputError(str(error)) from error
     theta, scaling = _rope(raw, config.default_theta)

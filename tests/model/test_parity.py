@@ -12,14 +12,10 @@ import pytest
 
 from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
-from tests.model.tiny import random_params
+from tests.model.tiny import LLAMA4, random_params
 
 torch = pytest.importorskip("torch")
 
-LLAMA4 = dict(
-    attention_bias=False, shared_expert=True, sigmoid_routing=True, attention_chunk=4, global_interval=3,
-    qk_l2_norm=True, query_scaling=model.QueryScaling(3, 0.5),
-)  # fmt: skip
 SHAPES = {
     "tied": dict(
         embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True
@@ -51,15 +47,13 @@ SHAPES = {
         embed_dim=32, num_layers=5, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
         attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
     ),
-    # Sequences here are longer than a chunk of attention, and than the floor of the temperature.
-    "llama4_text": dict(
+    "llama4_text": LLAMA4 | dict(
         embed_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=24, tied_embeddings=False,
-        rope_scaling=model.RopeScaling(8.0, 1.0, 1.0, 16), num_experts=4, experts_per_token=1, **LLAMA4,
+        rope_scaling=model.RopeScaling(8.0, 1.0, 1.0, 16), global_interval=3,
     ),
-    "llama4_tied": dict(
+    "llama4_tied": LLAMA4 | dict(
         embed_dim=32, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=16, tied_embeddings=True,
-        num_experts=3, experts_per_token=2,
-        **LLAMA4 | dict(global_interval=2, attention_chunk=3, qk_l2_norm=False, query_scaling=None),
+        num_experts=3, experts_per_token=2, attention_chunk=3, qk_l2_norm=False, query_scaling=None,
     ),
 }  # fmt: skip
 
