@@ -38,5 +38,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=128 * ROW_TOKENS),
-        plan=PlanConfig(topology="h200:8x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=4),
+        plan=PlanConfig(topology="h200:8x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=8),
     ).editable()

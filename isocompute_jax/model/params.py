@@ -118,16 +118,17 @@ def _attention_specs(config: ModelConfig) -> dict[str, ParamSpec]:
     """Of every layer's attention; biases and norms of heads where the family has them."""
     d, n, k, h = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
 
-    def layer(shape: tuple[int, ...], axes: Axes, init: Init, name: str, hf_dims: Joined, **how: bool) -> ParamSpec:
+    def layer(
+        shape: tuple[int, ...], axes: Axes, init: Init, name: str, hf_dims: Joined, interleaved: bool = False
+    ) -> ParamSpec:
         name = f"model.layers.{{layer}}.{name}"
-        return ParamSpec((config.num_layers, *shape), (None, *axes), init, name, hf_dims, **how)
+        return ParamSpec((config.num_layers, *shape), (None, *axes), init, name, hf_dims, interleaved=interleaved)
 
-    # Llama 4 alone stores the pairs of RoPE as neighbours, of its global layers as well.
-    pairs = {"interleaved": config.local_layers is not None}
+    pairs = config.local_layers is not None  # Llama 4 alone stores the pairs of RoPE as neighbours
     specs = {
         "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight", _VECTOR),
-        "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", _TO_HEADS, **pairs),
-        "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", _TO_HEADS, **pairs),
+        "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", _TO_HEADS, pairs),
+        "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", _TO_HEADS, pairs),
         "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", _TO_HEADS),
         "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", _FROM_HEADS),
     }

@@ -166,6 +166,10 @@ def test_a_sigmoid_scales_what_an_expert_reads():
     weights, routed = route(config, router, jnp.ones((1, 1)))
     assert routed.experts.tolist() == [[2, 1]]
     np.testing.assert_allclose(weights, [[0.9, 0.75]], rtol=1e-6)
+    # Of an expert that is replayed it is its own score's; the second is not known.
+    weights, routed = route(config, router, jnp.ones((1, 1)), jnp.array([[3, -1]]))
+    assert (routed.experts.tolist(), routed.own.tolist()) == ([[3, 1]], [[2, 1]])
+    np.testing.assert_allclose(weights, [[1 / (1 + math.e), 0.75]], rtol=1e-6)
     # Where scores are large, probabilities of all but one round to 0 and sigmoids to 1: the order remains.
     _, routed = route(config, jnp.array([[150.0, 400.0, 250.0, 200.0]]), jnp.ones((1, 1)))
     assert routed.experts.tolist() == [[1, 2]]

@@ -110,7 +110,7 @@ MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=
     [
         pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
         pytest.param(QWEN3, id="qwen3", marks=pytest.mark.slow),
-        pytest.param(MOE, id="qwen3_moe"),
+        pytest.param(MOE, id="qwen3_moe", marks=pytest.mark.slow),
         pytest.param(LLAMA4, id="llama4_text"),
     ],
 )
