@@ -51,7 +51,8 @@ def test_packed_rows_are_sequences_alone(gradients):
 def test_what_a_query_sees():
     """Chunks of four: position 6 sees 4 to 6."""
     positions = jnp.arange(10)
-    assert chunk_starts(CONFIG, positions).tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8, 8]
+    starts = chunk_starts(CONFIG, positions)
+    assert starts is not None and starts.tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8, 8]
     seen = same_chunk(CONFIG, jnp.tril(jnp.ones((10, 10), bool)), positions, positions)
     assert seen is not None and np.flatnonzero(seen[6]).tolist() == [4, 5, 6]
     assert chunk_starts(tiny_config(), positions) is None
@@ -61,6 +62,7 @@ def test_what_a_query_sees():
 def test_temperature_by_hand():
     """Of floor 3 and scale 0.5: 1 below position 2, 1 + ln(2) / 2 from there, 1 + ln(3) / 2 from 5."""
     found = places(CONFIG, jnp.array([0, 1, 2, 4, 5, 7])).temperature
+    assert found is not None
     expected = 1 + np.log([1, 1, 2, 2, 3, 3]) / 2
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert places(dataclasses.replace(CONFIG, query_scaling=None), jnp.arange(3)).temperature is None
