@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Callable
 
 from vllm.config import VllmConfig, WeightTransferConfig  # pyright: ignore[reportMissingImports]
@@ -42,6 +44,7 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
             load_format="auto" if settings.load else "dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",  # what requests say counts, not generation_config.json
+            override_generation_config=_temperature_of_queries(settings.model),
             hf_overrides={"head_dtype": "float32"},  # the learner's head is float32, too
             logprobs_mode="processed_logprobs",  # of the tempered distribution that was drawn from
             max_logprobs=1,
@@ -91,6 +94,18 @@ def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
         starts=list(weights.starts),
     )
     return WeightTransferUpdateRequest(update_info=dataclasses.asdict(info))
+
+
+def _temperature_of_queries(directory: str) -> dict[str, bool]:
+    """What config.json says of Llama 4's temperature: vLLM asks the generation config, and else goes by its own limit."""
+    try:
+        raw = json.loads((pathlib.Path(directory) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # vLLM says what is wrong with it
+    text = raw.get("text_config") or raw
+    if text.get("model_type") != "llama4_text":
+        return {}
+    return {"attn_temperature_tuning": bool(text.get("attn_temperature_tuning", True))}
 
 
 def _platform_arguments(settings: VllmSettings) -> dict[str, object]:
