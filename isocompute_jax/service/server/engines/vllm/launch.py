@@ -97,7 +97,7 @@ def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
 
 
 def _temperature_of_queries(directory: str) -> dict[str, bool]:
-    """What config.json says of Llama 4's temperature: vLLM asks the generation config, and else goes by its own limit."""
+    """What config.json says of Llama 4's temperature: vLLM asks the generation config, or goes by its own limit."""
     try:
         raw = json.loads((pathlib.Path(directory) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
