@@ -6,7 +6,9 @@ Experts are divided within a host, and all weights between the hosts.
     python -m isocompute_jax.train --config=configs/h200_8x8_scout_16k.py --workdir=runs/scout \
       --config.model=DIRECTORY_OF_LLAMA_4_SCOUT --config.train_set=PROBLEMS.jsonl
 
-Cost, by its plan (estimates from rooflines; nothing was run):
+Cost, by its plan (estimates from rooflines; nothing was run): 258 to 455 H200-hours for 2^18 rollouts in 128 steps of
+2,048, each 25 to 68 s of update and 88 to 132 s of sampling on the same devices. It takes 104.0 of the 140 GiB of each
+H200.
 """
 
 from ml_collections import config_dict

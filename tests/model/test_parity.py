@@ -84,9 +84,9 @@ def transformers_model(directory: pathlib.Path, config: model.ModelConfig, param
 @pytest.mark.parametrize(
     ("shape", "padding"),
     [
-        *((shape, "none") for shape in SHAPES),
+        *((shape, "none") for shape in SHAPES if not shape.startswith("llama4")),
         *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"]),
-        ("llama4_text", "right"),
+        ("llama4_text", "right"),  # on the left, transformers counts padding in the temperature
         ("llama4_tied", "left"),
     ],
 )
@@ -111,7 +111,14 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param("untied", marks=pytest.mark.slow), "llama", "qwen3", "qwen3_moe", "llama4_text"]
+    "shape",
+    [
+        "llama",
+        "qwen3",
+        "qwen3_moe",
+        "llama4_text",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "llama4_tied")),
+    ],
 )
 def test_gradients_equal_transformers(shape, tmp_path):
     """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
@@ -128,7 +135,7 @@ def test_gradients_equal_transformers(shape, tmp_path):
     reference = transformers_model(tmp_path / "checkpoint", config, params)
     reference(torch.tensor(tokens), labels=torch.tensor(tokens)).loss.backward()
     theirs = {name: value.grad.numpy() for name, value in reference.named_parameters()}
-    together = () if shape == "llama4_text" else ("gate_up_proj", "experts.down_proj")
+    together = () if shape.startswith("llama4") else ("gate_up_proj", "experts.down_proj")
     for name in [name for name in theirs if name.endswith(together)]:
         for expert, value in enumerate(theirs.pop(name)):  # transformers holds experts together
             parts = zip(("gate_proj", "up_proj"), np.split(value, 2), strict=True)
@@ -144,9 +151,8 @@ def test_gradients_equal_transformers(shape, tmp_path):
     [
         "tied",
         "llama",
-        "qwen3_moe",
         "llama4_text",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep", "qwen3_moe", "llama4_tied")),
     ],
 )
 def test_prefix_sharing_equals_one_pass(shape):
