@@ -22,6 +22,14 @@ def test_h200(gpu, axes):
     assert 0.99 < found["flops"] / again(axes) < 1.1
 
 
+def test_scout_on_h200(gpu):
+    """Larger experts, whose input is scaled: one of 16 for each token, two on each device."""
+    found = gpu.call("tests.aot.expert_programs:compiled", "h200:1x8", TOKENS, {"expert": 8}, "SCOUT")
+    assert found["kernels"] == ["mosaic_gpu"] and found["permutes"]
+    assert found["largest"] <= 8 * TOKENS * 5120  # the tokens of eight visits; [tokens, experts x F] would be three times it
+    assert 0.99 < found["flops"] / again({"expert": 8}) < 1.1
+
+
 @pytest.mark.parametrize(
     ("name", "axes"), [("tpu:v5p:2x2x1", {"expert": 4}), ("tpu:v6e:2x2", {"fsdp": 4})], ids=["v5p", "v6e"]
 )
