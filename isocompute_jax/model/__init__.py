@@ -42,6 +42,7 @@ from isocompute_jax.model.transformer import (
     init_cache,
     packed_hidden,
     prefill,
+    tree_hidden,
 )
 
 __all__ = [
@@ -88,4 +89,5 @@ __all__ = [
     "save_checkpoint",
     "to_hf_layout",
     "token_logprobs",
+    "tree_hidden",
 ]

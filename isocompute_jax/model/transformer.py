@@ -118,6 +118,39 @@ def packed_hidden(
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
 
+def tree_hidden(
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "N W"],
+    positions: Int[Array, "N W"],
+    ends: Int[Array, "N W"],
+    *,
+    mesh: Mesh | None,
+) -> Float[Array, "N W D"]:
+    """Hidden states of rows of trees, after the final norm: sequences share the tokens that they begin with.
+
+    Attention holds [W, W] scores.
+
+    Args:
+      config: model shape.
+      params: parameters.
+      tokens: [N, W] token ids in depth-first order.
+      positions: [N, W] of a token in its sequences.
+      ends: [N, W] where a token's descendants end: t sees s if s <= t < ends[s]. What sees nothing is padding.
+      mesh: where all of it lies; None for one device.
+    """
+    at = jnp.arange(tokens.shape[1])
+    visible = ((at[:, None] >= at) & (at[:, None] < ends[:, None, :]))[:, None]
+    positions = positions[:, None]
+    nearby = same_chunk(config, visible, positions, positions)
+
+    def attend(q: Array, k: Array, v: Array, _: None, local: Array | None) -> tuple[Array, None]:
+        return attention(q, [Keys(k, v, by_kind(local, nearby, visible))]), None
+
+    hidden, _, _ = _run_layers(config, params, tokens[:, None], positions, attend, None, mesh=mesh)
+    return hidden[:, 0]
+
+
 def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
     """An empty cache for `problems` x `rollouts` completions of up to `length` tokens."""
     shape = (config.num_layers, problems, rollouts, length, config.num_kv_heads, config.head_dim)
@@ -213,18 +246,17 @@ def decode(
     decoded = prefix.lengths[:, None, None] + jnp.arange(cache.k.shape[3])
     nearby = _nearby(config, (shared, own), positions[:, :1], prefix, decoded)
 
-    def attend(
-        q: Array, k: Array, v: Array, layer: tuple[Array, ...], local: Array | None
-    ) -> tuple[Array, tuple[Array, Array]]:
-        prefix_k, prefix_v, cache_k, cache_v = layer
-        k = jax.lax.dynamic_update_slice_in_dim(cache_k, k, index, axis=2)
-        v = jax.lax.dynamic_update_slice_in_dim(cache_v, v, index, axis=2)
-        before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
-        return attention(q, [Keys(prefix_k, prefix_v, before), Keys(k, v, after)]), (k, v)
+    def attend(q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: Cache) -> tuple[Array, Cache]:
+        def write(old: Array, new: Array) -> Array:
+            return jax.lax.dynamic_update_slice(old, new[None], (layer, 0, 0, index, 0, 0))
 
-    keys = (prefix.k, prefix.v, cache.k, cache.v)
-    hidden, (k, v), routed = _run_layers(config, params, tokens[..., None], positions, attend, keys, mesh=mesh)
-    return hidden[:, :, 0], Cache(k, v), jax.tree.map(lambda x: x[:, :, :, 0], routed)
+        written = Cache(write(cache.k, k), write(cache.v, v))
+        before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
+        keys = [Keys(prefix.k[layer], prefix.v[layer], before), Keys(written.k[layer], written.v[layer], after)]
+        return attention(q, keys), written
+
+    x, cache, routed = _run_cached(config, params, tokens[..., None], positions, attend, cache, mesh=mesh)
+    return x[:, :, 0], cache, jax.tree.map(lambda x: x[:, :, :, 0], routed)
 
 
 def _positions(mask: Bool[Array, "P S"]) -> Int[Array, "P S"]:
@@ -295,12 +327,29 @@ def extend_slots(
         out = blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks, first=first)
         return out[:, None], written
 
-    x = params["embed"][tokens[:, None]]
-    at = places(config, positions[:, None])
+    x, cache, routed = _run_cached(config, params, tokens[:, None], positions[:, None], attend, cache, mesh=mesh)
+    return x[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
 
-    def body(
-        carry: tuple[Array, SlotCache], scanned: tuple[Params, Array, Array | None]
-    ) -> tuple[tuple[Array, SlotCache], Any]:
+
+def _run_cached(
+    config: ModelConfig,
+    params: Params,
+    tokens: Array,
+    positions: Array,
+    attend: Callable,
+    cache: Any,
+    *,
+    mesh: Mesh | None,
+) -> tuple[Array, Any, Routed | None]:
+    """As `_run_layers`, with a cache that the layers hand on and write to, each where it is.
+
+    `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
+    adds.
+    """
+    x = params["embed"][tokens]
+    at = places(config, positions)
+
+    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array, Array | None]) -> tuple[tuple[Array, Any], Any]:
         x, cache = carry
         layer, index, local = scanned
         x, cache, routed = _run_layer(
@@ -311,8 +360,7 @@ def extend_slots(
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
     scanned = (params["layers"], jnp.arange(config.num_layers), flags(config))
     (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
-    hidden = rms_norm(x, params["final_norm"], eps=config.norm_eps)
-    return hidden[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
 
 
 def _run_layers(
