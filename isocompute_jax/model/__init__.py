@@ -1,4 +1,4 @@
-"""Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
+"""Qwen2, Qwen3, Llama 3 and 4, dense or of experts, in pure JAX: parameters as pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import (
     ATTENTION_HELP,
@@ -11,6 +11,7 @@ from isocompute_jax.model.config import (
     Dtype,
     HeadPrecision,
     ModelConfig,
+    QueryScaling,
     Remat,
     RopeScaling,
     check_length,
@@ -59,6 +60,7 @@ __all__ = [
     "ModelConfig",
     "Params",
     "Prefix",
+    "QueryScaling",
     "Remat",
     "RopeScaling",
     "Routed",
