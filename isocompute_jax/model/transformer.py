@@ -34,11 +34,14 @@ from isocompute_jax.model.layers import (
     swiglu,
 )
 from isocompute_jax.model.packed_attention import packed_attention
-from isocompute_jax.model.params import Params
+from isocompute_jax.model.params import Axes, Params
 from isocompute_jax.model.remat import rematerialized
 
 UNROLLED_LAYERS = 4
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
+
+BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
+"""Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
 
 
 class Prefix(NamedTuple):
@@ -110,7 +113,7 @@ def packed_hidden(
 
     replayed = None if replay is None else replay[:, None]
     hidden, _, routed = _run_layers(
-        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, axes=PACKED_ROWS, mesh=mesh
     )
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
@@ -289,22 +292,31 @@ def _run_layers(
     keys: Any,
     *,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """Embeds, runs the layers, applies the final norm.
 
     `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer;
-    `replay` is [P, G, T, L, A].
+    `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
     """
-    x = _as_a_batch(params["embed"][tokens], mesh)
+    x = _with_axes(params["embed"][tokens], axes, mesh)
     cos, sin = rope_angles(config, positions)
 
     def body(x: Array, scanned: tuple[Params, Any, Array | None]) -> tuple[Array, Any]:
         layer, layer_keys, replayed = scanned
         x, collected, routed = _run_layer(
-            config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys), replay=replayed, mesh=mesh
+            config,
+            layer,
+            x,
+            cos,
+            sin,
+            lambda q, k, v: attend(q, k, v, layer_keys),
+            replay=replayed,
+            axes=axes,
+            mesh=mesh,
         )
-        return _as_a_batch(x, mesh), (collected, routed)
+        return _with_axes(x, axes, mesh), (collected, routed)
 
     # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
     few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
@@ -315,11 +327,11 @@ def _run_layers(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
-def _as_a_batch(x: Float[Array, "P G T D"], mesh: Mesh | None) -> Float[Array, "P G T D"]:
-    """x, its first axis sharded as a batch: left to itself, the partitioner may cut D as the weights are cut."""
+def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
+    """x, its tokens sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
     if mesh is None:
         return x
-    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, ("batch", None, None, None)))
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, (*axes, None)))
 
 
 def _run_layer(
@@ -331,6 +343,7 @@ def _run_layer(
     attend: Callable,
     *,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
@@ -344,6 +357,6 @@ def _run_layer(
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
-        mixed, routed = experts(config, layer, normed, replay, mesh=mesh)
+        mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)
         return x + mixed, collected, routed
     return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None

@@ -74,20 +74,20 @@ def one_step(config, layout, mesh):
 @pytest.mark.parametrize(
     ("family", "axes", "layout"),
     [
-        ("llama", (2, 2, 1, 2), "padded"),
-        ("qwen3", (1, 4, 1, 2), "packed"),
-        ("qwen3", (8, 1, 1, 1), "padded"),
-        ("qwen3_moe", (1, 2, 2, 2), "padded"),
-        ("qwen3_moe", (1, 2, 2, 2), "packed"),
-        ("qwen3_moe", (2, 2, 1, 2), "padded"),
-        ("qwen3_moe", (2, 1, 4, 1), "packed"),
-        ("qwen3_moe", (1, 1, 4, 2), "padded"),
-        ("qwen3_moe", (1, 8, 1, 1), "padded"),
+        ("llama", (2, 2, 1, 1, 2), "padded"),
+        ("qwen3", (1, 4, 1, 1, 2), "packed"),
+        ("qwen3", (8, 1, 1, 1, 1), "padded"),
+        ("qwen3_moe", (1, 2, 2, 1, 2), "padded"),
+        ("qwen3_moe", (1, 2, 2, 1, 2), "packed"),
+        ("qwen3_moe", (2, 2, 1, 1, 2), "padded"),
+        ("qwen3_moe", (2, 1, 4, 1, 1), "packed"),
+        ("qwen3_moe", (1, 1, 4, 1, 2), "padded"),
+        ("qwen3_moe", (1, 8, 1, 1, 1), "padded"),
     ],
     ids=str,
 )
 def test_every_family_trains_on_many_devices_as_on_one(family, axes, layout):
-    """Meshes of (data, fsdp, expert, tensor); those of a mixture of experts report the same use of them, too."""
+    """Meshes of (data, fsdp, expert, context, tensor); those of a mixture of experts report the same use of them, too."""
     config = tiny_config(attention_bias=False, **FAMILIES[family])
     mesh = sharding.make_mesh(**dict(zip(sharding.MESH_AXES, axes, strict=True)))
     gradient, metrics = one_step(config, layout, None)
