@@ -3,12 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from isocompute_jax import learner, model, sharding
-from isocompute_jax.learner.routing import UNKNOWN
 from tests.learner import builders
 from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
 from tests.learner.test_packed_step import LOSSES
@@ -21,8 +19,21 @@ DENSE = dict(attention_bias=False, qk_norm=True, num_heads=8, num_kv_heads=2)
 EXPERTS = DENSE | dict(num_experts=4, experts_per_token=2, tied_embeddings=False)
 
 
+def with_experts(config, group):
+    """The group, with experts that were sampled for most of its tokens."""
+    rng = np.random.default_rng(len(group.prompt_tokens))
+
+    def sampled(completion):
+        tokens = len(group.prompt_tokens) + len(completion.tokens) - 1
+        choices = rng.random((tokens, config.num_layers, config.num_experts)).argsort()[..., : config.experts_per_token]
+        choices[::5] = model.UNKNOWN
+        return dataclasses.replace(completion, experts=choices.astype(np.int16))
+
+    return dataclasses.replace(group, completions=tuple(map(sampled, group.completions)))
+
+
 def batch_of(config, groups, kept, mesh, *, sampled=False):
-    """Rows for 8 devices or fewer, two a shard; `sampled` experts for most of the tokens."""
+    """Rows for 8 devices or fewer, two a shard."""
     shape = learner.pack_shape(
         problems_per_batch=len(REWARDS),
         group_size=GROUP,
@@ -31,16 +42,9 @@ def batch_of(config, groups, kept, mesh, *, sampled=False):
         row_tokens=ROW,
         microbatch_tokens=8 * ROW,
         batch_shards=sharding.shards(mesh, "rows"),
+        routing=(config.num_layers, config.experts_per_token) if sampled else None,
     )
-    batch = learner.pack(groups, shape, kept=kept)
-    if not sampled:
-        return batch
-    choices = (config.num_layers, config.experts_per_token)
-    experts = np.random.default_rng(0).permuted(
-        np.tile(np.arange(config.num_experts), (*batch.tokens.shape, config.num_layers, 1)), axis=-1
-    )[..., : choices[1]]
-    experts[..., ::5, :, :] = UNKNOWN
-    return dataclasses.replace(batch, experts=experts.astype(np.int16))
+    return learner.pack(groups, shape, kept=kept)
 
 
 def one_step(config, mesh, *, loss="regularized", routing="own"):
@@ -49,7 +53,7 @@ def one_step(config, mesh, *, loss="regularized", routing="own"):
     shardings = None if mesh is None else learner.state_shardings(config, mesh, builders.optimizer())
     state = learner.init_state(random_params(config), builders.optimizer(), shardings)
     reference = random_params(config, seed=1)
-    groups = make_groups()
+    groups = [with_experts(config, group) for group in make_groups()] if config.num_experts else make_groups()
     credited = builders.pack(groups)[1]
     batch = batch_of(config, groups, credited.kept, mesh, sampled=routing != "own")
     step = learner.make_train_step(score, LOSSES[loss], builders.optimizer(), shardings=shardings)
@@ -70,7 +74,7 @@ def test_rows_of_experts_are_cut_over_eight_devices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "axes"),
+    ("fields", "axes"),
     [
         (DENSE, dict(context=8)),
         (DENSE, dict(context=4, fsdp=2)),
@@ -84,8 +88,8 @@ def test_rows_of_experts_are_cut_over_eight_devices():
     ids=str,
 )
 @pytest.mark.parametrize("loss", ["regularized", "sequence"])
-def test_every_mesh_computes_what_one_device_does(model, axes, loss):
-    assert_same(tiny_config(**model), axes, loss=loss)
+def test_every_mesh_computes_what_one_device_does(fields, axes, loss):
+    assert_same(tiny_config(**fields), axes, loss=loss)
 
 
 @pytest.mark.slow
