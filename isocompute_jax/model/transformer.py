@@ -300,7 +300,12 @@ def _run_layers(
     `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer;
     `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
     """
-    x = _with_axes(params["embed"][tokens], axes, mesh)
+    x = params["embed"][tokens]
+    if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
+        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner knows
+        # each of these steps, but not the one that does both, for which it would gather everything everywhere.
+        x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
+    x = _with_axes(x, axes, mesh)
     cos, sin = rope_angles(config, positions)
 
     def body(x: Array, scanned: tuple[Params, Any, Array | None]) -> tuple[Array, Any]:
@@ -328,10 +333,11 @@ def _run_layers(
 
 
 def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
-    """x, its tokens sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
+    """x, sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
     if mesh is None:
         return x
-    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, (*axes, None)))
+    axes = (*axes, None)[: x.ndim]
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
 
 
 def _run_layer(
