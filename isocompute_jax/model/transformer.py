@@ -302,8 +302,8 @@ def _run_layers(
     """
     x = params["embed"][tokens]
     if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
-        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner knows
-        # each of these steps, but not the one that does both, for which it would gather everything everywhere.
+        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner
+        # knows each of these steps, but not the one that does both, for which it would gather everything everywhere.
         x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
     x = _with_axes(x, axes, mesh)
     cos, sin = rope_angles(config, positions)

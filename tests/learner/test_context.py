@@ -1,8 +1,12 @@
 """Rows that are cut along their tokens: the numbers of one device, whatever crosses a cut."""
 
 import dataclasses
+import functools
+import math
+import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,8 +72,8 @@ def assert_same(config, axes, *, tolerance=1e-5, **kwargs):
     assert cut_metrics == pytest.approx(metrics, rel=tolerance, abs=tolerance / 10)
 
 
-def test_rows_of_experts_are_cut_over_eight_devices():
-    assert_same(tiny_config(**EXPERTS), dict(context=2, expert=2, tensor=2), loss="gspo")
+def test_rows_are_cut_over_eight_devices():
+    assert_same(tiny_config(**DENSE, num_layers=1), dict(context=4, fsdp=2), loss="gspo")
 
 
 @pytest.mark.slow
@@ -77,11 +81,11 @@ def test_rows_of_experts_are_cut_over_eight_devices():
     ("fields", "axes"),
     [
         (DENSE, dict(context=8)),
-        (DENSE, dict(context=4, fsdp=2)),
         (DENSE, dict(context=2, data=2, tensor=2)),
         (DENSE, dict(context=4, tensor=2)),
         (DENSE | dict(remat="attention_output"), dict(context=2, fsdp=4)),
         (EXPERTS, dict(context=4, expert=2)),
+        (EXPERTS, dict(context=2, expert=2, tensor=2)),
         (EXPERTS, dict(context=2, fsdp=2, expert=2)),
         (EXPERTS | dict(remat="full"), dict(context=4, fsdp=2)),
     ],
@@ -103,3 +107,55 @@ def test_gradients_are_the_same_in_float64(axes):
 @pytest.mark.parametrize("routing", ["compare", "replay"])
 def test_sampled_experts_are_replayed_on_cut_rows(routing):
     assert_same(tiny_config(**EXPERTS), dict(context=4, expert=2), routing=routing)
+
+
+def score_on(mesh, *, row_tokens, **fields):
+    """Compiles the gradient of a score, of a micro-batch of two rows a shard."""
+    config = tiny_config(**fields)
+    score = learner.make_score(config, temperature=1.0, chunk_tokens=5, mesh=mesh)
+    shape = (2 * sharding.shards(mesh, "rows"), row_tokens)
+    numbers, floats = jnp.zeros(shape, jnp.int32), jnp.zeros(shape)
+    batch = learner.PackedBatch(numbers, numbers, numbers > 0, floats, numbers, jnp.int32(1))
+
+    def loss(params, batch):
+        found = learner.Scores.of(score(params, batch))
+        return jnp.sum(found.logprobs) + jnp.sum(found.entropies)
+
+    def placed(axes, x):
+        axes = (*axes, *[None] * x.ndim)[: x.ndim]
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named_sharding(mesh, x.shape, axes))
+
+    params = jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        model.abstract_params(config),
+        model.param_shardings(config, mesh),
+    )
+    batch = jax.tree.map(functools.partial(placed, learner.PackedBatch.axes), batch)
+    return jax.jit(jax.grad(loss)).lower(params, batch).compile()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_no_device_holds_whole_rows(fields):
+    """Of 176 tokens and D = 48 each device has 44: hidden states, and those of layers, are nowhere whole."""
+    program = score_on(sharding.make_mesh(context=4, fsdp=2), row_tokens=176, embed_dim=48, **fields)
+    shapes = re.findall(r"f32\[([\d,]+)\]", program.as_text())
+    assert any(shape.endswith("44,48") for shape in shapes)
+    assert not any(re.search(r"(^|,)(176|352)(,1)*,48$", shape) for shape in shapes)
+    # Two rows of tokens, by 12 logits at most.
+    assert max(math.prod(map(int, shape.split(","))) for shape in shapes) <= 2 * 176 * 48 // 4 * 2
+
+
+def test_a_sequence_does_not_see_its_neighbours_to_the_bit():
+    """Two rows on four devices: what stands before and behind a sequence that crosses two cuts is another."""
+    config, mesh = tiny_config(**DENSE), sharding.make_mesh(context=4, fsdp=2)
+    scorer = learner.make_scorer(learner.make_score(config, temperature=1.0, chunk_tokens=None, mesh=mesh), mesh=mesh)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 12, (1, 2, 16)).astype(np.int32)
+    tokens[:, 1, 3:10] = tokens[:, 0, 3:10]
+    first = np.tile(np.repeat([0, 3, 10], [3, 7, 6]), (1, 2, 1)).astype(np.int32)
+    batch = learner.PackedBatch(tokens, first, first > 0, np.zeros(first.shape, np.float32), first, np.int32(1))
+    params = jax.device_put(random_params(config), model.param_shardings(config, mesh))
+    found = np.asarray(scorer(params, learner.place_batch(batch, mesh)))[0]
+    np.testing.assert_array_equal(found[0, 3:10], found[1, 3:10])
+    assert np.any(found[0, 3:10]) and not np.array_equal(found[0, 10:], found[1, 10:])

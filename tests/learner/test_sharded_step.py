@@ -87,7 +87,7 @@ def one_step(config, layout, mesh):
     ids=str,
 )
 def test_every_family_trains_on_many_devices_as_on_one(family, axes, layout):
-    """Meshes of (data, fsdp, expert, context, tensor); those of a mixture of experts report the same use of them, too."""
+    """Meshes of (data, fsdp, expert, context, tensor); those of experts report the same use of them, too."""
     config = tiny_config(attention_bias=False, **FAMILIES[family])
     mesh = sharding.make_mesh(**dict(zip(sharding.MESH_AXES, axes, strict=True)))
     gradient, metrics = one_step(config, layout, None)
