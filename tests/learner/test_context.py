@@ -135,7 +135,7 @@ def score_on(mesh, *, row_tokens, **fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [DENSE, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("fields", [DENSE, EXPERTS | dict(experts_per_token=3)], ids=["dense", "experts"])
 def test_no_device_holds_whole_rows(fields):
     """Of 176 tokens and D = 48 each device has 44: hidden states, and those of layers, are nowhere whole."""
     program = score_on(sharding.make_mesh(context=4, fsdp=2), row_tokens=176, embed_dim=48, **fields)
