@@ -34,6 +34,19 @@ def test_h200_other_heads(gpu, kernel, dtype, size):
     assert mib < 64
 
 
+@pytest.mark.parametrize(
+    ("target", "topology", "context", "called"),
+    [("gpu", "h200:1x8", 8, "mosaic_gpu"), ("tpu", "tpu:v5p:2x2x2", 4, "tpu_custom_call")],
+)
+def test_cut_rows(target, topology, context, called, request):
+    """128k tokens that eight H200 share, or four v5p: no device holds what a whole row of 32 heads takes, 1 GiB."""
+    program = "tests.aot.attention_programs:compiled"
+    cut = (topology, 2**17, "auto", 1, 128, "bfloat16", context)
+    mib, kernels = request.getfixturevalue(target).call(program, *cut)
+    assert kernels == [called]
+    assert mib < 8 * 1024 / context
+
+
 def test_tokamax_is_asked_for_the_same_function(gpu):
     """Our use of it, with its reference operator, on this CPU: values and gradients of q, k and v in bfloat16."""
     assert max(gpu.call("tests.aot.attention_programs:tokamax_by_reference")) < 2**-7
