@@ -58,19 +58,19 @@ def shape_of(
         "max_prompt_tokens": config.sampling.max_prompt_tokens,
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
-        "batch_shards": sharding.batch_shards(mesh),
         # Batches carry the sampler's experts where the learner asks for them.
         "routing": (
             None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
         ),
     }
     if config.packing.row_tokens:
-        return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens)
-    return learner.batch_shape(**sizes)
+        shards = sharding.shards(mesh, "rows")
+        return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens, batch_shards=shards)
+    return learner.batch_shape(**sizes, batch_shards=sharding.shards(mesh, "batch"))
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
     """What a line of metrics.jsonl says of the layout: of packed rows, how full and how even they are."""
     if not isinstance(batch, PackedBatch):
         return {}
-    return learner.packing_metrics(batch, sharding.batch_shards(mesh))
+    return learner.packing_metrics(batch, sharding.shards(mesh, "rows"))

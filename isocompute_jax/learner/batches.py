@@ -7,7 +7,7 @@ here (see `credit`): each laid-out rollout knows its number.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 import flax.struct
 import jax
@@ -51,6 +51,9 @@ class TokenBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
     experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+    """Logical axes of a micro-batch's arrays, as far as they are cut."""
 
     @property
     def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
@@ -101,6 +104,8 @@ class PackedBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
 
+    axes: ClassVar[tuple[str | None, ...]] = ("rows", "tokens")
+
     @property
     def predicting_experts(self) -> Int[Array, "N T L A"] | None:
         """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
@@ -121,19 +126,23 @@ AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch)
 
 
 def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
-    """Puts a host batch on the devices, rows sharded over the batch axis."""
+    """Puts a host batch on the devices, sharded along its axes."""
     if mesh is None:
         return batch
+    return jax.tree.map(jax.device_put, batch, batch_shardings(batch, mesh))
 
-    def place(x: Any) -> Any:
-        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
-        return jax.device_put(x, sharding.named_sharding(mesh, x.shape, axes))
 
-    return jax.tree.map(place, batch)
+def batch_shardings(batch: AnyBatch, mesh: Mesh) -> AnyBatch:
+    """`NamedSharding` of every array of a batch, which may be abstract."""
+    return jax.tree.map(lambda x: sharding.named_sharding(mesh, x.shape, _padded((None, *batch.axes), x.ndim)), batch)
+
+
+def _padded(axes: tuple[str | None, ...], rank: int) -> tuple[str | None, ...]:
+    return (*axes, *[None] * rank)[:rank]
 
 
 def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
-    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+    """Micro-batch `index`, without the leading M; it stays sharded along its axes."""
 
     def cut(x: Array) -> Array:
         if x.ndim == 0:  # how many there are
@@ -141,7 +150,7 @@ def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
         part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
         if mesh is None:
             return part
-        axes = ("batch", *[None] * (part.ndim - 1))
-        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+        where = sharding.named_sharding(mesh, part.shape, _padded(batch.axes, part.ndim))
+        return jax.lax.with_sharding_constraint(part, where)
 
     return jax.tree.map(cut, batch)
