@@ -21,7 +21,7 @@ from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
-from isocompute_jax.model.packed_attention import choose_kernel
+from isocompute_jax.model.packed_attention import choose_kernel, context_divides
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -69,6 +69,7 @@ __all__ = [
     "cast_params",
     "check_length",
     "choose_kernel",
+    "context_divides",
     "count_params",
     "decode",
     "extend",

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.grouped_product import GroupedKernel, grouped_kernel, grouped_product
-from isocompute_jax.model.params import Params
+from isocompute_jax.model.params import Axes, Params
 
 UNKNOWN = -1
 """In place of an expert that is to be replayed: the router chooses."""
@@ -79,6 +79,7 @@ def experts(
     x: Float[Array, "... D"],
     replay: Int[Array, "... A"] | None = None,
     *,
+    axes: Axes = ("batch",),
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "... D"], Routed]:
     """The weighted sum of each token's experts, SwiGLU MLPs (arXiv 2505.09388), and where the tokens went.
@@ -88,8 +89,9 @@ def experts(
     Args:
       config: model shape.
       layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D].
-      x: tokens; under a mesh the first dimension is the batch's.
+      x: tokens.
       replay: see `route`.
+      axes: logical axes of the first dimensions of x; the expert axis is among those of the very first.
       mesh: where they lie; None for one device.
     """
     weights = tuple(layer[name] for name in ("w_gate", "w_up", "w_down"))
@@ -98,17 +100,23 @@ def experts(
         mixing, routed = route(config, layer["router"], x, replay)
         weigh = config.sigmoid_routing
         return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel, weigh_input=weigh), routed
-    return _on_mesh(config, layer["router"], weights, x, replay, mesh)
+    return _on_mesh(config, layer["router"], weights, x, replay, axes, mesh)
 
 
 def _on_mesh(
-    config: ModelConfig, router: Array, weights: tuple[Array, ...], x: Array, replay: Array | None, mesh: Mesh
+    config: ModelConfig,
+    router: Array,
+    weights: tuple[Array, ...],
+    x: Array,
+    replay: Array | None,
+    axes: Axes,
+    mesh: Mesh,
 ) -> tuple[Array, Routed]:
     """`experts` in a `shard_map`: what one device does, and where its arrays lie."""
     (number, embed, width), spec = weights[0].shape, functools.partial(sharding.partition_spec, mesh)
     batch, owners, whole, hidden = (
         sharding.mesh_axes(mesh, size, axis)
-        for size, axis in ((x.shape[0], "batch"), (number, "experts"), (embed, "embed"), (width, "mlp"))
+        for size, axis in ((x.shape[0], axes[0]), (number, "experts"), (embed, "embed"), (width, "mlp"))
     )
     ring = owners if batch else ()
     added = (*(() if batch else owners), *hidden)
@@ -129,7 +137,7 @@ def _on_mesh(
         return out[None], routed
 
     up, down = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
-    rows = PartitionSpec(batch or None)
+    rows = spec(x.shape[: len(axes)], axes)
     parts, routed = jax.shard_map(
         local,
         mesh=mesh,

@@ -34,11 +34,14 @@ from isocompute_jax.model.layers import (
 )
 from isocompute_jax.model.local_layers import Places, by_kind, chunk_starts, flags, placed, places, same_chunk
 from isocompute_jax.model.packed_attention import packed_attention
-from isocompute_jax.model.params import Params
+from isocompute_jax.model.params import Axes, Params
 from isocompute_jax.model.remat import rematerialized
 
 UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
+
+BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
+"""Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
 
 
 class Prefix(NamedTuple):
@@ -113,7 +116,7 @@ def packed_hidden(
 
     replayed = None if replay is None else replay[:, None]
     hidden, _, routed = _run_layers(
-        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, axes=PACKED_ROWS, mesh=mesh
     )
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
@@ -372,14 +375,20 @@ def _run_layers(
     keys: Any,
     *,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """Embeds, runs the layers, applies the final norm.
 
     `attend(q, k, v, keys of the layer, whether it is local)` returns the attended values [P, G, T, N, H] and what to
-    collect of the layer; `replay` is [P, G, T, L, A].
+    collect of the layer; `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
     """
-    x = _as_a_batch(params["embed"][tokens], mesh)
+    x = params["embed"][tokens]
+    if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
+        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner
+        # knows each of these steps, but not the one that does both, for which it would gather everything everywhere.
+        x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
+    x = _with_axes(x, axes, mesh)
     at = places(config, positions)
 
     def body(x: Array, scanned: tuple[Params, Any, Array | None, Array | None]) -> tuple[Array, Any]:
@@ -392,9 +401,10 @@ def _run_layers(
             lambda q, k, v: attend(q, k, v, layer_keys, local),
             local=local,
             replay=replayed,
+            axes=axes,
             mesh=mesh,
         )
-        return _as_a_batch(x, mesh), (collected, routed)
+        return _with_axes(x, axes, mesh), (collected, routed)
 
     # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
     few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
@@ -405,11 +415,12 @@ def _run_layers(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
-def _as_a_batch(x: Float[Array, "P G T D"], mesh: Mesh | None) -> Float[Array, "P G T D"]:
-    """x, its first axis sharded as a batch: left to itself, the partitioner may cut D as the weights are cut."""
+def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
+    """x, sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
     if mesh is None:
         return x
-    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, ("batch", None, None, None)))
+    axes = (*axes, None)[: x.ndim]
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
 
 
 def _run_layer(
@@ -421,6 +432,7 @@ def _run_layer(
     *,
     local: Array | None = None,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
@@ -435,7 +447,7 @@ def _run_layer(
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
-        mixed, routed = experts(config, layer, normed, replay, mesh=mesh)
+        mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)
         if config.shared_expert:
             mixed += swiglu(normed, layer["shared_gate"], layer["shared_up"], layer["shared_down"])
         return x + mixed, collected, routed

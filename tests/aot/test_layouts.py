@@ -10,6 +10,7 @@ from isocompute_jax.plan.tables import named_layouts
 CONFIGS = {pathlib.Path(path).stem: path for path in named_layouts(pathlib.Path(__file__).parents[2] / "configs")}
 SHARDS = {  # of the dense model's parameters
     "h200_1x8_dense8b_16k": 8,
+    "h200_1x8_dense8b_128k": 8,  # over context
     "h200_2x8_dense8b_32k": 8,
     "v5p_4x4x4_dense8b_32k": 16,
     "v6e_16x16_dense8b_16k": 16,

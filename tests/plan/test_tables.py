@@ -18,6 +18,7 @@ LAYOUTS = {pathlib.Path(path).stem: path for path in named_layouts(CONFIGS)}
 
 def test_the_named_layouts():
     assert set(LAYOUTS) == {
+        "h200_1x8_dense8b_128k",
         "h200_1x8_dense8b_16k",
         "h200_1x8_qwen3_30b_a3b_16k",
         "h200_2x8_dense8b_32k",
