@@ -67,9 +67,8 @@ def shape_of(
     }
     shards = sharding.shards(mesh, "batch")
     if _in_trees(config, model_config):
-        return learner.tree_shape(
-            **sizes, batch_shards=shards, row_nodes=config.packing.row_tokens or row_nodes(config.sampling)
-        )
+        nodes = config.packing.row_tokens or row_nodes(config.sampling)
+        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
