@@ -7,8 +7,8 @@ A row is cut over all eight devices, and so are the weights.
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 739 to 1,128 H200-hours for 2^16 rollouts in 256 steps of
-256, each 121 to 214 s of update and 1,179 to 1,769 s of sampling on the same devices. It takes 31.0 of the 140 GiB of each
-H200.
+256, each 121 to 214 s of update and 1,179 to 1,769 s of sampling on the same devices. It takes 31.0 of the 140 GiB of
+each H200.
 """
 
 from ml_collections import config_dict
