@@ -83,6 +83,7 @@ def one_step(config, layout, mesh):
         ("qwen3_moe", (2, 1, 4, 1, 1), "packed"),
         ("qwen3_moe", (1, 1, 4, 1, 2), "padded"),
         ("qwen3_moe", (1, 8, 1, 1, 1), "padded"),
+        ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
     ],
     ids=str,
 )
