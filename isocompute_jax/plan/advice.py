@@ -39,19 +39,20 @@ def advise(config: RunConfig, topology: Topology, peak: float) -> Iterator[Knob]
       peak: bytes that it needs.
     """
     budget = topology.device.memory - topology.device.reserve
-    useful: dict[str, object] = {}
+    useful: list[Mapping[str, object]] = []
     for changes in candidates(config):
         needed = _peak(config, changes, topology)
         if needed is None or needed >= peak:
             continue
-        useful |= changes
+        useful.append(changes)
         yield Knob(_flags(changes), peak - needed, needed <= budget)
         if needed <= budget:
             return
     if len(useful) > 1:
-        needed = _peak(config, useful, topology)
+        together = {field: value for changes in useful for field, value in changes.items()}
+        needed = _peak(config, together, topology)
         if needed is not None:
-            yield Knob(_flags(useful), peak - needed, needed <= budget)
+            yield Knob(_flags(together), peak - needed, needed <= budget)
 
 
 def candidates(config: RunConfig) -> Iterator[Mapping[str, object]]:

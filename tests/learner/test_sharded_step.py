@@ -88,6 +88,7 @@ def one_step(config, layout, mesh):
         ("llama4_text", (1, 2, 2, 1, 2), "packed"),
         ("llama4_text", (2, 1, 4, 1, 1), "packed"),
         ("llama4_text", (1, 2, 2, 2, 1), "packed"),
+        ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
     ],
     ids=str,
 )
