@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 import transformers
-import trl
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.utils import logging
+from trl import __version__ as trl_version
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.peers.clock import Clock
 from benchmarks.peers.job import Job, Timed, cores, exact, read_job
@@ -25,7 +27,7 @@ def run(job: Job) -> Timed:
     torch.set_num_threads(cores())
     clock, trained = Clock(), job.rollouts // job.passes
 
-    class Trainer(trl.GRPOTrainer):
+    class Trainer(GRPOTrainer):
         def _generate(self, prompts: Any) -> Any:
             with clock.phase("sampling"):
                 return super()._generate(prompts)
@@ -48,11 +50,13 @@ def run(job: Job) -> Timed:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             clock.end_step()
 
-    def reward(completions: list[str], answer: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def reward(
+        completions: list[str], answer: list[str], completion_ids: list[list[int]], **_: Any
+    ) -> list[float | None]:
         rewards = exact(completions, answer)
         clock.sampled([len(ids) for ids in completion_ids])
         clock.graded(rewards)
-        return rewards
+        return [*rewards]
 
     network: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32)
     trainer = Trainer(
@@ -61,7 +65,7 @@ def run(job: Job) -> Timed:
         reward_funcs=reward,
         train_dataset=Dataset.from_list(job.read_problems()),
         callbacks=[Steps()],
-        args=trl.GRPOConfig(
+        args=GRPOConfig(
             output_dir=job.directory,
             use_cpu=True,
             bf16=False,
@@ -84,7 +88,7 @@ def run(job: Job) -> Timed:
     trainer.accelerator.backward = _timed(clock, trainer.accelerator.backward)
     trainer.accelerator.clip_grad_norm_ = _timed(clock, trainer.accelerator.clip_grad_norm_)
     trainer.train()
-    versions = f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+    versions = f"TRL {trl_version}, transformers {transformers.__version__}, torch {torch.__version__}"
     return clock.timed(job.warmup, versions)
 
 

@@ -36,7 +36,7 @@ SMOKE = dataclasses.replace(model.EMBEDDED, vocab_size=64)
 
 PROMPT_TOKENS = 32
 BIAS = 0.5
-"""Of the first entry of every embedding; that of the ids that are never drawn is minus twice as much."""
+"""Of the first entry of every embedding; that of the ids that are never drawn is minus ten times as much."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +103,14 @@ def make_random(shape: ModelConfig, root: pathlib.Path, *, seed: int) -> None:
     """Random weights that never end a completion, and prompts of PROMPT_TOKENS digits, a token each.
 
     No framework is asked to forbid anything: the first entry of every embedding is BIAS, so that it is positive in
-    the final hidden state too, and that of the ids that end or pad a sequence is -2 BIAS. As the head is the embedding
-    table, their logits lie so far below the others' that they are not drawn in any benchmark's lifetime.
+    the final hidden state too, and that of the ids that end or pad a sequence is -10 BIAS. As the head is the embedding
+    table, their logits lie so far below the others' that they are never drawn.
     """
     save_tokenizer(root / "tokenizer", shape.vocab_size)
     tokenizer = load_tokenizer(root / "tokenizer")
     params = model.init_params(shape, jax.random.key(seed))
     never = np.array([*tokenizer.eos_ids, tokenizer.pad_id, shape.vocab_size - 1])
-    params["embed"] = params["embed"].at[:, 0].set(BIAS).at[never, 0].set(-2 * BIAS)
+    params["embed"] = params["embed"].at[:, 0].set(BIAS).at[never, 0].set(-10 * BIAS)
     model.save_checkpoint(root / "model", shape, params, tokenizer_from=root / "tokenizer")
     random = np.random.default_rng(seed)
     prompts = ["".join(map(str, random.integers(0, 10, PROMPT_TOKENS))) for _ in range(256)]
