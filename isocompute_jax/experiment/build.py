@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
+from isocompute_jax.devices import cores, cut_cpu
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
@@ -163,6 +164,15 @@ def check_mesh(mesh: MeshConfig, model_config: ModelConfig) -> None:
     _check_divides("expert", mesh.expert, [(model_config.num_experts, "experts")])
     sizes = [(model_config.num_heads, "heads"), (model_config.num_kv_heads, "kv heads")]
     _check_divides("tensor", mesh.tensor, [*sizes, (model_config.mlp_dim, "hidden units")])
+    heads, kv_heads = (size // mesh.tensor for size, _ in sizes)
+    if not model.context_divides(mesh.context, heads, kv_heads):
+        possible = ", ".join(str(n) for n in range(1, heads + 1) if model.context_divides(n, heads, kv_heads))
+        whose = f" of each of config.mesh.tensor = {mesh.tensor} parts" if mesh.tensor > 1 else ""
+        raise InputError(
+            f"config.mesh.context = {mesh.context} devices cannot share the model's {heads} heads and {kv_heads} kv "
+            f"heads{whose}, as they do in attention; possible: {possible}. Give the other devices to config.mesh.fsdp "
+            "or config.mesh.data"
+        )
 
 
 def _check_divides(axis: str, devices: int, sizes: Sequence[tuple[int, str]]) -> None:
@@ -320,9 +330,15 @@ def make_schedule(optimizer: OptimizerConfig, rollouts_per_step: int) -> Callabl
 
 
 def make_mesh(config: RunConfig) -> Mesh | None:
-    """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says."""
+    """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says.
+
+    Without accelerators each core can be a device.
+    """
     sizes = dataclasses.asdict(config.mesh)
-    used, present = math.prod(sizes.values()), jax.device_count()
+    used = math.prod(sizes.values())
+    if used <= cores():
+        cut_cpu(used)
+    present = jax.device_count()
     if used < present:
         LOG.warning("config.mesh uses %d of %d devices; its axes multiply to what is used", used, present)
     if used == 1 and config.optimizer.moments != "host":

@@ -1,13 +1,14 @@
-"""What a step computes: batches of tokens, cut into micro-batches, in one of two layouts.
+"""What a step computes: batches of tokens, cut into micro-batches, in one of three layouts.
 
 `TokenBatch` (made by `layout`) reads a prompt once for all of its rollouts, and pads completions to one length.
+`TreeBatch` (made by `trees`) reads whatever rollouts of a prompt have in common once.
 `PackedBatch` (made by `packing`) holds whole rollouts of any length side by side. What a rollout is worth is not said
 here (see `credit`): each laid-out rollout knows its number.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 import flax.struct
 import jax
@@ -51,6 +52,9 @@ class TokenBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
     experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+    """Logical axes of a micro-batch's arrays, as far as they are cut."""
 
     @property
     def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
@@ -101,6 +105,8 @@ class PackedBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
 
+    axes: ClassVar[tuple[str | None, ...]] = ("rows", "tokens")
+
     @property
     def predicting_experts(self) -> Int[Array, "N T L A"] | None:
         """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
@@ -116,24 +122,71 @@ class PackedBatch:
         return credited.of(jnp.asarray(self.rollout))
 
 
-Batch = TokenBatch | PackedBatch
-AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch)
+@flax.struct.dataclass
+class TreeBatch:
+    """One batch, cut into M micro-batches of N rows of W nodes, of E edges, and of R rollouts of T tokens.
+
+    A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
+    A micro-batch is the same without the leading M; that is what a score function sees.
+
+    Attributes:
+      nodes: [M, N, W] tokens of prompts, and of completions but their last, depth first; 0 on padding.
+      positions: [M, N, W] of the node in its sequence; a tree begins at 0, and so does each node of padding.
+      ends: [M, N, W] where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on
+        padding, which nobody sees.
+      edge_nodes: [M, N, E] nodes that edges leave; any on padding.
+      edge_tokens: [M, N, E] tokens that they lead to.
+      edges: [M, N, R, T] the edge of each completion token; any on padding.
+      tokens, mask, sampler_logprobs, rollout, num_microbatches, old_logprobs: as in `TokenBatch`.
+    """
+
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+
+    nodes: Int[Array | np.ndarray, "*M N W"]
+    positions: Int[Array | np.ndarray, "*M N W"]
+    ends: Int[Array | np.ndarray, "*M N W"]
+    edge_nodes: Int[Array | np.ndarray, "*M N E"]
+    edge_tokens: Int[Array | np.ndarray, "*M N E"]
+    edges: Int[Array | np.ndarray, "*M N R T"]
+    tokens: Int[Array | np.ndarray, "*M N R T"]
+    mask: Bool[Array | np.ndarray, "*M N R T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+
+Batch = TokenBatch | PackedBatch | TreeBatch
+AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch | TreeBatch)
 
 
 def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
-    """Puts a host batch on the devices, rows sharded over the batch axis."""
+    """Puts a host batch on the devices, sharded along its axes."""
     if mesh is None:
         return batch
+    return jax.tree.map(jax.device_put, batch, batch_shardings(batch, mesh))
 
-    def place(x: Any) -> Any:
-        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
-        return jax.device_put(x, sharding.named_sharding(mesh, x.shape, axes))
 
-    return jax.tree.map(place, batch)
+def batch_shardings(batch: AnyBatch, mesh: Mesh) -> AnyBatch:
+    """`NamedSharding` of every array of a batch, which may be abstract."""
+    return jax.tree.map(lambda x: sharding.named_sharding(mesh, x.shape, _padded((None, *batch.axes), x.ndim)), batch)
+
+
+def _padded(axes: tuple[str | None, ...], rank: int) -> tuple[str | None, ...]:
+    return (*axes, *[None] * rank)[:rank]
 
 
 def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
-    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+    """Micro-batch `index`, without the leading M; it stays sharded along its axes."""
 
     def cut(x: Array) -> Array:
         if x.ndim == 0:  # how many there are
@@ -141,7 +194,7 @@ def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
         part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
         if mesh is None:
             return part
-        axes = ("batch", *[None] * (part.ndim - 1))
-        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+        where = sharding.named_sharding(mesh, part.shape, _padded(batch.axes, part.ndim))
+        return jax.lax.with_sharding_constraint(part, where)
 
     return jax.tree.map(cut, batch)

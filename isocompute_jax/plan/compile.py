@@ -15,7 +15,18 @@ from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.layouts import shape_of
-from isocompute_jax.learner import Batch, BatchShape, Credit, PackedBatch, PackShape, TokenBatch, TrainState
+from isocompute_jax.learner import (
+    Batch,
+    BatchShape,
+    Credit,
+    PackedBatch,
+    PackShape,
+    TokenBatch,
+    TrainState,
+    TreeShape,
+    batch_shardings,
+    no_trees,
+)
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
@@ -38,7 +49,7 @@ class CompiledStep:
     model_config: ModelConfig
     mesh: Mesh
     state: TrainState
-    batch_shape: BatchShape | PackShape
+    batch_shape: BatchShape | PackShape | TreeShape
     program: jax.stages.Compiled
     lower_s: float
     compile_s: float
@@ -124,14 +135,18 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         raise DoesNotCompile(float(number) * 2 ** (10 * (1 + "KMGT".index(unit))), str(error)) from error
 
 
-def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
+def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Batch:
     """Shapes, dtypes and shardings of a step's largest batch, as `learner.place_batch` puts it on the devices."""
 
     def make() -> Batch:
+        if isinstance(shape, TreeShape):
+            return jax.tree.map(jnp.asarray, no_trees(shape))
         lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
 
+        routing = shape.routing
+
         def experts(*tokens: int) -> jax.Array | None:
-            return None if shape.routing is None else jnp.zeros((*tokens, *shape.routing), jnp.int16)
+            return None if routing is None else jnp.zeros((*tokens, *routing), jnp.int16)
 
         if isinstance(shape, PackShape):
             row = (*lead, shape.row_tokens)
@@ -150,11 +165,8 @@ def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
             experts=experts(*tokens),
         )
 
-    def placed(x: Any) -> jax.ShapeDtypeStruct:
-        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named_sharding(mesh, x.shape, axes))
-
-    return jax.tree.map(placed, jax.eval_shape(make))
+    batch = jax.eval_shape(make)
+    return jax.tree.map(_placed, batch, batch_shardings(batch, mesh))
 
 
 def _abstract_credit(config: RunConfig, mesh: Mesh) -> Credit:
@@ -169,8 +181,8 @@ def _abstract_state(model_config: ModelConfig, programs: build.Programs) -> Trai
     params = model.abstract_params(model_config, model_config.float_dtype)
     opt_state = jax.eval_shape(programs.optimizer.init, params)
     state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state)
+    return jax.tree.map(_placed, state, programs.shardings)
 
-    def placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
-    return jax.tree.map(placed, state, programs.shardings)
+def _placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
