@@ -1,4 +1,4 @@
-"""Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
+"""Qwen2, Qwen3, Llama 3 and 4, dense or of experts, in pure JAX: parameters as pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import (
     ATTENTION_HELP,
@@ -11,6 +11,7 @@ from isocompute_jax.model.config import (
     Dtype,
     HeadPrecision,
     ModelConfig,
+    QueryScaling,
     Remat,
     RopeScaling,
     check_length,
@@ -41,6 +42,7 @@ from isocompute_jax.model.transformer import (
     init_cache,
     packed_hidden,
     prefill,
+    tree_hidden,
 )
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "ModelConfig",
     "Params",
     "Prefix",
+    "QueryScaling",
     "Remat",
     "RopeScaling",
     "Routed",
@@ -87,4 +90,5 @@ __all__ = [
     "save_checkpoint",
     "to_hf_layout",
     "token_logprobs",
+    "tree_hidden",
 ]
