@@ -361,6 +361,11 @@ def _validate(config: RunConfig) -> None:
             "config.packing.row_tokens, without trees, or give its devices to config.mesh.fsdp",
         ),
         (
+            config.mesh.context == 1 or config.packing.trees != "on",
+            f"mesh.context = {config.mesh.context} cuts packed rows, and config.packing.trees = 'on' makes none: leave "
+            "it at auto, or give its devices to config.mesh.fsdp",
+        ),
+        (
             config.packing.row_tokens % config.mesh.context == 0,
             f"packing.row_tokens = {config.packing.row_tokens} is no multiple of config.mesh.context = "
             f"{config.mesh.context}, the parts that rows are cut into: change one of them",

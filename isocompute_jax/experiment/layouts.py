@@ -65,16 +65,16 @@ def shape_of(
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
     }
-    batch_shards = sharding.shards(mesh, "batch")
+    shards = sharding.shards(mesh, "batch")
     if _in_trees(config, model_config):
         nodes = config.packing.row_tokens or row_nodes(config.sampling)
-        return learner.tree_shape(**sizes, row_nodes=nodes, batch_shards=batch_shards)
+        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
-        row_tokens, row_shards = config.packing.row_tokens, sharding.shards(mesh, "rows")
-        return learner.pack_shape(**sizes, routing=chosen, row_tokens=row_tokens, batch_shards=row_shards)
-    return learner.batch_shape(**sizes, routing=chosen, batch_shards=batch_shards)
+        rows = sharding.shards(mesh, "rows")
+        return learner.pack_shape(**sizes, routing=chosen, row_tokens=config.packing.row_tokens, batch_shards=rows)
+    return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 
 def _in_trees(config: RunConfig, model_config: ModelConfig) -> bool:

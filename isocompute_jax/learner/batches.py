@@ -140,6 +140,8 @@ class TreeBatch:
       tokens, mask, sampler_logprobs, rollout, num_microbatches, old_logprobs: as in `TokenBatch`.
     """
 
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+
     nodes: Int[Array | np.ndarray, "*M N W"]
     positions: Int[Array | np.ndarray, "*M N W"]
     ends: Int[Array | np.ndarray, "*M N W"]

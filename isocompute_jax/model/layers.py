@@ -141,9 +141,9 @@ def blockwise_attention(
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
     """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202).
 
-    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA transposes
-    the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that makes it,
-    strided, at three times the time of the products.
+    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA
+    transposes the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that
+    makes it, strided, at three times the time of the products.
     """
     return _swiglu_forward(x, w_gate, w_up, w_down)[0]
 

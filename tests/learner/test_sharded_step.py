@@ -84,11 +84,11 @@ def one_step(config, layout, mesh):
         ("qwen3_moe", (2, 1, 4, 1, 1), "packed"),
         ("qwen3_moe", (1, 1, 4, 1, 2), "padded"),
         ("qwen3_moe", (1, 8, 1, 1, 1), "padded"),
-        ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
         ("llama4_text", (1, 2, 2, 1, 2), "padded"),
         ("llama4_text", (1, 2, 2, 1, 2), "packed"),
         ("llama4_text", (2, 1, 4, 1, 1), "packed"),
-        ("llama4_text", (1, 1, 2, 2, 2), "packed"),
+        ("llama4_text", (1, 2, 2, 2, 1), "packed"),
+        ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
     ],
     ids=str,
 )
