@@ -356,9 +356,9 @@ def _validate(config: RunConfig) -> None:
             "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
         ),
         (
-            config.mesh.context == 1 or (config.packing.row_tokens > 0 and config.packing.trees != "on"),
+            config.mesh.context == 1 or config.packing.row_tokens > 0,
             f"mesh.context = {config.mesh.context} cuts packed rows, and there are none: set "
-            "config.packing.row_tokens, without trees, or give its devices to config.mesh.fsdp",
+            "config.packing.row_tokens, or give its devices to config.mesh.fsdp",
         ),
         (
             config.mesh.context == 1 or config.packing.trees != "on",

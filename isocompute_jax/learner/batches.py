@@ -155,8 +155,6 @@ class TreeBatch:
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
 
-    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
-
     @property
     def segments(self) -> None:
         """Rollouts that share the last axis (see `losses`): none do."""

@@ -64,7 +64,7 @@ def ends_with(capsys, base_run, tmp_path):
         ({"mesh__context": 2}, "config.mesh.context = 2 cuts packed rows, and there are none: set config.packing"),
         (
             {"mesh__context": 2, "packing__row_tokens": 16, "packing__trees": "on"},
-            "config.mesh.context = 2 cuts packed rows",
+            "config.mesh.context = 2 cuts packed rows, and config.packing.trees = 'on' makes none",
         ),
         ({"mesh__context": 2, "packing__row_tokens": 17}, "config.packing.row_tokens = 17 is no multiple of config.me"),
         (
