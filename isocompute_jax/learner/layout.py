@@ -54,8 +54,11 @@ def batch_shape(
     rollouts = max(part for part in range(1, min(group_size, budget) + 1) if group_size % part == 0)
     total_rows = problems_per_batch * (group_size // rollouts)
     # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
-    rows = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
-    return BatchShape(-(-total_rows // rows), rows, rollouts, max_tokens, max_prompt_tokens, routing)
+    most = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
+    microbatches = -(-total_rows // most)
+    # As even as they can be, for the last one is computed whole.
+    rows = -(-total_rows // (microbatches * batch_shards)) * batch_shards
+    return BatchShape(microbatches, rows, rollouts, max_tokens, max_prompt_tokens, routing)
 
 
 def layout(

@@ -1,5 +1,6 @@
 """Qwen2, Qwen3, Llama 3 and 4, dense or of experts, in pure JAX: parameters as pytrees, forward passes as functions."""
 
+from isocompute_jax.model.block import split_layers
 from isocompute_jax.model.config import (
     ATTENTION_HELP,
     EMBEDDED,
@@ -78,6 +79,7 @@ __all__ = [
     "params_from_tensors",
     "prefill",
     "save_checkpoint",
+    "split_layers",
     "to_hf_layout",
     "token_logprobs",
     "tree_hidden",

@@ -74,6 +74,14 @@ def run_layers(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
+def split_layers(config: ModelConfig, params: Params) -> Params:
+    """`params` for `run_cached`, the layers of a small model apart: a loop over tokens would copy them each time."""
+    if config.num_layers > UNROLLED_LAYERS:
+        return params
+    layers = tuple(jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.num_layers))
+    return {**params, "layers": layers}
+
+
 def run_cached(
     config: ModelConfig,
     params: Params,
@@ -100,9 +108,18 @@ def run_cached(
         )
         return (x, cache), routed
 
-    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-    scanned = (params["layers"], jnp.arange(config.num_layers), flags(config))
-    (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
+    local = flags(config)
+    if isinstance(params["layers"], tuple):
+        routes = []
+        for index, layer in enumerate(params["layers"]):
+            here = None if local is None else local[index]
+            (x, cache), routed = body((x, cache), (layer, jnp.int32(index), here))
+            routes.append(routed)
+        routed = jax.tree.map(lambda *x: jnp.stack(x), *routes)
+    else:
+        scanned = (params["layers"], jnp.arange(config.num_layers), local)
+        unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+        (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
 
 

@@ -140,13 +140,15 @@ def sample_unit(
     samples = store(empty, jnp.int32(0), token, logprob)
     cache = model.init_cache(config, problems, rollouts, max(1, max_tokens - 1))
 
+    layered = model.split_layers(config, params)
+
     def running(carry: tuple) -> Array:
         t, samples, _, _ = carry
         return (t < max_tokens) & jnp.any(unit.active[:, None] & ~samples.stopped)
 
     def body(carry: tuple) -> tuple:
         t, samples, token, cache = carry
-        hidden, cache, routed = model.decode(config, params, token, t - 1, prefix, cache, mesh=mesh)
+        hidden, cache, routed = model.decode(config, layered, token, t - 1, prefix, cache, mesh=mesh)
         if samples.experts is not None and routed is not None:
             chosen = jnp.moveaxis(routed.experts, 0, 2)
             samples = samples._replace(experts=samples.experts.at[:, :, t - 1].set(chosen))
