@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import RolloutGroup
+
+LOG = logging.getLogger(__name__)
 
 LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 """(groups, which of them [P], or None for all) -> host arrays of a compiled shape."""
@@ -67,6 +70,21 @@ def shape_of(
     if config.packing.row_tokens:
         return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens)
     return learner.batch_shape(**sizes)
+
+
+def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
+    """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
+    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
+    packed = isinstance(shape, PackShape)
+    tokens = shape.rows * (shape.row_tokens if packed else shape.rollouts * shape.tokens)
+    if tokens > config.recipe.microbatch_tokens:
+        LOG.info(
+            "config.recipe.microbatch_tokens = %d is raised to %d: %s on each of %d shards of the batch",
+            config.recipe.microbatch_tokens,
+            tokens,
+            "a row" if packed else "a completion",
+            sharding.batch_shards(mesh),
+        )
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:

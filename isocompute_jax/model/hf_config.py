@@ -16,6 +16,7 @@ from typing import Any, cast
 from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.quiet import hide_missing_pytorch
 
 _SHAPE = {
     "head_dim",
@@ -93,6 +94,7 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     """
     path = pathlib.Path(directory) / "config.json"
     raw = _read(path)
+    hide_missing_pytorch()
     try:
         _refuse_what_is_not_implemented(raw)
         config = _model_config(raw)
@@ -110,7 +112,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     try:
         config: Any = getattr(transformers, class_name)(**{f: value for f, value in raw.items() if f in fields})
     except Exception as error:  # transformers checks fields with exceptions of many types
-        raise InputError(str(error)) from error
+        raise InputError(" ".join(str(error).split())) from error  # theirs take several lines
     theta, scaling = _rope(raw)
     _agreed({name: raw[name] for name in ("num_experts", "num_local_experts") if raw.get(name) is not None}, None)
     routing: dict[str, Any] = {}
@@ -144,6 +146,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
 
 def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Mapping[str, Any]) -> None:
     """Writes config.json as transformers does; `token_ids` are its `bos_token_id`, `eos_token_id`, `pad_token_id`."""
+    hide_missing_pytorch()
     import transformers
 
     class_name, model_class, _ = _CLASSES[config.architecture]

@@ -77,7 +77,7 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
       InputError: the model, the mesh and the topology do not go together.
     """
     model_config = build.model_config_of(config)
-    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    build.check_length(config, model_config)
     build.check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
