@@ -115,7 +115,7 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if "tile sizes" in str(error):
+        if "tile sizes" in str(error) or "No supported config" in str(error):
             return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
         wanted = re.search(r"Used ([\d.]+)([KMGT]) of|\(([\d.]+)([KMGT])\) exceeds available", str(error))
         if "RESOURCE_EXHAUSTED" not in str(error) or wanted is None:
