@@ -1,0 +1,53 @@
+"""Which layout computes less, by tokens counted by hand."""
+
+import dataclasses
+
+import pytest
+
+from isocompute_jax.experiment.build import model_config_of
+from isocompute_jax.experiment.config import PackingConfig, RecipeConfig, SamplingConfig
+from isocompute_jax.experiment.layouts import shape_of
+from isocompute_jax.experiment.plan_config import PlanConfig
+from isocompute_jax.plan.compile import plan_mesh
+from isocompute_jax.plan.flops import step_flops
+from isocompute_jax.plan.lengths import lengths_of
+from isocompute_jax.plan.topology import parse_topology
+from isocompute_jax.plan.work import better_layout, work_of
+from tests.plan.builders import run_config, write_model
+
+
+@pytest.mark.parametrize(
+    ("row_tokens", "prompt", "median", "better"),
+    [
+        (0, 8, 4, 128),  # 24 tokens for 4 on average: padding costs more than repeated prompts
+        (0, 64, 24, None),  # all are of the longest length: nothing is padded
+        (128, 64, 24, 0),
+        (128, 8, 4, None),
+    ],
+)
+def test_the_layout_that_computes_less_is_named(tmp_path, row_tokens, prompt, median, better):
+    config = dataclasses.replace(
+        run_config(write_model(tmp_path / "model")),
+        group_size=16,
+        problems_per_batch=128,
+        max_compute=128 * 16,
+        sampling=SamplingConfig(max_prompt_tokens=prompt, max_tokens=24),
+        packing=PackingConfig(row_tokens),
+        recipe=RecipeConfig(microbatch_tokens=8 * 16 * 24),
+        plan=PlanConfig(median_tokens=median, sigma=0.0, prompt_tokens=prompt),
+    ).resolved()
+    model_config, mesh, lengths = (
+        model_config_of(config),
+        plan_mesh(config, parse_topology("fake:8")),
+        lengths_of(config),
+    )
+    shape = shape_of(config, model_config, 128, 16, mesh)
+    flops = step_flops(model_config, work_of(config, shape, lengths))
+    found = better_layout(config, model_config, mesh, lengths, flops)
+    if better is None:
+        assert found is None
+    else:
+        assert found is not None and found[0] == better
+        packed, padded = 16 * (prompt + median), prompt + 16 * 24
+        fewer, more = sorted((packed, padded))
+        assert found[1] == pytest.approx(fewer / more, rel=0.2)  # a whole micro-batch of rows, and attention
