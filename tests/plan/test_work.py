@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from isocompute_jax.experiment.build import model_config_of
 from isocompute_jax.experiment.config import PackingConfig, RecipeConfig, SamplingConfig
 from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.experiment.plan_config import PlanConfig
@@ -13,7 +12,8 @@ from isocompute_jax.plan.flops import step_flops
 from isocompute_jax.plan.lengths import lengths_of
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.plan.work import better_layout, work_of
-from tests.plan.builders import run_config, write_model
+from tests.model.tiny import tiny_config
+from tests.plan.builders import run_config
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from tests.plan.builders import run_config, write_model
         (128, 8, 4, None),
     ],
 )
-def test_the_layout_that_computes_less_is_named(tmp_path, row_tokens, prompt, median, better):
+def test_the_layout_that_computes_less_is_named(row_tokens, prompt, median, better):
     config = dataclasses.replace(
-        run_config(write_model(tmp_path / "model")),
+        run_config("unread"),
         group_size=16,
         problems_per_batch=128,
         max_compute=128 * 16,
@@ -36,11 +36,8 @@ def test_the_layout_that_computes_less_is_named(tmp_path, row_tokens, prompt, me
         recipe=RecipeConfig(microbatch_tokens=8 * 16 * 24),
         plan=PlanConfig(median_tokens=median, sigma=0.0, prompt_tokens=prompt),
     ).resolved()
-    model_config, mesh, lengths = (
-        model_config_of(config),
-        plan_mesh(config, parse_topology("fake:8")),
-        lengths_of(config),
-    )
+    model_config, lengths = tiny_config(), lengths_of(config)
+    mesh = plan_mesh(config, parse_topology("fake:8"))
     shape = shape_of(config, model_config, 128, 16, mesh)
     flops = step_flops(model_config, work_of(config, shape, lengths))
     found = better_layout(config, model_config, mesh, lengths, flops)
