@@ -2,6 +2,7 @@
 
     python -m benchmarks.growth                                  # a table; 2 to 5 minutes on two cores
     python -m benchmarks.growth --picture=docs/growth.svg        # and the picture of docs/benchmarks.md
+    python -m benchmarks.growth --points=points.json             # kept as they come: the same command goes on there
 
 The embedded model (2 layers, D = 64) with random weights, float32. One quantity grows, the others stay: 4 problems,
 n = 16, prompts and completions of 16 tokens, V = 32, one device. `tokens` is the length of one packed row that is one
@@ -52,6 +53,9 @@ HEADER = (
 AXES = flags.DEFINE_list("axes", list(POINTS), f"What grows: some of {', '.join(POINTS)}.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed steps of each point, after two that are not.", 1)
 PICTURE = flags.DEFINE_string("picture", None, "File (.svg) for the picture.")
+POINTS_FILE = flags.DEFINE_string(
+    "points", None, "File (.json) that keeps what was measured, and is not measured again."
+)
 ONE = flags.DEFINE_string("one", None, "Measure one point here, AXIS:VALUE, as JSON.")
 
 Point = dict[str, float]
@@ -67,12 +71,16 @@ def main() -> None:
         if axis not in POINTS:
             raise InputError(f"--axes: {axis!r} is none of {', '.join(POINTS)}")
     print(HEADER)
-    found: dict[str, list[Point]] = {}
+    kept = pathlib.Path(POINTS_FILE.value) if POINTS_FILE.value else None
+    found: dict[str, list[Point]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for axis in AXES.value:
         points = found.setdefault(axis, [])
-        for value in POINTS[axis]:
-            points.append(in_process(axis, value))
-            print(line(axis, points), flush=True)
+        for number, value in enumerate(POINTS[axis]):
+            if number == len(points):
+                points.append(in_process(axis, value))
+                if kept:
+                    kept.write_text(json.dumps(found))
+            print(line(axis, points[: number + 1]), flush=True)
     if PICTURE.value:
         draw(found, pathlib.Path(PICTURE.value))
 

@@ -94,6 +94,7 @@ def cases(*, small: bool) -> list[Case]:
         dict(row_tokens=32_768, sequence=2048),
     )
     found += [Case("learner_1.5b", "learner", **rows) for rows in of_rows]
+    found.append(Case("learner_1.5b", "learner", row_tokens=8192, rows=2, remat="none"))  # nothing is computed again
     # 7.6 B parameters: masters and gradients in float32 and moments in bfloat16 are 91 GB, and leave room for one more
     # array per layer and token, not for all products.
     kept: dict[str, Any] = dict(model="qwen2.5-7b", remat="attention_output", moments="bfloat16")

@@ -198,8 +198,8 @@ def learner_of(case: Case) -> dict[str, Any]:
         config.attention, jax.local_devices()[0], head_dim=config.head_dim, dtype=jnp.dtype(config.dtype)
     )
     rate = product_rate(_product_size(case))
-    tuned = _compiled(made, AS_IT_IS)
-    plain = _compiled(made, NOT_TUNED, NOT_TUNED | WITHOUT_TRITON)
+    tuned = compiled(made, AS_IT_IS)
+    plain = compiled(made, NOT_TUNED, NOT_TUNED | WITHOUT_TRITON)
     params = model.init_params(config, jax.random.key(0))
     state = learner.init_state(params, made.optimizer)
     del params
@@ -230,7 +230,7 @@ def learner_of(case: Case) -> dict[str, Any]:
     }
 
 
-def _compiled(made: Step, *ways: dict[str, Any]) -> dict[str, Any]:
+def compiled(made: Step, *ways: dict[str, Any]) -> dict[str, Any]:
     """The program, seconds to trace and compile it, and what it says that it needs; by the first options that work."""
     started = time.perf_counter()
     lowered = made.step.lower(*made.arguments)
