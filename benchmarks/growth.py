@@ -1,7 +1,7 @@
 """`python -m benchmarks.growth`: how the time of a step grows with tokens, group size, vocabulary and devices.
 
     python -m benchmarks.growth                                  # a table; 2 to 5 minutes on two cores
-    python -m benchmarks.growth --picture=docs/growth.svg        # and the picture of docs/benchmarks.md
+    python -m benchmarks.growth --picture=docs/growth.png        # and the picture of docs/benchmarks.md
     python -m benchmarks.growth --points=points.json             # kept as they come: the same command goes on there
 
 The embedded model (2 layers, D = 64) with random weights, float32. One quantity grows, the others stay: 4 problems,
@@ -15,6 +15,7 @@ quantity (1: linear).
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import pathlib
@@ -52,7 +53,7 @@ HEADER = (
 
 AXES = flags.DEFINE_list("axes", list(POINTS), f"What grows: some of {', '.join(POINTS)}.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed steps of each point, after two that are not.", 1)
-PICTURE = flags.DEFINE_string("picture", None, "File (.svg) for the picture.")
+PICTURE = flags.DEFINE_string("picture", None, "File (.png) for the picture.")
 POINTS_FILE = flags.DEFINE_string(
     "points", None, "File (.json) that keeps what was measured, and is not measured again."
 )
@@ -198,6 +199,7 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
     """A panel for each quantity, both axes logarithmic, with what linear growth from the last point back would be."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from PIL import Image  # a dependency of matplotlib
 
     from isocompute_jax.fit.report.figures import style
 
@@ -209,11 +211,15 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
             for name, colour in colours.items():
                 times = [1e3 * point[name] for point in points if name in point]
                 if times:
-                    guide = [times[-1] * value / values[-1] for value in values]
-                    panel.plot(values, guide, color=style.QUIET, linestyle=style.DASHED, linewidth=1)
                     panel.plot(values, times, "o-", color=colour, linewidth=2, markersize=5)
             style.log_axis(panel)
             style.log_axis(panel, "y")
+            limits = panel.get_ylim()
+            for drawn in list(panel.lines):
+                last = drawn.get_ydata()[-1]  # pyright: ignore[reportIndexIssue]
+                guide = [last * value / values[-1] for value in values]
+                panel.plot(values, guide, color=style.QUIET, linestyle=style.DASHED, linewidth=1, zorder=1)
+            panel.set_ylim(limits)
             panel.xaxis.set_major_locator(FixedLocator(values))
             panel.xaxis.set_minor_locator(NullLocator())
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -222,7 +228,9 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
         handles = [Line2D([], [], color=colour, marker="o", label=name) for name, colour in colours.items()]
         handles.append(Line2D([], [], color=style.QUIET, linestyle=style.DASHED, label="linear growth"))
         style.legend(figure, handles, columns=3)
-        style.save_figure(figure, path)
+        data = io.BytesIO()
+        figure.savefig(data, format="png", dpi=120)
+    Image.open(data).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
 
 
 def _short(value: float) -> str:
