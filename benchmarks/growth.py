@@ -114,7 +114,7 @@ def measure(*, tokens: int, group_size: int, vocabulary: int, devices: int) -> P
     step: Any = learner.make_train_step(score, learner.LossConfig(), optimizer, shardings=shardings)
     batch, rollouts = _batch(tokens, group_size, vocabulary, 1 if mesh is None else devices)
     advantages = np.where(np.arange(rollouts) % 2, 1.0, -1.0).astype(np.float32)[None]
-    weights = np.full_like(advantages, 1 / np.asarray(batch.mask).sum())
+    weights = np.full_like(advantages, 1 / (rollouts * (tokens or COMPLETION)))
     placed = learner.place_batch(batch, mesh)
     credited = learner.Credit(advantages, weights, weights)
     found = {"update": timed(lambda: jax.block_until_ready(step(state, placed, credited, 1e-6)))}
@@ -153,7 +153,8 @@ def _batch(tokens: int, group_size: int, vocabulary: int, shards: int) -> tuple[
     )  # fmt: skip
     if tokens:
         return learner.pack(groups, learner.pack_shape(**sizes, row_tokens=tokens)), 1
-    return learner.layout(groups, learner.batch_shape(**sizes)), problems * size
+    # Sequences are short: training lays them out as trees, by itself.
+    return learner.grow(groups, learner.tree_shape(**sizes, row_nodes=2 * (prompt + completion))), problems * size
 
 
 def _sample(sampler: Any, group_size: int, vocabulary: int) -> None:
@@ -216,7 +217,7 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
             style.log_axis(panel, "y")
             limits = panel.get_ylim()
             for drawn in list(panel.lines):
-                last = drawn.get_ydata()[-1]  # pyright: ignore[reportIndexIssue]
+                last = float(np.asarray(drawn.get_ydata())[-1])
                 guide = [last * value / values[-1] for value in values]
                 panel.plot(values, guide, color=style.QUIET, linestyle=style.DASHED, linewidth=1, zorder=1)
             panel.set_ylim(limits)

@@ -25,7 +25,7 @@ from absl import flags
 from isocompute_jax import app, learner, model
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
-PROBLEMS, LONGEST, ROW_TOKENS = 4, 64, 512
+PROBLEMS, LONGEST, ROW_TOKENS = 16, 64, 512
 
 ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds of each case, after one that is not.", 1)
 ACCOUNT = flags.DEFINE_bool("account", False, "FLOPs of a dense 8B model at real lengths, by the plan's account.")
@@ -82,7 +82,7 @@ def line(case: Case) -> str:
         group_size=case.group_size,
         max_prompt_tokens=case.prompt,
         max_tokens=LONGEST,
-        microbatch_tokens=4096,
+        microbatch_tokens=2 * ROW_TOKENS,
     )
     padded = learner.layout(groups, learner.batch_shape(**sizes))
     packed = learner.pack(groups, learner.pack_shape(**sizes, row_tokens=ROW_TOKENS))

@@ -13,7 +13,7 @@ PACKAGE = "isocompute_jax"
 ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
 _BASE = {"records", "options"}
-_ARRAYS = _BASE | {"sharding", "model", "tasks"}
+_ARRAYS = _BASE | {"devices", "sharding", "model", "tasks"}
 _TRAINING = _ARRAYS | {"sampling", "learner", "service", "experiment"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": _BASE,
     "app": _BASE,  # how every main starts and ends
     "sharding": set(),
+    "devices": set(),
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
@@ -52,7 +53,7 @@ SERVICE_MAY_IMPORT = {
 WITHOUT_JAX = ("service/proto", "service/weights", "service/server")
 ENGINE_OF_JAX = "service/server/engines/jax_engine.py"
 OF_JAX = {"jax", "jaxlib", "flax", "optax"} | {
-    f"{PACKAGE}.{room}" for room in ("model", "sharding", "sampling", "learner")
+    f"{PACKAGE}.{room}" for room in ("model", "sharding", "devices", "sampling", "learner")
 }
 
 

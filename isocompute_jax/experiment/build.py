@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
+from isocompute_jax.devices import cores, cut_cpu
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
@@ -328,9 +329,15 @@ def make_schedule(optimizer: OptimizerConfig, rollouts_per_step: int) -> Callabl
 
 
 def make_mesh(config: RunConfig) -> Mesh | None:
-    """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says."""
+    """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says.
+
+    Without accelerators each core can be a device.
+    """
     sizes = dataclasses.asdict(config.mesh)
-    used, present = math.prod(sizes.values()), jax.device_count()
+    used = math.prod(sizes.values())
+    if used <= cores():
+        cut_cpu(used)
+    present = jax.device_count()
     if used < present:
         LOG.warning("config.mesh uses %d of %d devices; its axes multiply to what is used", used, present)
     if used == 1 and config.optimizer.moments != "host":

@@ -102,6 +102,9 @@ class ComputeConfig:
         check(self)
 
 
+Trees = Literal["auto", "on", "off"]
+
+
 @dataclasses.dataclass(frozen=True)
 class PackingConfig:
     """How rollouts become rows of tokens."""
@@ -111,6 +114,14 @@ class PackingConfig:
         "Tokens of a row, into which whole rollouts, prompts included, are packed; 0 reads each prompt once for its "
         "group and pads completions to sampling.max_tokens, which is quicker where they are short.",
         low=0,
+    )
+    trees: Trees = option(
+        "auto",
+        "Whether what rollouts of a prompt have in common, equal beginnings of their completions included, is computed "
+        "once: auto, where sequences are short (64 tokens) and neither row_tokens is set nor the model a mixture of "
+        "experts; on, in rows of row_tokens, whose attention holds all pairs of a row; off. Gradients differ by "
+        "rounding alone.",
+        later=True,
     )
 
     def __post_init__(self) -> None:
@@ -341,7 +352,7 @@ def _validate(config: RunConfig) -> None:
     for passed, message in (*checks, *_asynchrony_checks(config)):
         if not passed:
             raise InputError(f"config.{message}")
-    if config.packing.row_tokens:
+    if config.packing.row_tokens and config.packing.trees != "on":
         pack_shape(
             problems_per_batch=config.problems_per_batch,
             group_size=config.group_size,

@@ -1,4 +1,4 @@
-"""How the groups of a run become batches: prompts shared by their rollouts, or whole rollouts packed into rows."""
+"""How the groups of a run become batches: trees, prompts shared by rollouts, or whole rollouts packed into rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
-from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape
+from isocompute_jax.experiment.config import RunConfig, SamplingConfig
+from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, TreeBatch, TreeShape
 from isocompute_jax.model import ModelConfig
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
+
+SHORT = 64
+"""Sequences of up to so many tokens become trees by themselves: attention of their rows is dense."""
 
 LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 """(groups, which of them [P], or None for all) -> host arrays of a compiled shape."""
@@ -35,6 +39,8 @@ def make_lay_out(
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
     shape = shape_of(config, model_config, problems, group_size, mesh)
+    if isinstance(shape, TreeShape):
+        return lambda groups, kept: learner.grow(groups, shape, kept=kept)
     if isinstance(shape, BatchShape):
         return lambda groups, kept: learner.layout(groups, shape, kept=kept)
     seen = learner.CompiledShapes(what)
@@ -49,11 +55,11 @@ def make_lay_out(
 
 def shape_of(
     config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
-) -> BatchShape | PackShape:
+) -> BatchShape | PackShape | TreeShape:
     """The compiled shape of batches of so many problems and rollouts of each.
 
     Raises:
-      InputError: config.packing.row_tokens holds no sequence of the greatest length.
+      InputError: config.packing.row_tokens holds no sequence of the greatest length, or trees are not for this model.
     """
     sizes = {
         "problems_per_batch": problems,
@@ -62,33 +68,63 @@ def shape_of(
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
         "batch_shards": sharding.batch_shards(mesh),
-        # Batches carry the sampler's experts where the learner asks for them.
-        "routing": (
-            None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
-        ),
     }
+    if _in_trees(config, model_config):
+        return learner.tree_shape(**sizes, row_nodes=config.packing.row_tokens or row_nodes(config.sampling))
+    # Batches carry the sampler's experts where the learner asks for them.
+    chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
-        return learner.pack_shape(**sizes, row_tokens=config.packing.row_tokens)
-    return learner.batch_shape(**sizes)
+        return learner.pack_shape(**sizes, routing=chosen, row_tokens=config.packing.row_tokens)
+    return learner.batch_shape(**sizes, routing=chosen)
+
+
+def _in_trees(config: RunConfig, model_config: ModelConfig) -> bool:
+    """Whether rollouts are laid out as trees.
+
+    Raises:
+      InputError: they cannot be, and the config wants it.
+    """
+    wanted, experts = config.packing.trees, bool(model_config.num_experts)
+    if wanted == "on" and experts:
+        raise InputError(
+            "config.packing.trees = 'on', but the model is a mixture of experts, whose routing is counted for each "
+            "rollout: leave it at auto"
+        )
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    short = longest <= SHORT and not config.packing.row_tokens
+    return wanted == "on" or (wanted == "auto" and short and not experts)
+
+
+def row_nodes(sampling: SamplingConfig) -> int:
+    """Nodes of a row of trees: room for several rollouts of the greatest length, and no more scores than need be."""
+    longest = sampling.max_prompt_tokens + sampling.max_tokens
+    return max(64, -(-2 * longest // 32) * 32)
 
 
 def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
     """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
     shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
-    packed = isinstance(shape, PackShape)
-    tokens = shape.rows * (shape.row_tokens if packed else shape.rollouts * shape.tokens)
+    match shape:
+        case PackShape():
+            tokens, least = shape.rows * shape.row_tokens, "a row"
+        case TreeShape():
+            tokens, least = shape.rows * shape.nodes, "a row"
+        case BatchShape():
+            tokens, least = shape.rows * shape.rollouts * shape.tokens, "a completion"
     if tokens > config.recipe.microbatch_tokens:
         LOG.info(
             "config.recipe.microbatch_tokens = %d is raised to %d: %s on each of %d shards of the batch",
             config.recipe.microbatch_tokens,
             tokens,
-            "a row" if packed else "a completion",
+            least,
             sharding.batch_shards(mesh),
         )
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
-    """What a line of metrics.jsonl says of the layout: of packed rows, how full and how even they are."""
+    """What a line of metrics.jsonl says of the layout: how full rows are, and how even."""
+    if isinstance(batch, TreeBatch):
+        return learner.tree_metrics(batch)
     if not isinstance(batch, PackedBatch):
         return {}
     return learner.packing_metrics(batch, sharding.batch_shards(mesh))

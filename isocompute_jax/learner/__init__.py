@@ -1,6 +1,6 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
-from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, place_batch
+from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, place_batch
 from isocompute_jax.learner.credit import (
     Credit,
     CreditConfig,
@@ -25,6 +25,7 @@ from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
+from isocompute_jax.learner.trees import TreeShape, grow, no_trees, tree_metrics, tree_shape
 
 __all__ = [
     "Batch",
@@ -41,12 +42,15 @@ __all__ = [
     "TokenBatch",
     "TrainState",
     "TrainStep",
+    "TreeBatch",
+    "TreeShape",
     "aggregation_weights",
     "batch_shape",
     "completion_logprobs",
     "credit",
     "group_advantages",
     "group_rewards",
+    "grow",
     "init_state",
     "layout",
     "make_optimizer",
@@ -54,6 +58,7 @@ __all__ = [
     "make_score",
     "make_scorer",
     "make_train_step",
+    "no_trees",
     "pack",
     "pack_shape",
     "packing_metrics",
@@ -62,6 +67,8 @@ __all__ = [
     "single_batch",
     "state_shardings",
     "trained_lengths",
+    "tree_metrics",
+    "tree_shape",
     "unpack",
     "zero_variance",
 ]

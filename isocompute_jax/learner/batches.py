@@ -1,6 +1,7 @@
-"""What a step computes: batches of tokens, cut into micro-batches, in one of two layouts.
+"""What a step computes: batches of tokens, cut into micro-batches, in one of three layouts.
 
 `TokenBatch` (made by `layout`) reads a prompt once for all of its rollouts, and pads completions to one length.
+`TreeBatch` (made by `trees`) reads whatever rollouts of a prompt have in common once.
 `PackedBatch` (made by `packing`) holds whole rollouts of any length side by side. What a rollout is worth is not said
 here (see `credit`): each laid-out rollout knows its number.
 """
@@ -116,8 +117,49 @@ class PackedBatch:
         return credited.of(jnp.asarray(self.rollout))
 
 
-Batch = TokenBatch | PackedBatch
-AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch)
+@flax.struct.dataclass
+class TreeBatch:
+    """One batch, cut into M micro-batches of N rows of W nodes, of E edges, and of R rollouts of T tokens.
+
+    A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
+    A micro-batch is the same without the leading M; that is what a score function sees.
+
+    Attributes:
+      nodes: [M, N, W] tokens of prompts, and of completions but their last, depth first; 0 on padding.
+      positions: [M, N, W] of the node in its sequence; a tree begins at 0, and so does each node of padding.
+      ends: [M, N, W] where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on
+        padding, which nobody sees.
+      edge_nodes: [M, N, E] nodes that edges leave; any on padding.
+      edge_tokens: [M, N, E] tokens that they lead to.
+      edges: [M, N, R, T] the edge of each completion token; any on padding.
+      tokens, mask, sampler_logprobs, rollout, num_microbatches, old_logprobs: as in `TokenBatch`.
+    """
+
+    nodes: Int[Array | np.ndarray, "*M N W"]
+    positions: Int[Array | np.ndarray, "*M N W"]
+    ends: Int[Array | np.ndarray, "*M N W"]
+    edge_nodes: Int[Array | np.ndarray, "*M N E"]
+    edge_tokens: Int[Array | np.ndarray, "*M N E"]
+    edges: Int[Array | np.ndarray, "*M N R T"]
+    tokens: Int[Array | np.ndarray, "*M N R T"]
+    mask: Bool[Array | np.ndarray, "*M N R T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+
+Batch = TokenBatch | PackedBatch | TreeBatch
+AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch | TreeBatch)
 
 
 def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:

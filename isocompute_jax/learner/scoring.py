@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model, sharding
-from isocompute_jax.learner.batches import Batch, PackedBatch, microbatch_of
+from isocompute_jax.learner.batches import Batch, PackedBatch, TreeBatch, microbatch_of
 from isocompute_jax.learner.objective import Params, Routing, Score, Scores
 from isocompute_jax.learner.routing import routing_sums
 from isocompute_jax.model import ModelConfig, Routed
@@ -25,7 +25,7 @@ def make_score(
     routing: Routing = "own",
     mesh: Mesh | None = None,
 ) -> Score:
-    """The score function of our transformer, for both layouts of a batch.
+    """The score function of our transformer, for every layout of a batch.
 
     A mixture of experts reports how its experts are used (`learner.routing`).
 
@@ -39,6 +39,10 @@ def make_score(
     replays = routing == "replay"
 
     def score(params: Params, batch: Batch) -> Scores:
+        if isinstance(batch, TreeBatch):
+            return Scores(
+                *_score_trees(config, params, batch, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh)
+            )
         if isinstance(batch, PackedBatch):
             found, routed = _score_packed(
                 config,
@@ -175,6 +179,39 @@ def _score_packed(
     begins = first == jnp.arange(tokens.shape[1])
     logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
     return (logprobs, entropies), jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), routed)
+
+
+def _score_trees(
+    config: ModelConfig,
+    params: model.Params,
+    batch: TreeBatch,
+    *,
+    temperature: float | Array,
+    chunk_tokens: int | None,
+    mesh: Mesh | None,
+) -> Pair:
+    """Log-probabilities and entropies (nats, [N, R, T]) of the completions of a micro-batch: those of their edges."""
+    hidden = model.tree_hidden(
+        config,
+        model.cast_params(params, config.dtype),
+        jnp.asarray(batch.nodes),
+        jnp.asarray(batch.positions),
+        jnp.asarray(batch.ends),
+        mesh=mesh,
+    )
+    scores = model.token_logprobs(
+        config,
+        params,
+        jnp.take_along_axis(hidden, jnp.asarray(batch.edge_nodes)[..., None], axis=1),
+        jnp.asarray(batch.edge_tokens),
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+        mesh=mesh,
+    )
+    rows, rollouts, length = batch.edges.shape
+    edges = jnp.asarray(batch.edges).reshape(rows, rollouts * length)
+    logprobs, entropies = (jnp.take_along_axis(x, edges, axis=1).reshape(rows, rollouts, length) for x in scores)
+    return logprobs, entropies
 
 
 def _array(x: Array | np.ndarray | None) -> Array | None:

@@ -41,6 +41,7 @@ from isocompute_jax.model.transformer import (
     init_cache,
     packed_hidden,
     prefill,
+    tree_hidden,
 )
 
 __all__ = [
@@ -86,4 +87,5 @@ __all__ = [
     "save_checkpoint",
     "to_hf_layout",
     "token_logprobs",
+    "tree_hidden",
 ]

@@ -131,9 +131,39 @@ def blockwise_attention(
     return jnp.einsum("rkgth->rtkgh", out / total[..., None]).reshape(r, t, n, h).astype(q.dtype)
 
 
+@jax.custom_vjp
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
-    """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
-    return (jax.nn.silu(x @ w_gate) * (x @ w_up)) @ w_down
+    """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202).
+
+    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA transposes
+    the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that makes it,
+    strided, at three times the time of the products.
+    """
+    return _swiglu_forward(x, w_gate, w_up, w_down)[0]
+
+
+def _swiglu_forward(x: Array, w_gate: Array, w_up: Array, w_down: Array) -> tuple[Array, tuple[Array, ...]]:
+    gate, up = x @ w_gate, x @ w_up
+    return (jax.nn.silu(gate) * up) @ w_down, (x, gate, up, w_gate, w_up, w_down)
+
+
+def _swiglu_backward(saved: tuple[Array, ...], to_out: Array) -> tuple[Array, Array, Array, Array]:
+    x, gate, up, w_gate, w_up, w_down = saved
+    opened = jax.nn.sigmoid(gate)
+    silu = gate * opened
+    to_hidden = to_out @ w_down.T
+    to_up = to_hidden * silu
+    to_gate = to_hidden * up * (opened * (1 + gate * (1 - opened)))
+
+    def over_tokens(left: Array, right: Array) -> Array:
+        tokens = tuple(range(left.ndim - 1))
+        return jax.lax.dot_general(left, right, ((tokens, tokens), ((), ())))
+
+    to_x = to_gate @ w_gate.T + to_up @ w_up.T
+    return to_x, over_tokens(x, to_gate), over_tokens(x, to_up), over_tokens(to_out, silu * up).T
+
+
+swiglu.defvjp(_swiglu_forward, _swiglu_backward)
 
 
 def causal_mask(valid: Bool[Array, "P G T"]) -> Bool[Array, "P G T T"]:

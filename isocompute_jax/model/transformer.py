@@ -37,7 +37,7 @@ from isocompute_jax.model.packed_attention import packed_attention
 from isocompute_jax.model.params import Params
 from isocompute_jax.model.remat import rematerialized
 
-UNROLLED_LAYERS = 4
+UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
 
 
@@ -113,6 +113,37 @@ def packed_hidden(
         config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
     )
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
+
+
+def tree_hidden(
+    config: ModelConfig,
+    params: Params,
+    tokens: Int[Array, "N W"],
+    positions: Int[Array, "N W"],
+    ends: Int[Array, "N W"],
+    *,
+    mesh: Mesh | None,
+) -> Float[Array, "N W D"]:
+    """Hidden states of rows of trees, after the final norm: sequences share the tokens that they begin with.
+
+    Attention holds [W, W] scores.
+
+    Args:
+      config: model shape.
+      params: parameters.
+      tokens: [N, W] token ids in depth-first order.
+      positions: [N, W] of a token in its sequences.
+      ends: [N, W] where a token's descendants end: t sees s if s <= t < ends[s]. What sees nothing is padding.
+      mesh: where all of it lies; None for one device.
+    """
+    at = jnp.arange(tokens.shape[1])
+    visible = ((at[:, None] >= at) & (at[:, None] < ends[:, None, :]))[:, None]
+
+    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, None]:
+        return attention(q, [Keys(k, v, visible)]), None
+
+    hidden, _, _ = _run_layers(config, params, tokens[:, None], positions[:, None], attend, None, mesh=mesh)
+    return hidden[:, 0]
 
 
 def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
@@ -205,15 +236,16 @@ def decode(
     own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
     shared = prefix.mask[:, None, None]
 
-    def attend(q: Array, k: Array, v: Array, layer: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        prefix_k, prefix_v, cache_k, cache_v = layer
-        k = jax.lax.dynamic_update_slice_in_dim(cache_k, k, index, axis=2)
-        v = jax.lax.dynamic_update_slice_in_dim(cache_v, v, index, axis=2)
-        return attention(q, [Keys(prefix_k, prefix_v, shared), Keys(k, v, own)]), (k, v)
+    def attend(q: Array, k: Array, v: Array, layer: Array, cache: Cache) -> tuple[Array, Cache]:
+        def write(old: Array, new: Array) -> Array:
+            return jax.lax.dynamic_update_slice(old, new[None], (layer, 0, 0, index, 0, 0))
 
-    keys = (prefix.k, prefix.v, cache.k, cache.v)
-    hidden, (k, v), routed = _run_layers(config, params, tokens[..., None], positions, attend, keys, mesh=mesh)
-    return hidden[:, :, 0], Cache(k, v), jax.tree.map(lambda x: x[:, :, :, 0], routed)
+        written = Cache(write(cache.k, k), write(cache.v, v))
+        keys = [Keys(prefix.k[layer], prefix.v[layer], shared), Keys(written.k[layer], written.v[layer], own)]
+        return attention(q, keys), written
+
+    x, cache, routed = _run_cached(config, params, tokens[..., None], positions, attend, cache, mesh=mesh)
+    return x[:, :, 0], cache, jax.tree.map(lambda x: x[:, :, :, 0], routed)
 
 
 def extend_slots(
@@ -262,10 +294,28 @@ def extend_slots(
         written = SlotCache(write(cache.k, k), write(cache.v, v))
         return blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks)[:, None], written
 
-    x = params["embed"][tokens[:, None]]
-    cos, sin = rope_angles(config, positions[:, None])
+    x, cache, routed = _run_cached(config, params, tokens[:, None], positions[:, None], attend, cache, mesh=mesh)
+    return x[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
 
-    def body(carry: tuple[Array, SlotCache], scanned: tuple[Params, Array]) -> tuple[tuple[Array, SlotCache], Any]:
+
+def _run_cached(
+    config: ModelConfig,
+    params: Params,
+    tokens: Array,
+    positions: Array,
+    attend: Callable,
+    cache: Any,
+    *,
+    mesh: Mesh | None,
+) -> tuple[Array, Any, Routed | None]:
+    """As `_run_layers`, with a cache that the layers hand on and write to, each where it is.
+
+    `attend(q, k, v, layer, cache)` returns the attended values, and the cache with what the layer adds.
+    """
+    x = params["embed"][tokens]
+    cos, sin = rope_angles(config, positions)
+
+    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array]) -> tuple[tuple[Array, Any], Any]:
         x, cache = carry
         layer, index = scanned
         x, cache, routed = _run_layer(
@@ -276,8 +326,7 @@ def extend_slots(
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
     scanned = (params["layers"], jnp.arange(config.num_layers))
     (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
-    hidden = rms_norm(x, params["final_norm"], eps=config.norm_eps)
-    return hidden[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
 
 
 def _run_layers(

@@ -15,7 +15,17 @@ from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.layouts import shape_of
-from isocompute_jax.learner import Batch, BatchShape, Credit, PackedBatch, PackShape, TokenBatch, TrainState
+from isocompute_jax.learner import (
+    Batch,
+    BatchShape,
+    Credit,
+    PackedBatch,
+    PackShape,
+    TokenBatch,
+    TrainState,
+    TreeShape,
+    no_trees,
+)
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
@@ -38,7 +48,7 @@ class CompiledStep:
     model_config: ModelConfig
     mesh: Mesh
     state: TrainState
-    batch_shape: BatchShape | PackShape
+    batch_shape: BatchShape | PackShape | TreeShape
     program: jax.stages.Compiled
     lower_s: float
     compile_s: float
@@ -124,14 +134,18 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         raise DoesNotCompile(float(number) * 2 ** (10 * (1 + "KMGT".index(unit))), str(error)) from error
 
 
-def abstract_batch(shape: BatchShape | PackShape, mesh: Mesh) -> Batch:
+def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Batch:
     """Shapes, dtypes and shardings of a step's largest batch, as `learner.place_batch` puts it on the devices."""
 
     def make() -> Batch:
+        if isinstance(shape, TreeShape):
+            return jax.tree.map(jnp.asarray, no_trees(shape))
         lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
 
+        routing = shape.routing
+
         def experts(*tokens: int) -> jax.Array | None:
-            return None if shape.routing is None else jnp.zeros((*tokens, *shape.routing), jnp.int16)
+            return None if routing is None else jnp.zeros((*tokens, *routing), jnp.int16)
 
         if isinstance(shape, PackShape):
             row = (*lead, shape.row_tokens)

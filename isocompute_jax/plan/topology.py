@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import jax
 
+from isocompute_jax.devices import cut_cpu
 from isocompute_jax.plan.compilers import CompilerKind
 from isocompute_jax.plan.devices import CPU, DEVICES, Device
 from isocompute_jax.records.errors import InputError
@@ -96,9 +96,7 @@ def _own_devices(name: str, size: int) -> list[Any]:
     """Devices of this process; the CPU is cut into as many as `fake` wants, where none has been used yet."""
     if name == "here":
         return jax.devices()
-    if getattr(jax.config, "jax_num_cpu_devices") < size:  # noqa: B009 (its type declares no such attribute)
-        with contextlib.suppress(RuntimeError):  # the backend has started
-            jax.config.update("jax_num_cpu_devices", size)
+    cut_cpu(size)
     devices = jax.devices("cpu")
     if len(devices) < size:
         raise InputError(f"--topology={name}: this process has {len(devices)} CPU devices, and started with them")

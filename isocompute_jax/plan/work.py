@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.layouts import shape_of
-from isocompute_jax.learner import BatchShape, PackShape
+from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.flops import Flops, Work, step_flops
 from isocompute_jax.plan.lengths import Lengths
@@ -21,8 +21,8 @@ LONGEST_PADDED = 2048
 """Padded completions hold [T, prompt + T] scores: beyond so many tokens they are no choice, whatever they save."""
 
 
-def work_of(config: RunConfig, shape: BatchShape | PackShape, lengths: Lengths) -> Work:
-    """Of one step in which every group takes part."""
+def work_of(config: RunConfig, shape: BatchShape | PackShape | TreeShape, lengths: Lengths) -> Work:
+    """Of one step in which every group takes part; rollouts are taken to share their prompts and nothing more."""
     rollouts = config.rollouts_per_step
     if isinstance(shape, PackShape):
         tokens, pairs = rollouts * lengths.sequence, rollouts * lengths.pairs
@@ -30,6 +30,13 @@ def work_of(config: RunConfig, shape: BatchShape | PackShape, lengths: Lengths) 
         microbatches = min(max(microbatches, 1), shape.microbatches)
         positions = float(microbatches * shape.rows * shape.row_tokens)
         return Work(rollouts, tokens, positions, pairs, pairs, microbatches)
+    if isinstance(shape, TreeShape):
+        prompts = config.problems_per_batch
+        nodes = prompts * lengths.prompt + rollouts * (lengths.mean - 1)
+        microbatches = min(max(math.ceil(nodes / (shape.rows * shape.nodes)), 1), shape.microbatches)
+        positions = float(microbatches * shape.rows * shape.nodes)
+        pairs = rollouts * (lengths.prompt * lengths.mean + lengths.moment(2) / 2)
+        return Work(rollouts, nodes, positions, pairs, positions * shape.nodes, microbatches)
     rows, prompts = shape.microbatches * shape.rows, rollouts // shape.rollouts
     own = rollouts * (lengths.prompt * lengths.mean + lengths.moment(2) / 2)
     return Work(
@@ -60,6 +67,8 @@ def better_layout(
     Returns:
       `config.packing.row_tokens` of the other layout, and its share of these FLOPs; None where it saves little.
     """
+    if isinstance(shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh), TreeShape):
+        return None  # which repeat nothing
     longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     other = 0 if config.packing.row_tokens else -(-longest // 128) * 128
     if not other and longest > LONGEST_PADDED:

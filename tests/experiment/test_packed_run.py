@@ -1,17 +1,20 @@
-"""A run on packed rows is the run on padded ones, up to rounding, and says how full its rows are."""
+"""A run on packed rows, or on trees, is the run on padded ones, up to rounding, and says how full its rows are."""
 
 import dataclasses
 import logging
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import ComputeConfig, PackingConfig
-from isocompute_jax.experiment.layouts import log_larger_microbatch
+from isocompute_jax.experiment.config import ComputeConfig, PackingConfig, SamplingConfig
+from isocompute_jax.experiment.layouts import log_larger_microbatch, shape_of
+from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
+from tests.model.tiny import tiny_config
 
 
 def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, caplog):
@@ -31,16 +34,16 @@ def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, ca
             np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
         # At most 8 of 64 tokens a rollout, 64 rollouts of which groups without signal are left out.
         assert 0 <= line["padding"] < 1 and line["attention_imbalance"] == 1 and 1 <= line["num_rows"] <= 8
-        assert "padding" not in padded
+        assert "attention_imbalance" not in padded
     compiled = [record.message for record in caplog.records if "compiled for" in record.message]
     assert 1 <= len(compiled) <= 2 and "rows of 64 tokens" in compiled[0]
     assert "microbatch_tokens" not in caplog.text
 
 
 def test_a_micro_batch_of_less_than_a_row_is_said_to_be_raised(base_run, caplog):
-    def logged(row_tokens, microbatch_tokens):
+    def logged(row_tokens, microbatch_tokens, trees: Literal["auto", "off"] = "off"):
         recipe = dataclasses.replace(base_run.recipe, microbatch_tokens=microbatch_tokens)
-        config = dataclasses.replace(base_run, packing=PackingConfig(row_tokens), recipe=recipe)
+        config = dataclasses.replace(base_run, packing=PackingConfig(row_tokens, trees=trees), recipe=recipe)
         caplog.clear()
         with caplog.at_level(logging.INFO):
             log_larger_microbatch(config, builders.MODEL, None)
@@ -49,6 +52,7 @@ def test_a_micro_batch_of_less_than_a_row_is_said_to_be_raised(base_run, caplog)
     said = "config.recipe.microbatch_tokens = {} is raised to {}: {} on each of 1 shards of the batch"
     assert logged(64, 63) == [said.format(63, 64, "a row")]
     assert logged(64, 64) == logged(0, base_run.sampling.max_tokens) == []
+    assert logged(0, 1, trees="auto") == [said.format(1, 64, "a row")]
     assert logged(0, 1) == [said.format(1, base_run.sampling.max_tokens, "a completion")]
 
 
@@ -64,3 +68,46 @@ def test_a_kernel_that_the_device_does_not_have_is_refused_by_name(base_run, tmp
     with pytest.raises(InputError, match=r"config\.compute\.attention = mosaic: made for GPUs, and this is a CPU"):
         loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_trees_repeats_the_padded_one(undisturbed, base_run, tmp_path):
+    """`undisturbed` is on trees: its sequences are short."""
+    config = dataclasses.replace(base_run, max_compute=64 * 2, packing=PackingConfig(trees="off"))
+    loop.train(config, tmp_path / "run")
+    theirs = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
+    ours = run_files.read_lines(undisturbed / run_files.METRICS)
+    for line, padded in zip(ours, theirs, strict=False):
+        for name in ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl", "logprob_difference"):
+            np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        assert "tree_nodes" in line and "tree_nodes" not in padded
+        # Of 64 prompts and completions of 8 tokens or fewer: less than if each were read for itself.
+        assert 0 < line["tree_nodes"] < 64 * 8 and 0 <= line["padding"] < 1
+
+
+@pytest.mark.parametrize(
+    ("packing", "tokens", "experts", "kind"),
+    [
+        ({}, 60, 0, TreeShape),
+        ({}, 61, 0, BatchShape),
+        ({}, 60, 4, BatchShape),
+        ({"trees": "off"}, 60, 0, BatchShape),
+        ({"trees": "on"}, 200, 0, TreeShape),
+        ({"row_tokens": 128}, 60, 0, PackShape),
+        ({"row_tokens": 128, "trees": "on"}, 60, 0, TreeShape),
+    ],
+)
+def test_short_sequences_of_dense_models_become_trees(base_run, packing, tokens, experts, kind):
+    sampling = SamplingConfig(max_prompt_tokens=4, max_tokens=tokens)
+    config = dataclasses.replace(base_run, sampling=sampling, packing=PackingConfig(**packing))
+    mixture = {"num_experts": experts, "experts_per_token": 1, "qk_norm": True, "attention_bias": False}
+    shape = shape_of(config, tiny_config(**mixture if experts else {}), 2, 4, None)
+    assert isinstance(shape, kind)
+    if isinstance(shape, TreeShape):
+        assert shape.nodes == (packing.get("row_tokens") or (128 if tokens == 60 else 416))
+
+
+def test_trees_of_a_mixture_are_refused(base_run):
+    mixture = tiny_config(num_experts=4, experts_per_token=1, qk_norm=True, attention_bias=False)
+    config = dataclasses.replace(base_run, packing=PackingConfig(trees="on"))
+    with pytest.raises(InputError, match=r"config\.packing\.trees = 'on', but the model is a mixture of experts"):
+        shape_of(config, mixture, 2, 4, None)

@@ -23,7 +23,7 @@ SHAPES = {
     "untied": dict(
         embed_dim=48, num_layers=3, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
     ),
-    "deep": dict(embed_dim=32, num_layers=6, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True),
+    "deep": dict(embed_dim=32, num_layers=9, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True),
     "wide_heads": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
     ),
@@ -44,7 +44,7 @@ SHAPES = {
         attention_bias=False, qk_norm=True, num_experts=6, experts_per_token=2,
     ),
     "moe_not_normalized": dict(
-        embed_dim=32, num_layers=5, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
+        embed_dim=32, num_layers=9, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
         attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
     ),
 }  # fmt: skip

@@ -32,7 +32,7 @@ def test_the_layout_that_computes_less_is_named(row_tokens, prompt, median, bett
         problems_per_batch=128,
         max_compute=128 * 16,
         sampling=SamplingConfig(max_prompt_tokens=prompt, max_tokens=24),
-        packing=PackingConfig(row_tokens),
+        packing=PackingConfig(row_tokens, trees="off"),
         recipe=RecipeConfig(microbatch_tokens=8 * 16 * 24),
         plan=PlanConfig(median_tokens=median, sigma=0.0, prompt_tokens=prompt),
     ).resolved()

@@ -31,7 +31,7 @@ def memory_of(lowered) -> Any:
 LARGER = model.ModelConfig(
     vocab_size=1000,
     embed_dim=192,
-    num_layers=5,  # more than are unrolled
+    num_layers=9,  # more than are unrolled
     num_heads=6,
     num_kv_heads=2,
     head_dim=32,

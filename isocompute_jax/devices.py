@@ -1,0 +1,25 @@
+"""The devices of this process: on a machine without accelerators, its cores (an effect, before JAX has started)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import jax
+
+
+def cut_cpu(size: int) -> None:
+    """Makes `size` devices of the CPU, so that a mesh can use as many cores; does nothing once JAX has started.
+
+    Where there are accelerators this changes nothing that is used. XLA_FLAGS with a number of devices is left to rule.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if getattr(jax.config, "jax_num_cpu_devices") < size:  # noqa: B009 (its type declares no such attribute)
+        with contextlib.suppress(RuntimeError):  # the backend has started
+            jax.config.update("jax_num_cpu_devices", size)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,289 @@
+"""Trees: what rollouts of a prompt have in common is computed once, the prompt and equal beginnings alike.
+
+The sibling of `layout` for short completions, of which many begin alike or are the same. The prefixes of a group's
+completions are the nodes of a tree that grows from the prompt. A row of W nodes holds the trees of one or more groups
+in depth-first order, so that a node's descendants follow it at once: node t sees s if s <= t < end[s], where its
+descendants end. What a node predicts is an edge, (node, next token), scored once for all rollouts that take it.
+Gradients equal those of any other layout: a sum over rollouts is a sum over edges of what their rollouts add up to.
+
+Attention of a row is dense: rows are short. A tree that fills its row continues in the next one, where what it has in
+common with the first is computed again. The same groups always give the same batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from isocompute_jax.learner.batches import TreeBatch
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import RolloutGroup
+
+LEAST_MICROBATCHES = 16
+"""Micro-batches of a step whose rollouts have nothing in common; steps compute those that they need."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeShape:
+    """Up to `microbatches` micro-batches of `rows` rows of `nodes` nodes and `rollouts` completions of `tokens`."""
+
+    microbatches: int
+    rows: int
+    nodes: int
+    rollouts: int
+    tokens: int
+
+    @property
+    def edges(self) -> int:
+        """Of a row, at most: each node ends one, and each rollout's last token is another."""
+        return self.nodes + self.rollouts
+
+
+def tree_shape(
+    *,
+    problems_per_batch: int,
+    group_size: int,
+    max_prompt_tokens: int,
+    max_tokens: int,
+    row_nodes: int,
+    microbatch_tokens: int,
+    batch_shards: int = 1,
+) -> TreeShape:
+    """The shape of steps of problems x group_size rollouts, for whatever they have in common.
+
+    A micro-batch has up to `microbatch_tokens` nodes, over all of its shards, and at least a row for each of
+    `batch_shards`, the number of parts that the batch axis is sharded into. It is a small part of what a step needs if
+    rollouts have nothing in common: the last one of a step is computed whole.
+
+    Raises:
+      InputError: a row does not hold a rollout of the greatest length.
+    """
+    longest = max_prompt_tokens + max_tokens - 1  # the last token predicts nothing
+    if longest > row_nodes:
+        raise InputError(
+            f"config.packing.row_tokens = {row_nodes}, but a prompt and its completion take up to {longest} tokens "
+            f"(config.sampling.max_prompt_tokens = {max_prompt_tokens} and config.sampling.max_tokens = {max_tokens}), "
+            f"and lie in one row; raise config.packing.row_tokens to {longest}, or lower one of the others"
+        )
+    total = problems_per_batch * group_size
+    rollouts = min(total, max(1, row_nodes * 3 // 4))
+    # A row is closed only when it has no room for another rollout, so all but the last hold at least that many.
+    most_rows = -(-total // min(rollouts, row_nodes // longest))
+    budget = microbatch_tokens // row_nodes
+    rows = max(1, min(budget, most_rows // LEAST_MICROBATCHES) // batch_shards) * batch_shards
+    return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens)
+
+
+def grow(groups: Sequence[RolloutGroup], shape: TreeShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> TreeBatch:
+    """The trees of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+    Args:
+      groups: P groups of G completions each.
+      shape: the compiled shape.
+      kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
+
+    Raises:
+      ValueError: a rollout is longer than a row, or they need more rows than there are.
+    """
+    rollouts = _sorted(groups, shape.tokens, kept)
+    places = _place(rollouts, shape)
+    rows = int(places.row[-1]) + 1 if len(places.row) else 0
+    total = shape.microbatches * shape.rows
+    if rows > total:
+        raise ValueError(f"{len(places.row)} rollouts take {rows} rows, and {shape} has {total}")
+    return _folded(_arrays(rollouts, places, shape), shape, rows)
+
+
+def no_trees(shape: TreeShape) -> TreeBatch:
+    """A batch of padding alone."""
+    return _folded(_empty(shape), shape, 0)
+
+
+def _folded(arrays: dict[str, np.ndarray], shape: TreeShape, rows: int) -> TreeBatch:
+    """The first `rows` rows in as many micro-batches as they need."""
+    folded: dict[str, Any] = {
+        name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in arrays.items()
+    }
+    return TreeBatch(num_microbatches=np.int32(-(-rows // shape.rows)), **folded)
+
+
+class _Rollouts(NamedTuple):
+    """R rollouts, group by group, and within a group in the order of their tokens.
+
+    number: [R] which rollout of the step it is; prompt: [R] index of its prompt in `prompts`; tokens: [R, T], -1 beyond
+    the `length` [R] of each; common: [R] tokens with which it and the one before it, of the same group, begin alike.
+    """
+
+    number: Int[np.ndarray, "R"]
+    prompt: Int[np.ndarray, "R"]
+    prompts: list[np.ndarray]
+    tokens: Int[np.ndarray, "R T"]
+    mask: Bool[np.ndarray, "R T"]
+    sampler_logprobs: np.ndarray
+    length: Int[np.ndarray, "R"]
+    common: Int[np.ndarray, "R"]
+
+
+def _sorted(groups: Sequence[RolloutGroup], most: int, kept: Bool[np.ndarray, "P"] | None) -> _Rollouts:
+    """The rollouts of the kept groups, brought into order."""
+    size = len(groups[0].completions)
+    chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
+    completions = [completion for index in chosen for completion in groups[index].completions]
+    prompts = [groups[index].prompt_tokens for index in chosen]
+    number = (np.array(chosen, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+    prompt = np.repeat(np.arange(len(prompts)), size)
+    length = np.array([len(completion.tokens) for completion in completions], np.int64)
+    filled = np.arange(most) < length[:, None]
+    fields = {}
+    for name, empty in (("tokens", np.int32(-1)), ("mask", np.False_), ("logprobs", np.float32(0))):
+        fields[name] = np.full((len(completions), most), empty)
+        if completions:
+            fields[name][filled] = np.concatenate([getattr(completion, name) for completion in completions])
+    tokens = fields["tokens"]
+    order = np.lexsort((*tokens.T[::-1], prompt))
+    tokens, prompt = tokens[order], prompt[order]
+    alike = (tokens[1:] == tokens[:-1]) & (tokens[1:] >= 0) & (prompt[1:] == prompt[:-1])[:, None]
+    common = np.zeros(len(tokens), np.int64)
+    common[1:] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
+    return _Rollouts(
+        number[order], prompt, prompts, tokens, fields["mask"][order], fields["logprobs"][order], length[order], common
+    )
+
+
+class _Places(NamedTuple):
+    """Where R rollouts lie.
+
+    row: [R]; slot: [R] among the rollouts of its row; begins: [R] whether a tree begins with it, prompt and all; start:
+    [R] index of the first node that it adds.
+    """
+
+    row: Int[np.ndarray, "R"]
+    slot: Int[np.ndarray, "R"]
+    begins: Bool[np.ndarray, "R"]
+    start: Int[np.ndarray, "R"]
+
+
+def _place(rollouts: _Rollouts, shape: TreeShape) -> _Places:
+    """Rollouts in their order, each into the row of the one before it while that has room."""
+    places = []
+    row, used, slot, before, last = 0, 0, 0, -1, 0
+    lengths = [len(prompt) for prompt in rollouts.prompts]
+    for prompt, length, common in zip(
+        rollouts.prompt.tolist(), rollouts.length.tolist(), rollouts.common.tolist(), strict=True
+    ):
+        whole = lengths[prompt] + length - 1
+        if not lengths[prompt] or whole > shape.nodes:
+            raise ValueError(f"a prompt of {lengths[prompt]} and a completion of {length} tokens; {shape}")
+        begins = prompt != before
+        adds = whole if begins else length - 1 - min(common, last - 1)
+        if used + adds > shape.nodes or slot == shape.rollouts:
+            row, used, slot, begins, adds = row + 1, 0, 0, True, whole
+        places.append((row, slot, begins, used))
+        used, slot, before, last = used + adds, slot + 1, prompt, length
+    rows, slots, new, starts = zip(*places, strict=True) if places else ((), (), (), ())
+    return _Places(np.array(rows, int), np.array(slots, int), np.array(new, bool), np.array(starts, int))
+
+
+def _arrays(rollouts: _Rollouts, places: _Places, shape: TreeShape) -> dict[str, np.ndarray]:
+    """The fields of a `TreeBatch`, not yet folded into micro-batches."""
+    row, begins = places.row[:, None], places.begins
+    at = np.arange(shape.tokens)
+    order = np.arange(len(places.row))
+    prompt_tokens = np.array([len(prompt) for prompt in rollouts.prompts], int)[rollouts.prompt]
+    common = np.where(begins, 0, rollouts.common)
+    before = np.roll(rollouts.length, 1)
+    shared = np.where(begins, 0, np.minimum(common, before - 1))  # the last token of a completion is no node
+
+    def since(new: Bool[np.ndarray, "R T"], index: Int[np.ndarray, "R T"]) -> Int[np.ndarray, "R T"]:
+        """The index of the last rollout up to this one which has a new one there."""
+        owner = np.maximum.accumulate(np.where(new, order[:, None], 0), axis=0) if len(order) else index
+        return np.take_along_axis(index, owner, axis=0)
+
+    first = places.start + np.where(begins, prompt_tokens, 0)
+    adds = (at >= shared[:, None]) & (at < rollouts.length[:, None] - 1)
+    node = since(adds, first[:, None] + at - shared[:, None])
+    root = since(begins[:, None], first[:, None] - 1)
+    source = np.concatenate([root, node[:, :-1]], axis=1)  # a token is predicted one before it
+
+    scored = (at >= common[:, None]) & (at < rollouts.length[:, None])
+    before_row = np.cumsum(scored.sum(axis=1)) - scored.sum(axis=1)
+    row_start = since(places.slot[:, None] == 0, before_row[:, None])[:, 0]
+    edge = since(scored, (before_row - row_start)[:, None] + at - common[:, None])
+
+    batch = _empty(shape)
+    used = int(places.row[-1]) + 1 if len(order) else 0
+    filled = np.zeros((used, shape.nodes), bool)
+    for i in np.flatnonzero(begins).tolist():
+        tokens = rollouts.prompts[rollouts.prompt[i]]
+        segment = (places.row[i], slice(places.start[i], places.start[i] + len(tokens)))
+        batch["nodes"][segment], batch["positions"][segment], filled[segment] = tokens, np.arange(len(tokens)), True
+    rows = np.broadcast_to(row, node.shape)
+    batch["nodes"][rows[adds], node[adds]] = rollouts.tokens[adds]
+    batch["positions"][rows[adds], node[adds]] = (prompt_tokens[:, None] + at)[adds]
+    filled[rows[adds], node[adds]] = True
+    batch["ends"][:used][filled] = subtree_ends(batch["positions"][:used])[filled]
+    batch["edge_nodes"][rows[scored], edge[scored]] = source[scored]
+    batch["edge_tokens"][rows[scored], edge[scored]] = rollouts.tokens[scored]
+    own = (places.row, places.slot)
+    drawn = at < rollouts.length[:, None]
+    batch["edges"][own] = np.where(drawn, edge, 0)
+    batch["tokens"][own] = np.where(drawn, rollouts.tokens, 0)
+    batch["mask"][own], batch["sampler_logprobs"][own] = rollouts.mask, rollouts.sampler_logprobs
+    batch["rollout"][own] = rollouts.number
+    return batch
+
+
+def tree_metrics(batch: TreeBatch) -> dict[str, float | int]:
+    """What a line of metrics says of the trees of a step, from its host batch.
+
+    Returns:
+      `tree_nodes`: tokens that were computed, whatever had them in common; `padding`: share of the nodes computed that
+      belong to no tree; `num_rows`: rows computed, of the last micro-batch the empty ones too.
+    """
+    used = int(batch.num_microbatches)
+    ends = np.asarray(batch.ends)[:used]
+    nodes = int((ends > np.arange(ends.shape[-1])).sum())
+    return {
+        "tree_nodes": nodes,
+        "padding": 1 - nodes / ends.size if used else 0.0,
+        "num_rows": used * ends.shape[1],
+    }
+
+
+def subtree_ends(positions: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N W"]:
+    """Where the descendants of each node end: at the next node that is no deeper, or at the end of the row.
+
+    Args:
+      positions: of nodes in depth-first order; those at position 0 begin a tree.
+    """
+    width = positions.shape[1]
+    ends = np.full(positions.shape, width, np.int32)
+    for depth in np.unique(positions):
+        here = np.where(positions <= depth, np.arange(width, dtype=np.int32), np.int32(width))
+        following = np.minimum.accumulate(here[:, ::-1], axis=1)[:, ::-1]
+        at = positions[:, :-1] == depth
+        ends[:, :-1][at] = following[:, 1:][at]
+    return ends
+
+
+def _empty(shape: TreeShape) -> dict[str, np.ndarray]:
+    """A batch of padding, not yet folded into micro-batches."""
+    rows = shape.microbatches * shape.rows
+    rollouts = (rows, shape.rollouts)
+    completions = (*rollouts, shape.tokens)
+    return {
+        "nodes": np.zeros((rows, shape.nodes), np.int32),
+        "positions": np.zeros((rows, shape.nodes), np.int32),
+        "ends": np.tile(np.arange(shape.nodes, dtype=np.int32), (rows, 1)),
+        "edge_nodes": np.zeros((rows, shape.edges), np.int32),
+        "edge_tokens": np.zeros((rows, shape.edges), np.int32),
+        "edges": np.zeros(completions, np.int32),
+        "tokens": np.zeros(completions, np.int32),
+        "mask": np.zeros(completions, bool),
+        "sampler_logprobs": np.zeros(completions, np.float32),
+        "rollout": np.zeros(rollouts, np.int32),
+    }

@@ -1,0 +1,252 @@
+"""Trees: every prefix of a group once in a row, every rollout whole, and the step that of the padded layout."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isocompute_jax import learner
+from isocompute_jax.learner.trees import subtree_ends
+from isocompute_jax.records.errors import InputError
+from tests.learner import builders
+from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
+from tests.learner.test_packing import completion, group
+from tests.model.tiny import random_params, tiny_config
+
+LOSSES = {
+    "regularized": builders.REGULARIZED,
+    "gspo": learner.LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4),
+}
+
+
+def test_golden():
+    groups = [
+        group([1, 2], completion([5, 7, 3]), completion([5, 6, 3]), completion([4]), completion([5, 6, 3])),
+        group([9], *(completion([8, 3]) for _ in range(4))),
+    ]
+    shape = learner.TreeShape(microbatches=2, rows=1, nodes=8, rollouts=8, tokens=3)
+    batch = learner.grow(groups, shape)
+    assert batch.num_microbatches == 1
+    # 1 2 5 6 7 of the first prompt, 9 8 of the second, and padding: no completion's last token predicts anything.
+    assert batch.nodes[0, 0].tolist() == [1, 2, 5, 6, 7, 9, 8, 0]
+    assert batch.positions[0, 0].tolist() == [0, 1, 2, 3, 3, 0, 1, 0]
+    assert batch.ends[0, 0].tolist() == [5, 5, 5, 4, 5, 7, 7, 7]
+    # In their order: [4], [5 6 3] twice, [5 7 3], [8 3] four times.
+    assert batch.rollout[0, 0].tolist() == [2, 1, 3, 0, 4, 5, 6, 7]
+    edges = list(zip(batch.edge_nodes[0, 0].tolist(), batch.edge_tokens[0, 0].tolist(), strict=True))
+    assert edges[:8] == [(1, 4), (1, 5), (2, 6), (3, 3), (2, 7), (4, 3), (5, 8), (6, 3)]
+    assert batch.edges[0, 0].tolist() == [[0, 0, 0], [1, 2, 3], [1, 2, 3], [1, 4, 5], *[[6, 7, 0]] * 4]
+    assert batch.tokens[0, 0, :4].tolist() == [[4, 0, 0], [5, 6, 3], [5, 6, 3], [5, 7, 3]]
+    assert batch.mask[0, 0, 0].tolist() == [True, False, False]
+    np.testing.assert_allclose(batch.sampler_logprobs[0, 0, 3], [-0.05, -0.07, -0.03])
+    assert not batch.mask[1].any() and batch.ends[1, 0].tolist() == list(range(8))
+    assert learner.tree_metrics(batch) == {"tree_nodes": 7, "padding": 1 / 8, "num_rows": 1}
+
+
+@st.composite
+def steps(draw):
+    """Groups of few tokens, so that they have much in common, the shape for them, and which are kept."""
+    size, problems = draw(st.integers(1, 9)), draw(st.integers(1, 6))
+    max_prompt, max_tokens = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    alphabet = draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    groups = []
+    for _ in range(problems):
+        drawn = [rng.integers(0, alphabet, rng.integers(1, max_tokens + 1)) for _ in range(size)]
+        completions = [completion(d, rng.random(len(d)) < 0.8) for d in drawn]
+        groups.append(group(rng.integers(0, 9, rng.integers(1, max_prompt + 1)), *completions))
+    shape = learner.tree_shape(
+        problems_per_batch=problems,
+        group_size=size,
+        max_prompt_tokens=max_prompt,
+        max_tokens=max_tokens,
+        row_nodes=max_prompt + max_tokens - 1 + draw(st.integers(0, 30)),
+        microbatch_tokens=draw(st.integers(1, 300)),
+        batch_shards=draw(st.integers(1, 4)),
+    )
+    return groups, shape, rng.random(problems) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+
+
+def sequence_of(batch, row, node):
+    """The tokens that a node sees, its own the last."""
+    seen = [s for s in range(node + 1) if node < batch.ends[row][s]]
+    assert batch.positions[row][seen].tolist() == list(range(len(seen)))
+    return batch.nodes[row][seen].tolist()
+
+
+@given(steps())
+def test_every_kept_rollout_is_read_once_and_whole(step):
+    groups, shape, kept = step
+    batch = learner.grow(groups, shape, kept=kept)
+    flat = [(g, c) for g in groups for c in g.completions]
+    found, used = [], set()
+    for place in zip(*np.nonzero(np.asarray(batch.tokens != 0).any(-1) | batch.mask.any(-1)), strict=True):
+        assert place[0] < batch.num_microbatches
+        used.add(place[:2])
+    for m, n in sorted(used):
+        prefixes = []
+        for slot in range(shape.rollouts):
+            number = int(batch.rollout[m, n, slot])
+            origin, drawn = flat[number]
+            length = len(drawn.tokens)
+            if batch.tokens[m, n, slot, :length].tolist() != drawn.tokens.tolist() or number in found:
+                assert not batch.mask[m, n, slot].any()  # padding
+                continue
+            if not batch.mask[m, n, slot].any() and not drawn.tokens.any():
+                continue  # nothing tells it from padding, and it trains on nothing
+            found.append(number)
+            np.testing.assert_array_equal(batch.mask[m, n, slot, :length], drawn.mask)
+            np.testing.assert_array_equal(batch.sampler_logprobs[m, n, slot, :length], drawn.logprobs)
+            for t, edge in enumerate(batch.edges[m, n, slot, :length]):
+                read = [*origin.prompt_tokens.tolist(), *drawn.tokens[:t].tolist()]
+                node = int(batch.edge_nodes[m, n, edge])
+                assert sequence_of(batch, (m, n), node) == read
+                assert batch.edge_tokens[m, n, edge] == drawn.tokens[t]
+                prefixes.append((node, number // len(origin.completions), tuple(read)))
+        nodes = {}
+        for node, problem, read in prefixes:
+            nodes.setdefault((problem, read), set()).add(node)
+        assert all(len(same) == 1 for same in nodes.values())  # in a row, a prefix of a group is one node
+    size = len(groups[0].completions)
+    wanted = {i for i in range(len(flat)) if kept[i // size] and flat[i][1].mask.any()}
+    assert wanted <= set(found) and all(kept[i // size] for i in found)
+
+
+@given(st.integers(0, 2**32))
+def test_descendants_end_where_the_next_node_is_no_deeper(seed):
+    positions = np.random.default_rng(seed).integers(0, 5, (3, 12))
+    for row, ends in zip(positions, subtree_ends(positions), strict=True):
+        for t, end in enumerate(ends):
+            assert all(row[t + 1 : end] > row[t]) and (end == len(row) or row[end] <= row[t])
+
+
+def alike_groups():
+    """Groups of a small alphabet: some completions are the same, others begin alike, a mask differs."""
+    groups = make_groups()
+    return [
+        dataclasses.replace(
+            group, completions=tuple(dataclasses.replace(c, tokens=c.tokens % 2) for c in group.completions)
+        )
+        for group in groups
+    ]
+
+
+def tree_batch(groups, kept, *, shards=1):
+    shape = learner.tree_shape(
+        problems_per_batch=len(REWARDS),
+        group_size=GROUP,
+        max_prompt_tokens=PROMPT,
+        max_tokens=LENGTH,
+        row_nodes=16,
+        microbatch_tokens=1000,
+        batch_shards=shards,
+    )
+    return learner.grow(groups, shape, kept=kept)
+
+
+@functools.cache
+def step_of(loss, dtype, sharded=False):
+    optimizer, mesh = builders.optimizer(), builders.mesh() if sharded else None
+    score = learner.make_score(tiny_config(dtype=dtype), temperature=0.9, chunk_tokens=16, mesh=mesh)
+    shardings = learner.state_shardings(tiny_config(), builders.mesh(), optimizer) if sharded else None
+    return learner.make_train_step(score, LOSSES[loss], optimizer, shardings=shardings)
+
+
+def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
+    """What the step computed before its optimizer changed it."""
+    params, reference = (random_params(tiny_config(dtype=dtype), seed=seed) for seed in (0, 1))
+    shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, builders.optimizer())
+    state = learner.init_state(params, builders.optimizer(), shardings)
+    step = step_of(loss, dtype, mesh is not None)
+    state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
+    return state.opt_state[0], metrics
+
+
+@pytest.mark.parametrize("loss", ["regularized", pytest.param("gspo", marks=pytest.mark.slow)])
+def test_gradients_and_metrics_are_those_of_the_padded_layout(loss):
+    groups = alike_groups()
+    padded, credited = builders.pack(groups, builders.SEVERAL)
+    trees = tree_batch(groups, credited.kept)
+    assert int(trees.num_microbatches) > 1
+    assert learner.tree_metrics(trees)["tree_nodes"] < padded.mask.size / 2  # they have much in common
+    (ours, metrics), (theirs, expected) = (gradient_and_metrics(loss, batch, credited) for batch in (trees, padded))
+    assert relative_difference(ours, theirs) < 1e-5
+    for name in expected:
+        np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_gradients_are_the_same_in_float64():
+    groups = alike_groups()
+    with jax.enable_x64(True):
+        padded, credited = builders.pack(groups, builders.SEVERAL)
+        ours, theirs = (
+            gradient_and_metrics("regularized", batch, credited, dtype="float64")[0]
+            for batch in (tree_batch(groups, credited.kept), padded)
+        )
+    assert jax.tree.leaves(ours)[0].dtype == np.float64
+    assert relative_difference(ours, theirs) < 1e-10
+
+
+@pytest.mark.slow
+def test_rows_are_sharded():
+    groups, mesh = alike_groups(), builders.mesh()
+    credited = builders.pack(groups)[1]
+    whole, _ = gradient_and_metrics("gspo", tree_batch(groups, credited.kept), credited)
+    batch = tree_batch(groups, credited.kept, shards=4)
+    assert batch.tokens.shape[1] == 4
+    sharded, _ = gradient_and_metrics("gspo", batch, credited, mesh=mesh)
+    assert relative_difference(sharded, whole) < 1e-5
+
+
+def test_log_probabilities_are_those_of_the_padded_layout():
+    groups = alike_groups()
+    trees, shared = tree_batch(groups, None), learner.layout(groups, builders.WHOLE)
+    params, scorer = random_params(tiny_config()), learner.make_scorer(builders.score_function())
+    scored = np.asarray(scorer(params, trees))
+    expected = np.asarray(scorer(params, shared)).reshape(-1, LENGTH)
+    assert trees.mask.sum() == shared.mask.sum()
+    mask = np.asarray(trees.mask)
+    np.testing.assert_allclose(scored[mask], expected[np.asarray(trees.rollout)][mask], atol=1e-5)
+
+
+def test_another_tree_of_the_row_is_not_seen_by_a_bit():
+    groups = alike_groups()
+    batch = tree_batch(groups, None)
+    params = random_params(tiny_config())
+    score = jax.jit(learner.make_score(tiny_config(), temperature=1.0, chunk_tokens=4096))
+    # Another prompt token: of all rollouts in the row, only those of its group may change.
+    row = next(n for n in np.ndindex(batch.nodes.shape[:2]) if len(set((batch.rollout[n] // GROUP).tolist())) > 1)
+    nodes = np.array(batch.nodes)
+    nodes[row][0] = (nodes[row][0] + 1) % 12
+    changed = dataclasses.replace(batch, nodes=nodes)
+
+    def microbatch(batch):
+        return jax.tree.map(lambda x: jnp.asarray(x[row[0]]) if x.ndim else jnp.int32(1), batch)
+
+    before, after = (np.asarray(score(params, microbatch(x)).logprobs)[row[1]] for x in (batch, changed))
+    mask = np.asarray(batch.mask)[row]
+    own = (np.asarray(batch.rollout)[row] // GROUP == batch.rollout[row][0] // GROUP)[:, None] & mask
+    np.testing.assert_array_equal(before[mask & ~own], after[mask & ~own])
+    assert np.any(before[own] != after[own]) and np.any(mask & ~own)
+
+
+def test_a_step_without_signal_holds_no_microbatch():
+    batch = tree_batch(make_groups(), np.zeros(len(REWARDS), bool))
+    assert batch.num_microbatches == 0 and not batch.mask.any()
+
+
+def test_what_does_not_fit_is_an_error():
+    sizes = {"problems_per_batch": 2, "group_size": 2, "microbatch_tokens": 64}
+    with pytest.raises(InputError, match=r"row_tokens = 8, but a prompt and its completion take up to 9 tokens"):
+        learner.tree_shape(max_prompt_tokens=5, max_tokens=5, row_nodes=8, **sizes)
+    shape = learner.tree_shape(max_prompt_tokens=2, max_tokens=2, row_nodes=3, **sizes)
+    with pytest.raises(ValueError, match="a prompt of 3 and a completion of 2 tokens"):
+        learner.grow([group([1, 2, 3], completion([1, 2]), completion([1]))], shape)
+    with pytest.raises(ValueError, match=r"5 rollouts take 5 rows"):
+        learner.grow([group([1, 2], *(completion([i, 2]) for i in range(5)))], shape)
