@@ -149,7 +149,8 @@ def account() -> Iterator[tuple[str, str, str, str]]:
                 ).resolved()
                 shape_of_model = model_config_of(config)
                 shape = shape_of(config, shape_of_model, 64, n, None)
-                computed.append(step_flops(shape_of_model, work_of(config, shape, lengths_of(config))).computed)
+                work = work_of(config, shape, lengths_of(config), shape_of_model)
+                computed.append(step_flops(shape_of_model, work).computed)
             mean = lengths_of(config).mean
             saved = 14_336 - mean > prompt * (1 - 1 / n)
             yield (

@@ -32,15 +32,26 @@ class SmallModel:
     num_kv_heads: int = option(1, "Key and value heads; divides --num_heads.", low=1)
     head_dim: int = option(32, "Size of a head; even. 32 and 64 are served by vLLM's CPU build.", low=2)
     mlp_dim: int = option(192, "F, of the MLP, or of each expert.", low=1)
-    num_experts: int = option(8, "Experts of each layer, of qwen3_moe.", low=1)
-    experts_per_token: int = option(2, "Experts that each token is sent to, of qwen3_moe.", low=1)
+    num_experts: int = option(8, "Experts of each layer, of families with experts.", low=1)
+    experts_per_token: int = option(0, "Experts that each token is sent to; 0 for 2, and for 1 of a Llama 4.", low=0)
+    attention_chunk: int = option(1024, "Positions of a chunk in which local layers attend, of llama4_text.", low=1)
+    global_interval: int = option(2, "Of every so many layers the last is global, of llama4_text; 0 for none.", low=0)
     tied_embeddings: bool = option(True, "The output head is the embedding table.")
     max_positions: int = option(4096, "Longest sequence.", low=1)
     dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "Of the weights.")
     seed: int = option(0, "Of the random weights.", low=0)
 
 
-FAMILY = flags.DEFINE_enum("family", "qwen2", ["qwen2", "llama", "qwen3", "qwen3_moe"], "Family of the model.")
+FAMILIES = ("qwen2", "llama", "qwen3", "qwen3_moe", "llama4_text")
+ONLY = {
+    "num_experts": ("experts", ("qwen3_moe", "llama4_text")),
+    "experts_per_token": ("experts", ("qwen3_moe", "llama4_text")),
+    "attention_chunk": ("local layers", ("llama4_text",)),
+    "global_interval": ("local layers", ("llama4_text",)),
+}
+"""Flags of some families: what those have that others have not."""
+
+FAMILY = flags.DEFINE_enum("family", "qwen2", list(FAMILIES), "Family of the model.")
 OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an older checkpoint is replaced.")
 TOKENIZER = flags.DEFINE_string(
     "tokenizer_from", None, "Directory whose tokenizer it takes; left out, that of the arithmetic tasks."
@@ -62,9 +73,10 @@ def main() -> None:
     sizes = from_flags(SmallModel)
     if not OUT.value:
         raise InputError("--out is missing")
-    for name in ("num_experts", "experts_per_token"):
-        if FAMILY.value != "qwen3_moe" and flags.FLAGS[name].present:
-            raise InputError(f"--{name} is for --family=qwen3_moe; a {FAMILY.value} has no experts")
+    for name, (what, families) in ONLY.items():
+        if FAMILY.value not in families and flags.FLAGS[name].present:
+            listed = ", ".join(families)
+            raise InputError(f"--{name} is for families with {what} ({listed}); a {FAMILY.value} has none")
     out = pathlib.Path(OUT.value)
     if out.exists() and not (out / "config.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out={out} exists and is no checkpoint: it would be replaced; name another directory")
@@ -82,22 +94,30 @@ def main() -> None:
 
 def shape_of(family: Architecture, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:
     """The model's shape; the vocabulary is rounded up to a multiple of 32, as is usual."""
-    from isocompute_jax.model import FAMILIES, ModelConfig, RopeScaling
+    from isocompute_jax.model import FAMILIES, ModelConfig, QueryScaling, RopeScaling
 
-    has = FAMILIES[family]
+    has, llama = FAMILIES[family], family.startswith("llama")
     given: dict[str, Any] = {
         field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes) if field.name != "seed"
     }
     if not has.experts:
         given |= {"num_experts": 0, "experts_per_token": 0}
-    stretched = RopeScaling(8.0, 1.0, 4.0, max(sizes.max_positions // 8, 1)) if family == "llama" else None
+    elif not sizes.experts_per_token:
+        given["experts_per_token"] = 1 if has.local_layers else 2
+    if has.local_layers:
+        given |= {"qk_l2_norm": True, "query_scaling": QueryScaling(sizes.attention_chunk, 0.1)}
+    else:
+        given |= dict.fromkeys(("attention_chunk", "global_interval"), 0)
+    stretched = RopeScaling(8.0, 1.0, 4.0, max(sizes.max_positions // 8, 1)) if llama else None
     return ModelConfig(
         **given,
         vocab_size=-(-vocab_size // 32) * 32,
-        rope_theta=500_000.0 if family == "llama" else 1e6,
-        norm_eps=1e-5 if family == "llama" else 1e-6,
+        rope_theta=500_000.0 if llama else 1e6,
+        norm_eps=1e-5 if llama else 1e-6,
         attention_bias=has.attention_bias,
         qk_norm=has.qk_norm,
+        shared_expert=has.shared_expert,
+        sigmoid_routing=has.sigmoid_routing,
         rope_scaling=stretched,
     )
 

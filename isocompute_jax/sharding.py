@@ -1,7 +1,7 @@
 """Mesh and logical-axis rules: where each dimension of each array lives (pure, no effects).
 
 Arrays name their dimensions logically (`vocab`, `embed`, `heads`, `batch`, ...); `RULES` maps each name to mesh axes.
-The mesh is always (`data`, `fsdp`, `expert`, `tensor`), so one program serves a laptop (1, 1, 1, 1) and a pod.
+The mesh always has all of `MESH_AXES`, so one program serves a laptop, where each is 1, and a pod.
 """
 
 from __future__ import annotations
@@ -13,30 +13,42 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-MESH_AXES = ("data", "fsdp", "expert", "tensor")
+MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
 
 RULES: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "fsdp", "expert"),
-    "embed": ("fsdp",),
+    "batch": ("data", "fsdp", "expert", "context"),
+    "rows": ("data", "fsdp", "expert"),
+    "tokens": ("context",),
+    "embed": ("fsdp", "context"),
     "experts": ("expert",),
     "vocab": ("tensor",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
 }
-"""Logical axis -> mesh axes; names that are absent are replicated."""
+"""Logical axis -> mesh axes; names that are absent are replicated.
+
+A `batch` is cut over all devices but those of `tensor`. Packed rows may be longer than a device has room for: their
+`tokens` are cut too, and `rows` over what is left.
+"""
 
 
 def make_mesh(
-    *, data: int = 1, fsdp: int = 1, expert: int = 1, tensor: int = 1, devices: Sequence[Any] | None = None
+    *,
+    data: int = 1,
+    fsdp: int = 1,
+    expert: int = 1,
+    context: int = 1,
+    tensor: int = 1,
+    devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A (`data`, `fsdp`, `expert`, `tensor`) mesh over the first of the devices, as many as it needs.
+    """A mesh of `MESH_AXES` over the first of the devices, as many as it needs.
 
     Raises:
       ValueError: fewer devices are present than the mesh needs.
     """
     devices = jax.devices() if devices is None else devices
-    shape = (data, fsdp, expert, tensor)
+    shape = (data, fsdp, expert, context, tensor)
     size = math.prod(shape)
     if size > len(devices):
         given = " x ".join(map(str, shape))
@@ -57,8 +69,11 @@ def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None])
 
 
 def mesh_axes(mesh: Mesh, size: int, axis: str | None) -> tuple[str, ...]:
-    """The mesh axes over which a dimension of `size` named `axis` is cut; none where they do not divide it."""
-    names = RULES.get(axis or "", ())
+    """The mesh axes of several devices over which a dimension of `size` named `axis` is cut.
+
+    None where they do not divide it.
+    """
+    names = tuple(name for name in RULES.get(axis or "", ()) if mesh.shape[name] > 1)
     parts = math.prod(mesh.shape[name] for name in names)
     return names if parts > 1 and size % parts == 0 else ()
 
@@ -73,9 +88,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_shards(mesh: Mesh | None) -> int:
-    """Number of parts that the `batch` axis is cut into; 1 without a mesh, on one device."""
-    return 1 if mesh is None else math.prod(mesh.shape[name] for name in RULES["batch"])
+def shards(mesh: Mesh | None, axis: str) -> int:
+    """Number of parts that a logical axis is cut into; 1 without a mesh, on one device."""
+    return 1 if mesh is None else math.prod(mesh.shape[name] for name in RULES[axis])
 
 
 def like_params(mesh: Mesh, tree: Any, params: Any, param_shardings: Any) -> Any:

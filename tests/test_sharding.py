@@ -14,18 +14,19 @@ def mesh():
     return sharding.make_mesh(data=2, fsdp=2, tensor=2)
 
 
-def test_meshes_always_have_four_axes(mesh):
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2}
-    assert dict(sharding.make_mesh().shape) == {"data": 1, "fsdp": 1, "expert": 1, "tensor": 1}
+def test_meshes_always_have_five_axes(mesh):
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "expert": 1, "context": 1, "tensor": 2}
+    assert set(sharding.make_mesh().shape.values()) == {1}
     last = sharding.make_mesh(fsdp=2, devices=jax.devices()[-2:])
     assert last.devices.ravel().tolist() == jax.devices()[-2:]
-    assert sharding.batch_shards(mesh) == 4
-    assert sharding.batch_shards(sharding.make_mesh(tensor=8)) == 1
-    assert sharding.batch_shards(sharding.make_mesh(fsdp=2, expert=4)) == 8
+    assert sharding.shards(mesh, "batch") == 4
+    assert sharding.shards(sharding.make_mesh(tensor=8), "batch") == 1
+    assert sharding.shards(sharding.make_mesh(fsdp=2, expert=4), "batch") == 8
+    assert sharding.shards(None, "batch") == 1
 
 
 def test_a_mesh_larger_than_the_machine_says_so():
-    with pytest.raises(ValueError, match="a 4 x 2 x 1 x 3 mesh needs 24 devices, 8 are present"):
+    with pytest.raises(ValueError, match="a 4 x 2 x 1 x 1 x 3 mesh needs 24 devices, 8 are present"):
         sharding.make_mesh(data=4, fsdp=2, tensor=3)
 
 
@@ -36,7 +37,7 @@ def test_a_mesh_larger_than_the_machine_says_so():
         ((2, 16, 2, 8), (None, "embed", "heads", None), PartitionSpec(None, ("fsdp",), ("tensor",), None)),
         ((16, 1, 8), ("embed", "kv_heads", None), PartitionSpec(("fsdp",), None, None)),  # one head on two devices
         ((13, 16), ("vocab", "embed"), PartitionSpec(None, ("fsdp",))),  # an odd vocabulary
-        ((8, 5), ("batch", None), PartitionSpec(("data", "fsdp", "expert"), None)),
+        ((8, 5), ("batch", None), PartitionSpec(("data", "fsdp"), None)),
         ((6, 5), ("batch", None), PartitionSpec(None, None)),  # 6 rows on 4 parts
         ((4,), ("no such axis",), PartitionSpec(None)),
         ((), (), PartitionSpec()),
@@ -51,7 +52,16 @@ def test_experts_lie_over_their_axis():
     mesh = sharding.make_mesh(fsdp=2, expert=2, tensor=2)
     shape, axes = (2, 4, 16, 24), (None, "experts", "embed", "mlp")
     assert sharding.partition_spec(mesh, shape, axes) == PartitionSpec(None, ("expert",), ("fsdp",), ("tensor",))
-    assert sharding.partition_spec(mesh, (4, 5), ("batch", None)) == PartitionSpec(("data", "fsdp", "expert"), None)
+    assert sharding.partition_spec(mesh, (4, 5), ("batch", None)) == PartitionSpec(("fsdp", "expert"), None)
+
+
+def test_packed_rows_are_cut_where_weights_and_batches_are():
+    """No device holds what another of the same context has: neither tokens nor weights."""
+    mesh = sharding.make_mesh(fsdp=2, context=4)
+    assert sharding.partition_spec(mesh, (2, 8), ("rows", "tokens")) == PartitionSpec(("fsdp",), ("context",))
+    assert sharding.partition_spec(mesh, (16, 3), ("embed", None)) == PartitionSpec(("fsdp", "context"), None)
+    assert sharding.partition_spec(mesh, (8, 3), ("batch", None)) == PartitionSpec(("fsdp", "context"), None)
+    assert [sharding.shards(mesh, axis) for axis in ("batch", "rows", "tokens")] == [8, 2, 4]
 
 
 def test_one_device_replicates_everything():

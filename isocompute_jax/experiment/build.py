@@ -171,6 +171,15 @@ def check_mesh(mesh: MeshConfig, model_config: ModelConfig) -> None:
     _check_divides("expert", mesh.expert, [(model_config.num_experts, "experts")])
     sizes = [(model_config.num_heads, "heads"), (model_config.num_kv_heads, "kv heads")]
     _check_divides("tensor", mesh.tensor, [*sizes, (model_config.mlp_dim, "hidden units")])
+    heads, kv_heads = (size // mesh.tensor for size, _ in sizes)
+    if not model.context_divides(mesh.context, heads, kv_heads):
+        possible = ", ".join(str(n) for n in range(1, heads + 1) if model.context_divides(n, heads, kv_heads))
+        whose = f" of each of config.mesh.tensor = {mesh.tensor} parts" if mesh.tensor > 1 else ""
+        raise InputError(
+            f"config.mesh.context = {mesh.context} devices cannot share the model's {heads} heads and {kv_heads} kv "
+            f"heads{whose}, as they do in attention; possible: {possible}. Give the other devices to config.mesh.fsdp "
+            "or config.mesh.data"
+        )
 
 
 def _check_divides(axis: str, devices: int, sizes: Sequence[tuple[int, str]]) -> None:

@@ -81,6 +81,13 @@ class MeshConfig:
 
     data: int = option(1, "Devices over which the rollouts of a batch are divided.", low=1)
     fsdp: int = option(1, "Devices over which weights and moments are divided, and the rollouts too.", low=1)
+    context: int = option(
+        1,
+        "Devices over which weights and moments are divided, and each packed row along its tokens, for rows that are "
+        "longer than one device has room for.",
+        low=1,
+        later=True,
+    )
     tensor: int = option(1, "Devices over which heads and hidden units are divided.", low=1)
     expert: int = option(
         1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1, later=True
@@ -347,6 +354,21 @@ def _validate(config: RunConfig) -> None:
         (
             loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
             "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
+        ),
+        (
+            config.mesh.context == 1 or config.packing.row_tokens > 0,
+            f"mesh.context = {config.mesh.context} cuts packed rows, and there are none: set "
+            "config.packing.row_tokens, or give its devices to config.mesh.fsdp",
+        ),
+        (
+            config.mesh.context == 1 or config.packing.trees != "on",
+            f"mesh.context = {config.mesh.context} cuts packed rows, and config.packing.trees = 'on' makes none: leave "
+            "it at auto, or give its devices to config.mesh.fsdp",
+        ),
+        (
+            config.packing.row_tokens % config.mesh.context == 0,
+            f"packing.row_tokens = {config.packing.row_tokens} is no multiple of config.mesh.context = "
+            f"{config.mesh.context}, the parts that rows are cut into: change one of them",
         ),
     )
     for passed, message in (*checks, *_asynchrony_checks(config)):

@@ -67,15 +67,17 @@ def shape_of(
         "max_prompt_tokens": config.sampling.max_prompt_tokens,
         "max_tokens": config.sampling.max_tokens,
         "microbatch_tokens": config.recipe.microbatch_tokens,
-        "batch_shards": sharding.batch_shards(mesh),
     }
+    shards = sharding.shards(mesh, "batch")
     if _in_trees(config, model_config):
-        return learner.tree_shape(**sizes, row_nodes=config.packing.row_tokens or row_nodes(config.sampling))
+        nodes = config.packing.row_tokens or row_nodes(config.sampling)
+        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
-        return learner.pack_shape(**sizes, routing=chosen, row_tokens=config.packing.row_tokens)
-    return learner.batch_shape(**sizes, routing=chosen)
+        rows = sharding.shards(mesh, "rows")
+        return learner.pack_shape(**sizes, routing=chosen, row_tokens=config.packing.row_tokens, batch_shards=rows)
+    return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 
 def _in_trees(config: RunConfig, model_config: ModelConfig) -> bool:
@@ -127,4 +129,4 @@ def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
         return learner.tree_metrics(batch)
     if not isinstance(batch, PackedBatch):
         return {}
-    return learner.packing_metrics(batch, sharding.batch_shards(mesh))
+    return learner.packing_metrics(batch, sharding.shards(mesh, "rows"))

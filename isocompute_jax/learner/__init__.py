@@ -1,6 +1,6 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
-from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, place_batch
+from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, batch_shardings, place_batch
 from isocompute_jax.learner.credit import (
     Credit,
     CreditConfig,
@@ -46,6 +46,7 @@ __all__ = [
     "TreeShape",
     "aggregation_weights",
     "batch_shape",
+    "batch_shardings",
     "completion_logprobs",
     "credit",
     "group_advantages",

@@ -8,7 +8,7 @@ here (see `credit`): each laid-out rollout knows its number.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 import flax.struct
 import jax
@@ -52,6 +52,9 @@ class TokenBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
     experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+    """Logical axes of a micro-batch's arrays, as far as they are cut."""
 
     @property
     def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
@@ -102,6 +105,8 @@ class PackedBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
 
+    axes: ClassVar[tuple[str | None, ...]] = ("rows", "tokens")
+
     @property
     def predicting_experts(self) -> Int[Array, "N T L A"] | None:
         """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
@@ -135,6 +140,8 @@ class TreeBatch:
       tokens, mask, sampler_logprobs, rollout, num_microbatches, old_logprobs: as in `TokenBatch`.
     """
 
+    axes: ClassVar[tuple[str | None, ...]] = ("batch",)
+
     nodes: Int[Array | np.ndarray, "*M N W"]
     positions: Int[Array | np.ndarray, "*M N W"]
     ends: Int[Array | np.ndarray, "*M N W"]
@@ -163,19 +170,23 @@ AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch | TreeBatch)
 
 
 def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
-    """Puts a host batch on the devices, rows sharded over the batch axis."""
+    """Puts a host batch on the devices, sharded along its axes."""
     if mesh is None:
         return batch
+    return jax.tree.map(jax.device_put, batch, batch_shardings(batch, mesh))
 
-    def place(x: Any) -> Any:
-        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
-        return jax.device_put(x, sharding.named_sharding(mesh, x.shape, axes))
 
-    return jax.tree.map(place, batch)
+def batch_shardings(batch: AnyBatch, mesh: Mesh) -> AnyBatch:
+    """`NamedSharding` of every array of a batch, which may be abstract."""
+    return jax.tree.map(lambda x: sharding.named_sharding(mesh, x.shape, _padded((None, *batch.axes), x.ndim)), batch)
+
+
+def _padded(axes: tuple[str | None, ...], rank: int) -> tuple[str | None, ...]:
+    return (*axes, *[None] * rank)[:rank]
 
 
 def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
-    """Micro-batch `index`, without the leading M; its rows stay sharded over the batch axis."""
+    """Micro-batch `index`, without the leading M; it stays sharded along its axes."""
 
     def cut(x: Array) -> Array:
         if x.ndim == 0:  # how many there are
@@ -183,7 +194,7 @@ def microbatch_of(batch: AnyBatch, index: Array, mesh: Mesh | None) -> AnyBatch:
         part = jax.lax.dynamic_index_in_dim(x, index, keepdims=False)
         if mesh is None:
             return part
-        axes = ("batch", *[None] * (part.ndim - 1))
-        return jax.lax.with_sharding_constraint(part, sharding.named_sharding(mesh, part.shape, axes))
+        where = sharding.named_sharding(mesh, part.shape, _padded(batch.axes, part.ndim))
+        return jax.lax.with_sharding_constraint(part, where)
 
     return jax.tree.map(cut, batch)

@@ -10,8 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax import model, sharding
-from isocompute_jax.learner.batches import Batch, PackedBatch, TreeBatch, microbatch_of
+from isocompute_jax import model
+from isocompute_jax.learner.batches import Batch, PackedBatch, TreeBatch, batch_shardings, microbatch_of
 from isocompute_jax.learner.objective import Params, Routing, Score, Scores
 from isocompute_jax.learner.routing import routing_sums
 from isocompute_jax.model import ModelConfig, Routed
@@ -240,7 +240,6 @@ def make_scorer(score: Score, *, mesh: Mesh | None = None) -> Callable[[Params, 
         scores = jax.lax.fori_loop(0, batch.num_microbatches, add, zeros)
         if mesh is None:
             return scores
-        rows = sharding.named_sharding(mesh, scores.shape, (None, "batch", *[None] * (scores.ndim - 2)))
-        return jax.lax.with_sharding_constraint(scores, rows)
+        return jax.lax.with_sharding_constraint(scores, batch_shardings(batch, mesh).tokens)
 
     return jax.jit(scorer)

@@ -1,4 +1,4 @@
-"""Qwen2, Llama 3, Qwen3 and Qwen3-MoE in pure JAX: parameters as plain pytrees, forward passes as functions."""
+"""Qwen2, Qwen3, Llama 3 and 4, dense or of experts, in pure JAX: parameters as pytrees, forward passes as functions."""
 
 from isocompute_jax.model.config import (
     ATTENTION_HELP,
@@ -11,6 +11,7 @@ from isocompute_jax.model.config import (
     Dtype,
     HeadPrecision,
     ModelConfig,
+    QueryScaling,
     Remat,
     RopeScaling,
     check_length,
@@ -20,7 +21,7 @@ from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
-from isocompute_jax.model.packed_attention import choose_kernel
+from isocompute_jax.model.packed_attention import choose_kernel, context_divides
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
@@ -59,6 +60,7 @@ __all__ = [
     "ModelConfig",
     "Params",
     "Prefix",
+    "QueryScaling",
     "Remat",
     "RopeScaling",
     "Routed",
@@ -67,6 +69,7 @@ __all__ = [
     "cast_params",
     "check_length",
     "choose_kernel",
+    "context_divides",
     "count_params",
     "decode",
     "extend",

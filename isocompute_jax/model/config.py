@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer: Qwen2, Llama 3, Qwen3 and Qwen3-MoE are named fields of one config."""
+"""The shape of a decoder-only transformer: Qwen2, Llama 3, Qwen3, Qwen3-MoE and Llama 4 are fields of one config."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ Remat = Literal["none", "full", "dots", "attention_output", "offload"]
 AttentionKernel = Literal["auto", "chunked", "mosaic", "triton", "splash"]
 HeadPrecision = Literal["auto", "float32", "bf16_x3", "bf16"]
 
-Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe"]
+Architecture = Literal["qwen2", "llama", "qwen3", "qwen3_moe", "llama4_text"]
 """What Hugging Face calls the families (`model_type`)."""
 
 
 class Family(NamedTuple):
-    """What a family has: two fields of `ModelConfig`, and whether its MLPs are experts."""
+    """What a family has: fields of `ModelConfig`, and whether its MLPs are experts."""
 
     attention_bias: bool
     qk_norm: bool
     experts: bool
+    shared_expert: bool = False
+    sigmoid_routing: bool = False
+
+    @property
+    def local_layers(self) -> bool:
+        """Whether its layers are of two kinds; only then the config may have the fields of `LOCAL_FIELDS`."""
+        return self.shared_expert
 
 
 FAMILIES: dict[Architecture, Family] = {
@@ -32,7 +39,11 @@ FAMILIES: dict[Architecture, Family] = {
     "llama": Family(attention_bias=False, qk_norm=False, experts=False),
     "qwen3": Family(attention_bias=False, qk_norm=True, experts=False),
     "qwen3_moe": Family(attention_bias=False, qk_norm=True, experts=True),
+    "llama4_text": Family(attention_bias=False, qk_norm=False, experts=True, shared_expert=True, sigmoid_routing=True),
 }
+
+LOCAL_FIELDS = ("attention_chunk", "global_interval", "qk_l2_norm", "query_scaling")
+"""Fields of families whose layers are of two kinds, local ones and global ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +51,8 @@ class RopeScaling:
     """Llama 3.1's stretched RoPE: long wavelengths are multiplied by `factor`, short ones kept, those between blended.
 
     Wavelengths are counted in positions: short is below `original_positions` / `high_frequency`, long above
-    `original_positions` / `low_frequency` (arXiv 2407.21783; `rope_type: llama3` of Hugging Face).
+    `original_positions` / `low_frequency` (arXiv 2407.21783; `rope_type: llama3` of Hugging Face). Llama 4's are equal:
+    nothing lies between.
     """
 
     factor: float = option(help="Wavelengths grow by it.", low=1)
@@ -50,11 +62,25 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.high_frequency > self.low_frequency:
+        if self.high_frequency < self.low_frequency:
             raise InputError(
-                f"rope_scaling: high_freq_factor = {self.high_frequency} must be above low_freq_factor = "
+                f"rope_scaling: high_freq_factor = {self.high_frequency} is below low_freq_factor = "
                 f"{self.low_frequency}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryScaling:
+    """Llama 4's temperature: queries are multiplied by 1 + `scale` ln(1 + floor((position + 1) / `floor`)).
+
+    Attention over many keys would flatten without it (arXiv 2501.19399; `attn_temperature_tuning` of Hugging Face).
+    """
+
+    floor: int = option(help="Positions below which nothing is scaled; Hugging Face's floor_scale.", low=1)
+    scale: float = option(help="How much queries grow; Hugging Face's attn_scale.", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 REMAT_HELP = (
@@ -99,9 +125,23 @@ class ModelConfig:
     attention_bias: bool = option(True, "Biases of the query, key and value projections (Qwen2).")
     qk_norm: bool = option(False, "RMSNorm of each query and key head before RoPE (Qwen3, arXiv 2505.09388).")
     rope_scaling: RopeScaling | None = option(None, "Stretched RoPE (Llama 3.1); None for plain RoPE.")
-    num_experts: int = option(0, "E, experts of every layer, without a shared one; 0 for a dense MLP.", low=0)
+    num_experts: int = option(0, "E, experts of every layer, a shared one not counted; 0 for a dense MLP.", low=0)
     experts_per_token: int = option(0, "Experts that each token is sent to.", low=0)
     normalized_routing: bool = option(True, "The weights of a token's experts sum to 1 (`norm_topk_prob`).")
+    shared_expert: bool = option(False, "Beside its experts, a layer has an MLP that every token meets (Llama 4).")
+    sigmoid_routing: bool = option(
+        False, "What an expert reads is scaled by the sigmoid of its score, and what it gives is not (Llama 4)."
+    )
+    attention_chunk: int = option(
+        0, "Local layers attend within chunks of so many positions (Llama 4); 0 where none does.", low=0
+    )
+    global_interval: int = option(
+        0,
+        "Of every so many layers the last is global: without RoPE, it sees all positions (Llama 4); 0 for none.",
+        low=0,
+    )
+    qk_l2_norm: bool = option(False, "Queries and keys of local layers have norm sqrt(H) after RoPE (Llama 4).")
+    query_scaling: QueryScaling | None = option(None, "Temperature of global layers' queries (Llama 4).")
     remat: Remat = option("none", REMAT_HELP, identity=False)
     attention: AttentionKernel = option("auto", ATTENTION_HELP, identity=False)
     head: HeadPrecision = option("auto", HEAD_HELP)
@@ -121,13 +161,32 @@ class ModelConfig:
             raise InputError(f"head = {self.head!r} is narrower than dtype = 'float64': set head = 'auto'")
         if self._family not in FAMILIES.values():
             raise InputError(
-                f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm} and num_experts = "
-                f"{self.num_experts} are no family together; known are {', '.join(FAMILIES)}"
+                f"attention_bias = {self.attention_bias}, qk_norm = {self.qk_norm}, num_experts = {self.num_experts}, "
+                f"shared_expert = {self.shared_expert} and sigmoid_routing = {self.sigmoid_routing} are no family "
+                f"together; known are {', '.join(FAMILIES)}"
             )
+        self._check_local_layers()
+
+    def _check_local_layers(self) -> None:
+        if self._family.local_layers and not self.attention_chunk:
+            raise InputError(
+                f"attention_chunk = 0: local layers of {self.architecture} attend within chunks, of 1 or more"
+            )
+        for name in LOCAL_FIELDS:
+            if getattr(self, name) and not self._family.local_layers:
+                raise InputError(f"{name} = {getattr(self, name)!r}: a {self.architecture} has no local layers")
 
     @property
     def _family(self) -> Family:
-        return Family(self.attention_bias, self.qk_norm, self.num_experts > 0)
+        return Family(self.attention_bias, self.qk_norm, self.num_experts > 0, self.shared_expert, self.sigmoid_routing)
+
+    @property
+    def local_layers(self) -> tuple[bool, ...] | None:
+        """Of each layer, whether it is local: it has RoPE and attends within chunks; None where all are alike."""
+        if not self.attention_chunk:
+            return None
+        every = self.global_interval
+        return tuple(not every or (layer + 1) % every != 0 for layer in range(self.num_layers))
 
     @property
     def architecture(self) -> Architecture:

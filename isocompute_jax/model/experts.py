@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.grouped_product import GroupedKernel, grouped_kernel, grouped_product
-from isocompute_jax.model.params import Params
+from isocompute_jax.model.params import Axes, Params
 
 UNKNOWN = -1
 """In place of an expert that is to be replayed: the router chooses."""
@@ -49,7 +49,9 @@ def route(
     x: Float[Array, "... D"],
     replay: Int[Array, "... A"] | None = None,
 ) -> tuple[Float[Array, "... A"], Routed]:
-    """The experts with the highest probability softmax(x router), in float32, and the weights of their outputs.
+    """The experts with the highest scores x router, in float32, and the weights of what they give, or read.
+
+    Weights are probabilities softmax(scores), or with `sigmoid_routing` each score's own sigmoid.
 
     Args:
       config: model shape.
@@ -58,11 +60,13 @@ def route(
       replay: experts to take instead, where they are known; their weights are the router's own, so that it learns.
     """
     scores = (x @ router).astype(jnp.promote_types(x.dtype, jnp.float32))
-    probabilities = jax.nn.softmax(scores, axis=-1)
-    _, own = jax.lax.top_k(probabilities, config.experts_per_token)
+    ranked = scores if config.sigmoid_routing else jax.nn.softmax(scores, axis=-1)
+    _, own = jax.lax.top_k(ranked, config.experts_per_token)
     chosen = own if replay is None else jnp.where(replay == UNKNOWN, own, replay.astype(own.dtype))
-    weights = jnp.take_along_axis(probabilities, chosen, axis=-1)
-    if config.normalized_routing:
+    weights = jnp.take_along_axis(ranked, chosen, axis=-1)
+    if config.sigmoid_routing:
+        weights = jax.nn.sigmoid(weights)
+    elif config.normalized_routing:
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
     fixed = jax.lax.stop_gradient(scores)
     entropy = -jnp.sum(jax.nn.softmax(fixed, axis=-1) * jax.nn.log_softmax(fixed, axis=-1), axis=-1)
@@ -75,33 +79,44 @@ def experts(
     x: Float[Array, "... D"],
     replay: Int[Array, "... A"] | None = None,
     *,
+    axes: Axes = ("batch",),
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "... D"], Routed]:
     """The weighted sum of each token's experts, SwiGLU MLPs (arXiv 2505.09388), and where the tokens went.
 
+    With `sigmoid_routing` the sum is plain, and what each expert reads is weighted.
+
     Args:
       config: model shape.
       layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D].
-      x: tokens; under a mesh the first dimension is the batch's.
+      x: tokens.
       replay: see `route`.
+      axes: logical axes of the first dimensions of x; the expert axis is among those of the very first.
       mesh: where they lie; None for one device.
     """
     weights = tuple(layer[name] for name in ("w_gate", "w_up", "w_down"))
     if mesh is None:
         kernel = grouped_kernel(jax.local_devices()[0], x.dtype, weights[0].shape[1:])
         mixing, routed = route(config, layer["router"], x, replay)
-        return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel), routed
-    return _on_mesh(config, layer["router"], weights, x, replay, mesh)
+        weigh = config.sigmoid_routing
+        return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel, weigh_input=weigh), routed
+    return _on_mesh(config, layer["router"], weights, x, replay, axes, mesh)
 
 
 def _on_mesh(
-    config: ModelConfig, router: Array, weights: tuple[Array, ...], x: Array, replay: Array | None, mesh: Mesh
+    config: ModelConfig,
+    router: Array,
+    weights: tuple[Array, ...],
+    x: Array,
+    replay: Array | None,
+    axes: Axes,
+    mesh: Mesh,
 ) -> tuple[Array, Routed]:
     """`experts` in a `shard_map`: what one device does, and where its arrays lie."""
     (number, embed, width), spec = weights[0].shape, functools.partial(sharding.partition_spec, mesh)
     batch, owners, whole, hidden = (
         sharding.mesh_axes(mesh, size, axis)
-        for size, axis in ((x.shape[0], "batch"), (number, "experts"), (embed, "embed"), (width, "mlp"))
+        for size, axis in ((x.shape[0], axes[0]), (number, "experts"), (embed, "embed"), (width, "mlp"))
     )
     ring = owners if batch else ()
     added = (*(() if batch else owners), *hidden)
@@ -117,12 +132,12 @@ def _on_mesh(
         weights = tuple(gathered(w, dim) for w, dim in zip(weights, (1, 1, 2), strict=True))
         first = jax.lax.axis_index(owners) * weights[0].shape[0] if owners else 0
         mixing, routed = route(config, router, x, replay)
-        mix = functools.partial(_mixed, weights, first=first, kernel=kernel)
+        mix = functools.partial(_mixed, weights, first=first, kernel=kernel, weigh_input=config.sigmoid_routing)
         out = _round_the_ring(mix, ring, x, routed.experts, mixing) if ring else mix(x, routed.experts, mixing)
         return out[None], routed
 
     up, down = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
-    rows = PartitionSpec(batch or None)
+    rows = spec(x.shape[: len(axes)], axes)
     parts, routed = jax.shard_map(
         local,
         mesh=mesh,
@@ -170,8 +185,12 @@ def _mixed(
     *,
     first: Array | int,
     kernel: GroupedKernel,
+    weigh_input: bool,
 ) -> Float[Array, "... D"]:
-    """The weighted sum over those of each token's experts that lie here: as many as `weights` has, from `first` on."""
+    """The weighted sum over those of each token's experts that lie here: as many as `weights` has, from `first` on.
+
+    With `weigh_input` the plain sum of what they make of the weighted token.
+    """
     w_gate, w_up, w_down = weights
     here, active, d = w_gate.shape[0], experts.shape[-1], x.shape[-1]
     tokens = x.reshape(math.prod(x.shape[:-1]), d)
@@ -184,9 +203,13 @@ def _mixed(
     copies: Any = _copies
     permuted: Any = _permuted
     sorted_tokens = copies(tokens, order, back, active)
+    if weigh_input:
+        sorted_tokens *= permuted(mixing.reshape(count * active, 1), order, back)
     gate, up = (grouped_product(sorted_tokens, w, sizes, kernel) for w in (w_gate, w_up))
     out = grouped_product(jax.nn.silu(gate) * up, w_down, sizes, kernel)
     out = permuted(out, back, order).reshape(count, active, d)
+    if weigh_input:
+        return jnp.sum(out, axis=1).reshape(x.shape)
     return jnp.sum(out * mixing.reshape(count, active, 1), axis=1).reshape(x.shape)
 
 

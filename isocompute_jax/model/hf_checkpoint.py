@@ -29,6 +29,8 @@ from isocompute_jax.records.errors import InputError
 SINGLE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+LANGUAGE_MODEL, SEEING = "language_model.", ("vision_model.", "multi_modal_projector.")
+"""What tensors of Llama 4 are called that are read, and that are not: it also sees, and only its text is trained."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,20 +56,20 @@ def load_params(directory: str | os.PathLike[str], config: ModelConfig, *, shard
         output head of its own although config.json ties it to the embeddings.
     """
     directory = pathlib.Path(directory)
-    files = _tensor_files(directory)
+    prefix, files = _of_text(config, _tensor_files(directory))
     _check_keys(directory, config, files)
-    _check_tied_head(config, files)
+    _check_tied_head(config, files, prefix)
     # Committed to its device, as restored checkpoints are: else a resumed run would compile everything anew.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if shardings is None else None
     with contextlib.ExitStack() as stack:
         opened = {path: stack.enter_context(safetensors.safe_open(path, "numpy")) for path in set(files.values())}
         for name, shape in hf_tensor_shapes(config):
-            found = tuple(opened[files[name]].get_slice(name).get_shape())
+            found = tuple(opened[files[name]].get_slice(prefix + name).get_shape())
             if found != shape:
                 raise InputError(f"{files[name]}: {name} has shape {found}, config.json asks for {shape}")
 
         def read(name: str, index: tuple[slice, ...]) -> np.ndarray:
-            return opened[files[name]].get_slice(name)[index]
+            return opened[files[name]].get_slice(prefix + name)[index]
 
         return params_from_tensors(config, read, shardings=shardings or map_specs(lambda _: here, config))
 
@@ -119,6 +121,7 @@ def _token_ids(source: str | os.PathLike[str]) -> dict[str, Any]:
         json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         for path in (pathlib.Path(source) / name for name in ("config.json", "tokenizer_config.json", "tokenizer.json"))
     )
+    config = config.get("text_config", {}) | config
     ids = {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
     for name in ("bos_token", "eos_token", "pad_token"):
         token = names.get(name)
@@ -166,6 +169,14 @@ def _tensor_files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
     return found
 
 
+def _of_text(config: ModelConfig, files: dict[str, pathlib.Path]) -> tuple[str, dict[str, pathlib.Path]]:
+    """What stands before the names of the language model of a model that also sees, and its tensors without it."""
+    if config.architecture != "llama4_text" or not any(name.startswith(LANGUAGE_MODEL) for name in files):
+        return "", files
+    seeing = tuple(name for name in files if name.startswith(SEEING))
+    return LANGUAGE_MODEL, {name.removeprefix(LANGUAGE_MODEL): files[name] for name in files.keys() - seeing}
+
+
 def _file_names(directory: pathlib.Path) -> list[str]:
     """The safetensors files of a checkpoint: the single one, or those of the index."""
     index = directory / INDEX
@@ -200,10 +211,10 @@ def _check_keys(directory: pathlib.Path, config: ModelConfig, files: dict[str, p
         raise InputError(f"{directory}: the checkpoint has {_listed(unknown)}, which config.json does not ask for")
 
 
-def _check_tied_head(config: ModelConfig, files: dict[str, pathlib.Path]) -> None:
+def _check_tied_head(config: ModelConfig, files: dict[str, pathlib.Path], prefix: str) -> None:
     """Some writers store a tied head once more: that is harmless as long as it is the embedding table."""
     if config.tied_embeddings and HEAD in files:
-        head, embeddings = _read(files[HEAD], HEAD), _read(files[EMBEDDINGS], EMBEDDINGS)
+        head, embeddings = (_read(files[name], prefix + name) for name in (HEAD, EMBEDDINGS))
         if not np.array_equal(head, embeddings, equal_nan=True):
             raise InputError(
                 f"{files[HEAD]}: {HEAD} differs from {EMBEDDINGS} although tie_word_embeddings is true in config.json: "

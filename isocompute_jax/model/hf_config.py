@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, cast
 
-from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, RopeScaling
+from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, QueryScaling, RopeScaling
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.quiet import hide_missing_pytorch
@@ -31,11 +31,26 @@ _SHAPE = {
     "vocab_size",
 }
 _EXPERTS = {"moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts"}
+_LOCAL = {
+    "attention_chunk_size",
+    "attn_scale",
+    "attn_temperature_tuning",
+    "floor_scale",
+    "interleave_moe_layer_step",
+    "layer_types",
+    "moe_layers",
+    "no_rope_layer_interval",
+    "no_rope_layers",
+    "num_experts_per_tok",
+    "num_local_experts",
+    "use_qk_norm",
+}
 _CLASSES: dict[Architecture, tuple[str, str, set[str]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHAPE),
     "llama": ("LlamaConfig", "LlamaForCausalLM", _SHAPE),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", _SHAPE),
     "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _SHAPE | _EXPERTS),
+    "llama4_text": ("Llama4TextConfig", "Llama4ForCausalLM", _SHAPE | _LOCAL),
 }
 """model_type -> transformers' classes, and the fields that say the shape."""
 _READ = {
@@ -63,6 +78,7 @@ _WITHOUT_EFFECT = {
     "finetuning_task",
     "id2label",
     "initializer_range",
+    "intermediate_size_mlp",  # of dense layers between those of experts, which are refused
     "label2id",
     "max_window_layers",  # layer_types and use_sliding_window decide
     "name_or_path",
@@ -96,6 +112,7 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     raw = _read(path)
     hide_missing_pytorch()
     try:
+        raw = _of_text(raw)
         _refuse_what_is_not_implemented(raw)
         config = _model_config(raw)
     except InputError as error:
@@ -109,15 +126,21 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
 
     family = FAMILIES[raw["model_type"]]
     class_name, _, fields = _CLASSES[raw["model_type"]]
+    given = {field: value for field, value in raw.items() if field in fields}
+    tuning = given.get("attn_temperature_tuning")
+    if isinstance(tuning, int):
+        given["attn_temperature_tuning"] = bool(tuning)  # published files say 4
     try:
-        config: Any = getattr(transformers, class_name)(**{f: value for f, value in raw.items() if f in fields})
+        config: Any = getattr(transformers, class_name)(**given)
     except Exception as error:  # transformers checks fields with exceptions of many types
         raise InputError(" ".join(str(error).split())) from error  # theirs take several lines
-    theta, scaling = _rope(raw)
+    theta, scaling = _rope(raw, config.default_theta)
     _agreed({name: raw[name] for name in ("num_experts", "num_local_experts") if raw.get(name) is not None}, None)
-    routing: dict[str, Any] = {}
-    if family.experts:
-        routing = {
+    special: dict[str, Any] = {}
+    if family.local_layers:
+        special = _local_layers(config)
+    elif family.experts:
+        special = {
             "num_experts": config.num_experts,
             "experts_per_token": config.num_experts_per_tok,
             "normalized_routing": bool(config.norm_topk_prob),
@@ -131,7 +154,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
         head_dim=raw.get("head_dim")
         or getattr(config, "head_dim", None)
         or config.hidden_size // config.num_attention_heads,
-        mlp_dim=config.moe_intermediate_size if routing else config.intermediate_size,
+        mlp_dim=getattr(config, "moe_intermediate_size", config.intermediate_size),
         tied_embeddings=bool(config.tie_word_embeddings),
         rope_theta=theta,
         norm_eps=float(config.rms_norm_eps),
@@ -140,8 +163,44 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
         attention_bias=family.attention_bias,
         qk_norm=family.qk_norm,
         rope_scaling=scaling,
-        **routing,
+        shared_expert=family.shared_expert,
+        sigmoid_routing=family.sigmoid_routing,
+        **special,
     )
+
+
+def _local_layers(config: Any) -> dict[str, Any]:
+    """Experts, and layers of two kinds, of a `Llama4TextConfig`."""
+    layers = config.num_hidden_layers
+    local = [bool(flag) for flag in config.no_rope_layers][:layers]  # it lists those that have RoPE
+    every = local.index(False) + 1 if False in local else 0
+    if local != [not every or (layer + 1) % every != 0 for layer in range(layers)]:
+        raise InputError(
+            f"no_rope_layers = {config.no_rope_layers!r} is not implemented: of every so many of the {layers} layers "
+            "the last, and no other, may be 0"
+        )
+    kinds = ["chunked_attention" if flag else "full_attention" for flag in local]
+    if config.layer_types != kinds:
+        raise InputError(
+            f"layer_types = {config.layer_types!r} is not implemented: layers that no_rope_layers marks with 1 are "
+            "'chunked_attention', the others 'full_attention'"
+        )
+    if sorted(config.moe_layers) != list(range(layers)):
+        raise InputError(
+            f"moe_layers = {config.moe_layers!r} (interleave_moe_layer_step = {config.interleave_moe_layer_step}) is "
+            f"not implemented: each of the {layers} layers must have experts"
+        )
+    if not config.attention_chunk_size:
+        raise InputError(f"attention_chunk_size = {config.attention_chunk_size!r} must be 1 or more")
+    tuned = config.attn_temperature_tuning
+    return {
+        "num_experts": config.num_local_experts,
+        "experts_per_token": config.num_experts_per_tok,
+        "attention_chunk": config.attention_chunk_size,
+        "global_interval": every,
+        "qk_l2_norm": config.use_qk_norm,
+        "query_scaling": QueryScaling(config.floor_scale, float(config.attn_scale)) if tuned else None,
+    }
 
 
 def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Mapping[str, Any]) -> None:
@@ -154,14 +213,6 @@ def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Map
     if config.rope_scaling is not None:
         scaling = dataclasses.asdict(config.rope_scaling)
         rope |= {"rope_type": "llama3", **{name: scaling[field] for name, field in _LLAMA3.items()}}
-    special: dict[str, Any] = {} if config.architecture == "llama" else {"use_sliding_window": False}
-    if config.num_experts:
-        special |= {
-            "moe_intermediate_size": config.mlp_dim,
-            "num_experts": config.num_experts,
-            "num_experts_per_tok": config.experts_per_token,
-            "norm_topk_prob": config.normalized_routing,
-        }
     written = getattr(transformers, class_name)(
         vocab_size=config.vocab_size,
         hidden_size=config.embed_dim,
@@ -176,14 +227,41 @@ def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Map
         architectures=[model_class],
         dtype=config.dtype,
         **token_ids,
-        **special,
+        **_special_fields(config),
     )
     written.head_dim = config.head_dim
     written.save_pretrained(directory)
-    if config.num_experts:  # transformers 5 calls the field num_local_experts, earlier ones and the published files so
+    if (
+        config.architecture == "qwen3_moe"
+    ):  # transformers 5 calls the field num_local_experts, earlier ones and the published files so
         path = directory / "config.json"
         fields = json.loads(path.read_text(encoding="utf-8")) | {"num_experts": config.num_experts}
         path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _special_fields(config: ModelConfig) -> dict[str, Any]:
+    """Fields that not every family has."""
+    if config.local_layers is not None:
+        scaling = config.query_scaling
+        tuning = {} if scaling is None else {"floor_scale": scaling.floor, "attn_scale": scaling.scale}
+        return tuning | {
+            "attention_chunk_size": config.attention_chunk,
+            "attn_temperature_tuning": scaling is not None,
+            "intermediate_size_mlp": config.mlp_dim,
+            "no_rope_layers": [int(local) for local in config.local_layers],
+            "num_experts_per_tok": config.experts_per_token,
+            "num_local_experts": config.num_experts,
+            "use_qk_norm": config.qk_l2_norm,
+        }
+    special: dict[str, Any] = {} if config.architecture == "llama" else {"use_sliding_window": False}
+    if config.num_experts:
+        special |= {
+            "moe_intermediate_size": config.mlp_dim,
+            "num_experts": config.num_experts,
+            "num_experts_per_tok": config.experts_per_token,
+            "norm_topk_prob": config.normalized_routing,
+        }
+    return special
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
@@ -196,9 +274,41 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise InputError(f"{path}: not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path}: not a JSON object; download the checkpoint again")
-    if raw.get("model_type") not in FAMILIES:
-        raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), FAMILIES)}")
+    if raw.get("model_type") not in (*FAMILIES, *_INSIDE):
+        raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), (*FAMILIES, *_INSIDE))}")
     return raw
+
+
+_INSIDE: dict[str, tuple[Architecture, str]] = {"llama4": ("llama4_text", "Llama4ForConditionalGeneration")}
+"""Models that see as well: model_type -> that of their text_config, and transformers' class of the whole."""
+_BESIDE_TEXT = {
+    "boi_token_index",
+    "eoi_token_index",
+    "image_token_index",
+    "model_type",
+    "text_config",
+    "vision_config",
+} | _WITHOUT_EFFECT
+
+
+def _of_text(raw: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the language model; those of a model that also sees are in its text_config."""
+    if raw["model_type"] in FAMILIES:
+        return raw
+    kind, whole = _INSIDE[raw["model_type"]]
+    text = raw.get("text_config")
+    if not isinstance(text, dict) or text.get("model_type") != kind:
+        raise InputError(f"text_config must be an object with model_type = {kind!r}")
+    if (raw.get("architectures") or [whole]) != [whole]:
+        raise InputError(f"architectures = {raw['architectures']!r} is not implemented (only {[whole]!r})")
+    for field, value in raw.items():
+        read = _BESIDE_TEXT | {"architectures", "dtype", "torch_dtype"}
+        if value and field not in read and not field.startswith("_"):
+            raise InputError(f"{field} = {value!r} is not implemented")
+    dtypes = {name: raw[name] for name in ("dtype", "torch_dtype") if raw.get(name)}
+    inside = {"dtype", "torch_dtype"} & {name for name, value in text.items() if value}
+    # The class of the whole was checked; that of the text says nothing of its own.
+    return {name: value for name, value in text.items() if name != "architectures"} | ({} if inside else dtypes)
 
 
 _LLAMA3 = {
@@ -210,8 +320,11 @@ _LLAMA3 = {
 """Hugging Face's names of the fields of `RopeScaling`."""
 
 
-def _rope(raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and stretching of RoPE: transformers 4 has them in rope_theta and rope_scaling, 5 in rope_parameters."""
+def _rope(raw: dict[str, Any], theta: float) -> tuple[float, RopeScaling | None]:
+    """Base and stretching of RoPE: transformers 4 has them in rope_theta and rope_scaling, 5 in rope_parameters.
+
+    `theta` is the family's own base, of files that name none.
+    """
     bases: dict[str, float] = {} if raw.get("rope_theta") is None else {"rope_theta": raw["rope_theta"]}
     stretched: dict[str, RopeScaling] = {}
     for field in ("rope_parameters", "rope_scaling"):
@@ -236,7 +349,7 @@ def _rope(raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
                 value is not None and name not in ("rope_type", "type") and not (field in stretched and name in _LLAMA3)
             ):
                 raise InputError(f"{field}.{name} = {value!r} is not implemented for this rope_type")
-    return float(_agreed(bases, 10_000.0)), _agreed(stretched, None)
+    return float(_agreed(bases, theta)), _agreed(stretched, None)
 
 
 def _agreed(said: Mapping[str, Any], default: Any) -> Any:
@@ -263,7 +376,7 @@ def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
     from transformers import GenerationConfig
 
     sliding = sorted({str(kind) for kind in raw.get("layer_types") or []} - {"full_attention"})
-    if sliding:
+    if sliding and not FAMILIES[raw["model_type"]].local_layers:
         raise InputError(f"layer_types holds {', '.join(map(repr, sliding))}: only 'full_attention' is implemented")
     _, causal, shape = _CLASSES[raw["model_type"]]
     classes = raw.get("architectures") or [causal]

@@ -27,8 +27,13 @@ Tensor = TypeVar("Tensor", np.ndarray, jax.Array)
 
 
 def encode(spec: ParamSpec, value: Tensor) -> Tensor:
-    """Our layout to Hugging Face's, of one tensor or of all stacked ones at once (L, or L and E, stay in front)."""
+    """Our layout to Hugging Face's, of one tensor or of all stacked ones at once (L, or L and E, stay in front).
+
+    Of a tensor that joins several parameters, it is the part that is ours.
+    """
     lead = value.shape[: value.ndim - len(spec.tensor_shape)]
+    if spec.interleaved:
+        value = _with_halves(value, 2, value.shape[-1] // 2)
     order = [len(lead) + dim for joined in spec.hf_dims for dim in joined]
     return value.transpose(*range(len(lead)), *order).reshape(*lead, *spec.hf_shape)
 
@@ -38,20 +43,38 @@ def decode(spec: ParamSpec, tensor: Tensor) -> Tensor:
     lead = tensor.shape[: tensor.ndim - len(spec.hf_shape)]
     order = [dim for joined in spec.hf_dims for dim in joined]
     split = tensor.reshape(*lead, *(spec.tensor_shape[dim] for dim in order))
-    return split.transpose(*range(len(lead)), *(len(lead) + order.index(dim) for dim in range(len(order))))
+    value = split.transpose(*range(len(lead)), *(len(lead) + order.index(dim) for dim in range(len(order))))
+    return _with_halves(value, value.shape[-1] // 2, 2) if spec.interleaved else value
+
+
+def _with_halves(value: Tensor, rows: int, columns: int) -> Tensor:
+    """The last dimension read as [rows, columns], transposed: two halves become pairs, or H / 2 pairs halves."""
+    return value.reshape(*value.shape[:-1], rows, columns).swapaxes(-1, -2).reshape(value.shape)
 
 
 def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
-    return [(name, spec.hf_shape) for spec in spec_leaves(config) for name in spec.hf_names]
+    return [(name, spec.hf_whole_shape) for spec, _ in _tensors(config) for name in spec.hf_names]
+
+
+def _tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
+    """The parameters that tensors begin with, and the indices of all those that they join, among the leaves."""
+    specs = spec_leaves(config)
+    joined: dict[str, list[int]] = {}
+    for index, spec in enumerate(specs):
+        joined.setdefault(spec.hf_name, []).append(index)
+    return [(specs[indices[0]], sorted(indices, key=lambda i: specs[i].part)) for indices in joined.values()]
 
 
 def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time."""
-    for spec, value in zip(spec_leaves(config), jax.tree.leaves(params), strict=True):
-        host = np.asarray(value)
-        for index in np.ndindex(*host.shape[: spec.lead]):
-            yield spec.named(index), np.ascontiguousarray(encode(spec, host[index]))
+    specs, leaves = spec_leaves(config), jax.tree.leaves(params)
+    for spec, joined in _tensors(config):
+        parts = [(specs[i], np.asarray(leaves[i])) for i in joined]
+        for index in np.ndindex(*spec.shape[: spec.lead]):
+            tensors = [encode(part, host[index]) for part, host in parts]
+            whole = tensors[0] if len(tensors) == 1 else np.concatenate(tensors, axis=-1)
+            yield spec.named(index), np.ascontiguousarray(whole)
 
 
 Index = tuple[slice, ...]
@@ -96,7 +119,8 @@ def _hf_index(spec: ParamSpec, bounds: Sequence[tuple[int, int]]) -> Index:
         assert all(bounds[dim] == (0, spec.tensor_shape[dim]) for dim in rest), spec
         size = math.prod(spec.tensor_shape[dim] for dim in rest)
         found.append(slice(bounds[first][0] * size, bounds[first][1] * size))
-    return tuple(found)
+    last = found[-1]
+    return (*found[:-1], slice(spec.hf_offset + last.start, spec.hf_offset + last.stop))
 
 
 def to_hf_layout(config: ModelConfig, params: Params) -> Params:
@@ -143,7 +167,8 @@ def _boxes(spec: ParamSpec, value: jax.Array) -> Iterator[tuple[Box, np.ndarray]
         offset = tuple(axis.start or 0 for axis in shard.index)
         for index in np.ndindex(*host.shape[: spec.lead]):
             name = spec.named(tuple(first + i for first, i in zip(offset, index, strict=False)))
-            yield Box(name, host.dtype.name, host[index].shape, offset[spec.lead :]), host[index]
+            *within, last = offset[spec.lead :]
+            yield Box(name, host.dtype.name, host[index].shape, (*within, last + spec.hf_offset)), host[index]
 
 
 def _own_shards(value: jax.Array) -> list[Any]:

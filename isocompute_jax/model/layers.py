@@ -51,8 +51,9 @@ def rope_angles(config: ModelConfig, positions: Int[Array, "..."]) -> tuple[Arra
 def _stretched(frequencies: Float[Array, "H"], scaling: RopeScaling) -> Float[Array, "H"]:
     """Llama 3.1's frequencies: see `RopeScaling`."""
     turns = scaling.original_positions * frequencies / (2 * math.pi)  # within the original length
-    kept = (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)
-    kept = jnp.clip(kept, 0.0, 1.0)
+    width = scaling.high_frequency - scaling.low_frequency
+    above = turns - scaling.low_frequency
+    kept = jnp.clip(above / width, 0.0, 1.0) if width else (above >= 0).astype(turns.dtype)
     return kept * frequencies + (1 - kept) * frequencies / scaling.factor
 
 
@@ -94,6 +95,7 @@ def blockwise_attention(
     read: Callable[[Array | int], tuple[Array, Array]],
     *,
     num_blocks: Array | int,
+    first: Int[Array, "R T"] | None = None,
 ) -> Float[Array, "R T N H"]:
     """Grouped-query attention over keys that are read in blocks, under one running softmax (float32, arXiv 1805.02867).
 
@@ -102,12 +104,13 @@ def blockwise_attention(
 
     Args:
       q: queries.
-      positions: of the queries; each sees the keys from 0 up to its own position.
+      positions: of the queries; each sees the keys from `first` up to its own position.
       read: keys and values [R, K, S, H] of a block: the keys from block x S on.
       num_blocks: blocks to read, at least 1; a Python 1 makes no loop.
+      first: position of the first key that each query sees; None for 0. Blocks before all of them are not read.
     """
     r, t, n, h = q.shape
-    kv_heads = jax.eval_shape(read, 0)[0].shape[1]
+    _, kv_heads, block_size, _ = jax.eval_shape(read, 0)[0].shape
     wide = jnp.promote_types(q.dtype, jnp.float32)
     q = q.reshape(r, t, kv_heads, n // kv_heads, h) * h**-0.5
 
@@ -116,6 +119,8 @@ def blockwise_attention(
         k, v = read(block)
         keys = block * k.shape[2] + jnp.arange(k.shape[2])
         visible = keys <= positions[:, None, None, :, None]
+        if first is not None:
+            visible &= keys >= first[:, None, None, :, None]
         scores = jnp.einsum("rtkgh,rksh->rkgts", q, k, preferred_element_type=wide)
         scores = jnp.where(visible, scores, jnp.finfo(wide).min)
         higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
@@ -127,7 +132,8 @@ def blockwise_attention(
     shape = (r, kv_heads, n // kv_heads, t)
     sums = (jnp.full(shape, jnp.finfo(wide).min, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, h), wide))
     one = isinstance(num_blocks, int) and num_blocks == 1
-    _, total, out = add(0, sums) if one else jax.lax.fori_loop(0, num_blocks, add, sums)
+    start = 0 if first is None else jnp.minimum(jnp.min(first) // block_size, num_blocks - 1)
+    _, total, out = add(0, sums) if one else jax.lax.fori_loop(start, num_blocks, add, sums)
     return jnp.einsum("rkgth->rtkgh", out / total[..., None]).reshape(r, t, n, h).astype(q.dtype)
 
 
@@ -135,9 +141,9 @@ def blockwise_attention(
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
     """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202).
 
-    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA transposes
-    the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that makes it,
-    strided, at three times the time of the products.
+    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA
+    transposes the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that
+    makes it, strided, at three times the time of the products.
     """
     return _swiglu_forward(x, w_gate, w_up, w_down)[0]
 

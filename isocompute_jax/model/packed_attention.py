@@ -2,6 +2,11 @@
 
 A row holds several whole sequences. Each token knows where its own begins, and sees what lies between: from `first` to
 itself. No kernel holds [T, T] scores.
+
+Where a mesh cuts rows along their tokens, its devices exchange tokens for heads: each of them computes whole rows of a
+part of the heads, with any of the kernels, and gets its tokens' outputs back (DeepSpeed-Ulysses, arXiv 2309.14509).
+Beside gathering all keys (Llama 3, arXiv 2407.21783) or a ring of them (arXiv 2310.01889) this holds no more than a
+device's share, sends less, and shares causal attention out evenly however a row is packed. The heads are its limit.
 """
 
 from __future__ import annotations
@@ -56,11 +61,12 @@ def packed_attention(
       first: index in its row at which a token's sequence begins; equal within a sequence, and t at a token t of
         padding, which sees itself.
       kernel: who computes it; `auto` takes the fused kernel of the device, or `chunked`.
-      mesh: rows are computed where its batch axes put them, and heads where its tensor axis does, if it divides both
-        Q and K (else each of its devices computes all); None for one device.
+      mesh: rows and their tokens are where its axes put them, and so are heads, if its tensor axis divides both Q and
+        K (else each of its devices computes all); None for one device.
 
     Raises:
-      InputError: a kernel that the device, the dtype or the head size does not allow.
+      InputError: a kernel that the device, the dtype or the head size does not allow; heads that the devices which
+        share a row cannot share (see `context_divides`).
     """
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
     chosen = choose_kernel(kernel, device, head_dim=q.shape[-1], dtype=q.dtype)
@@ -68,11 +74,42 @@ def packed_attention(
     if mesh is None:
         return attend(q, k, v, first)
     heads = "kv_heads" if _divides(mesh, q) and _divides(mesh, k) else None
-    axes = ("batch", None, heads, None)
+    axes = ("rows", "tokens", heads, None)
     specs = tuple(sharding.partition_spec(mesh, x.shape, axes) for x in (q, k, v))
-    rows = sharding.partition_spec(mesh, first.shape, axes[:2])
+    rows = sharding.partition_spec(mesh, first.shape, ("rows", None))
+    context = sharding.mesh_axes(mesh, first.shape[1], "tokens")
+    if context:
+        attend = functools.partial(_heads_for_tokens, attend, context)
     local = jax.shard_map(attend, mesh=mesh, in_specs=(*specs, rows), out_specs=specs[0], check_vma=False)
     return local(q, k, v, first)
+
+
+def context_divides(context: int, heads: int, kv_heads: int) -> bool:
+    """Whether so many devices can share heads: the query heads evenly, each with one kv head or several of its own."""
+    return heads % context == 0 and (kv_heads % context == 0 or context % kv_heads == 0)
+
+
+def _heads_for_tokens(
+    attend: Callable[..., Array], context: tuple[str, ...], q: Array, k: Array, v: Array, first: Array
+) -> Array:
+    """`attend` of a device's tokens, by devices of the axes `context`, which hold a row's tokens one after the other.
+
+    Args:
+      attend: attention of whole rows.
+      context: mesh axes.
+      q: of this device's tokens; k and v too.
+      k: keys.
+      v: values.
+      first: of whole rows.
+    """
+    size, heads, kv_heads = jax.lax.axis_size(context), q.shape[2], k.shape[2]
+    if not context_divides(size, heads, kv_heads):
+        raise InputError(f"a context axis of {size} devices does not divide {heads} heads and {kv_heads} kv heads")
+    # A kv head that several devices need is sent to each of them.
+    copies = -(-size // kv_heads)
+    k, v = (jnp.repeat(x, copies, axis=2) if copies > 1 else x for x in (k, v))
+    q, k, v = (jax.lax.all_to_all(x, context, split_axis=2, concat_axis=1, tiled=True) for x in (q, k, v))
+    return jax.lax.all_to_all(attend(q, k, v, first), context, split_axis=1, concat_axis=2, tiled=True)
 
 
 def _divides(mesh: Mesh, x: Array) -> bool:

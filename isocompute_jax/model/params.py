@@ -26,7 +26,7 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpec:
-    """One parameter, which is one Hugging Face tensor, or one tensor a layer.
+    """One parameter, which is one Hugging Face tensor, or one tensor a layer, or one part of such tensors.
 
     Attributes:
       shape: shape, the leading L of layer parameters included.
@@ -36,6 +36,10 @@ class ParamSpec:
         are our leading dimensions in this order.
       hf_dims: for each dimension of the Hugging Face tensor, the dimensions of ours (stacked ones not counted) that it
         joins, in row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
+      part: (index, count) where the Hugging Face tensor joins so many parameters along its last dimension; this is the
+        index-th of them.
+      interleaved: our last dimension is a head whose RoPE rotates the pairs (x_i, x_{i + H/2}), as everywhere here;
+        Hugging Face's are neighbours (x_2i, x_{2i + 1}).
     """
 
     shape: tuple[int, ...]
@@ -43,6 +47,8 @@ class ParamSpec:
     init: Init
     hf_name: str
     hf_dims: Joined
+    part: tuple[int, int] = (0, 1)
+    interleaved: bool = False
 
     @property
     def lead(self) -> int:
@@ -65,8 +71,19 @@ class ParamSpec:
 
     @property
     def hf_shape(self) -> tuple[int, ...]:
-        """Hugging Face's shape of one tensor."""
+        """Hugging Face's shape of one tensor, or of our part of it."""
         return tuple(math.prod(self.tensor_shape[dim] for dim in joined) for joined in self.hf_dims)
+
+    @property
+    def hf_whole_shape(self) -> tuple[int, ...]:
+        """Hugging Face's shape of one tensor, the parts of other parameters included."""
+        *rest, last = self.hf_shape
+        return (*rest, last * self.part[1])
+
+    @property
+    def hf_offset(self) -> int:
+        """Where in the last dimension of the tensor our part begins."""
+        return self.part[0] * self.hf_shape[-1]
 
     @property
     def hf_axes(self) -> tuple[str | None, ...]:
@@ -78,9 +95,10 @@ class ParamSpec:
         return tuple(self.axes[self.lead :][joined[0]] for joined in self.hf_dims)
 
 
-# What Hugging Face makes of our dimensions: as they are; [in, out] as [out, in]; heads joined with their size.
+# What Hugging Face makes of our dimensions: as they are; [in, out] as [out, in]; heads joined with their size; experts.
 _SAME, _VECTOR, _TRANSPOSED = ((0,), (1,)), ((0,),), ((1,), (0,))
 _TO_HEADS, _HEAD_BIAS, _FROM_HEADS = ((1, 2), (0,)), ((0, 1),), ((2,), (0, 1))
+_EXPERTS = ((0,), (1,), (2,))
 
 
 def param_specs(config: ModelConfig) -> dict[str, Any]:
@@ -100,13 +118,17 @@ def _attention_specs(config: ModelConfig) -> dict[str, ParamSpec]:
     """Of every layer's attention; biases and norms of heads where the family has them."""
     d, n, k, h = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
 
-    def layer(shape: tuple[int, ...], axes: Axes, init: Init, name: str, hf_dims: Joined) -> ParamSpec:
-        return ParamSpec((config.num_layers, *shape), (None, *axes), init, f"model.layers.{{layer}}.{name}", hf_dims)
+    def layer(
+        shape: tuple[int, ...], axes: Axes, init: Init, name: str, hf_dims: Joined, interleaved: bool = False
+    ) -> ParamSpec:
+        name = f"model.layers.{{layer}}.{name}"
+        return ParamSpec((config.num_layers, *shape), (None, *axes), init, name, hf_dims, interleaved=interleaved)
 
+    pairs = config.local_layers is not None  # Llama 4 alone stores the pairs of RoPE as neighbours
     specs = {
         "attention_norm": layer((d,), (None,), "ones", "input_layernorm.weight", _VECTOR),
-        "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", _TO_HEADS),
-        "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", _TO_HEADS),
+        "wq": layer((d, n, h), ("embed", "heads", None), "normal", "self_attn.q_proj.weight", _TO_HEADS, pairs),
+        "wk": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.k_proj.weight", _TO_HEADS, pairs),
         "wv": layer((d, k, h), ("embed", "kv_heads", None), "normal", "self_attn.v_proj.weight", _TO_HEADS),
         "wo": layer((n, h, d), ("heads", None, "embed"), "normal", "self_attn.o_proj.weight", _FROM_HEADS),
     }
@@ -132,6 +154,8 @@ def _mlp_specs(config: ModelConfig) -> dict[str, ParamSpec]:
     specs = {
         "mlp_norm": ParamSpec((layers, d), (None, None), "ones", f"{prefix}post_attention_layernorm.weight", _VECTOR)
     }
+    if config.shared_expert:
+        return specs | _shared_and_routed_specs(config)
     if e:
         axes = (None, "embed", None)
         specs["router"] = ParamSpec((layers, d, e), axes, "normal", f"{prefix}mlp.gate.weight", _TRANSPOSED)
@@ -141,6 +165,28 @@ def _mlp_specs(config: ModelConfig) -> dict[str, ParamSpec]:
         "w_gate": ParamSpec((*lead, d, f), up, "normal", mlp + "gate_proj.weight", _TRANSPOSED),
         "w_up": ParamSpec((*lead, d, f), up, "normal", mlp + "up_proj.weight", _TRANSPOSED),
         "w_down": ParamSpec((*lead, f, d), down, "normal", mlp + "down_proj.weight", _TRANSPOSED),
+    }
+
+
+def _shared_and_routed_specs(config: ModelConfig) -> dict[str, ParamSpec]:
+    """Of every layer's router, experts and shared expert (Llama 4): the experts of a layer are one tensor."""
+    layers, d, f, e = config.num_layers, config.embed_dim, config.mlp_dim, config.num_experts
+
+    def layer(
+        shape: tuple[int, ...], axes: Axes, name: str, hf_dims: Joined, part: tuple[int, int] = (0, 1)
+    ) -> ParamSpec:
+        name = f"model.layers.{{layer}}.feed_forward.{name}"
+        return ParamSpec((layers, *shape), (None, *axes), "normal", name, hf_dims, part)
+
+    up, down, gate_up = ("embed", "mlp"), ("mlp", "embed"), "experts.gate_up_proj"
+    return {
+        "router": layer((d, e), ("embed", None), "router.weight", _TRANSPOSED),
+        "w_gate": layer((e, d, f), ("experts", *up), gate_up, _EXPERTS, (0, 2)),
+        "w_up": layer((e, d, f), ("experts", *up), gate_up, _EXPERTS, (1, 2)),
+        "w_down": layer((e, f, d), ("experts", *down), "experts.down_proj", _EXPERTS),
+        "shared_gate": layer((d, f), up, "shared_expert.gate_proj.weight", _TRANSPOSED),
+        "shared_up": layer((d, f), up, "shared_expert.up_proj.weight", _TRANSPOSED),
+        "shared_down": layer((f, d), down, "shared_expert.down_proj.weight", _TRANSPOSED),
     }
 
 

@@ -8,7 +8,7 @@ holds its columns. So whatever the number of chunks, the head is gathered once a
 and no device holds the whole of either. Chunks of tokens would need both, or collectives for each chunk.
 
 On many devices each works on its own tokens and, where the vocabulary is sharded, on its own columns; normalisers are
-then merged. The specs come from `sharding`, tokens lie as `batch` does.
+then merged. The specs come from `sharding`: tokens lie as a `batch` does, those of cut rows device by device.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def token_logprobs(
       log-probabilities [R, M] and entropies [R, M], float32 (float64 for a float64 model).
     """
     shape = targets.shape
-    hidden, targets = hidden.reshape(targets.size, hidden.shape[-1]), targets.reshape(targets.size)
+    hidden, targets = (_flat(x, mesh) for x in (hidden, targets))
     numbers = CHUNK_NUMBERS if chunk_tokens is None else chunk_tokens * config.vocab_size
     if (mesh is None or mesh.size == 1) and targets.size * config.vocab_size <= numbers:
         logprobs, entropies = _scores(logits(config, params, hidden) / temperature, targets)
         return logprobs.reshape(shape), entropies.reshape(shape)
     # Every shard gets as many tokens.
-    pad = -targets.size % sharding.batch_shards(mesh)
+    pad = -targets.size % sharding.shards(mesh, "batch")
     plan = _plan(config, targets.size + pad, numbers, mesh)
     scores: Any = _chunked(
         plan,
@@ -82,8 +82,38 @@ def token_logprobs(
         jnp.pad(targets, (0, pad)),
         jnp.asarray(temperature, config.float_dtype),
     )
-    logprobs, entropies = (x[: targets.size].reshape(shape) for x in scores)
+    logprobs, entropies = (_as_rows(x[: targets.size], shape, mesh) for x in scores)
     return logprobs, entropies
+
+
+def _flat(x: Float[Array, "R M ..."] | Int[Array, "R M"], mesh: Mesh | None) -> Array:
+    """[R x M, ...]; where rows are cut, the tokens of a device one after the other, so that they can stay there."""
+
+    def flat(x: Array) -> Array:
+        return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+    rows, tokens = _cut_rows(mesh, x.shape)
+    if mesh is None or not tokens:
+        return flat(x)
+    cut, joined = PartitionSpec(rows, tokens), PartitionSpec((*rows, *tokens))
+    return jax.shard_map(flat, mesh=mesh, in_specs=cut, out_specs=joined)(x)
+
+
+def _as_rows(x: Float[Array, "n"], shape: tuple[int, ...], mesh: Mesh | None) -> Float[Array, "R M"]:
+    """The inverse of `_flat`."""
+    rows, tokens = _cut_rows(mesh, shape)
+    if mesh is None or not tokens:
+        return x.reshape(shape)
+    here = shape[0] // _size(mesh, rows), shape[1] // _size(mesh, tokens)
+    cut, joined = PartitionSpec(rows, tokens), PartitionSpec((*rows, *tokens))
+    return jax.shard_map(lambda x: x.reshape(here), mesh=mesh, in_specs=joined, out_specs=cut)(x)
+
+
+def _cut_rows(mesh: Mesh | None, shape: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Mesh axes that packed rows [R, M, ...] are cut over, and those of their tokens."""
+    if mesh is None:
+        return (), ()
+    return sharding.mesh_axes(mesh, shape[0], "rows"), sharding.mesh_axes(mesh, shape[1], "tokens")
 
 
 def _scores(scaled: Float[Array, "n V"], targets: Int[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:

@@ -12,6 +12,7 @@ one length, which whoever makes them checks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,20 +26,22 @@ from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.layers import (
     Keys,
-    apply_rope,
     attention,
     blockwise_attention,
     causal_mask,
     rms_norm,
-    rope_angles,
     swiglu,
 )
+from isocompute_jax.model.local_layers import Places, by_kind, chunk_starts, flags, placed, places, same_chunk
 from isocompute_jax.model.packed_attention import packed_attention
-from isocompute_jax.model.params import Params
+from isocompute_jax.model.params import Axes, Params
 from isocompute_jax.model.remat import rematerialized
 
 UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
+
+BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
+"""Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
 
 
 class Prefix(NamedTuple):
@@ -103,14 +106,17 @@ def packed_hidden(
       hidden states, and where the tokens went, [L, N, T, ...], None without experts.
     """
     positions = (jnp.arange(tokens.shape[1]) - first)[:, None]
+    starts = chunk_starts(config, positions[:, 0])
+    nearby = None if starts is None else first + starts
 
-    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, None]:
-        out = packed_attention(q[:, 0], k[:, 0], v[:, 0], first, kernel=config.attention, mesh=mesh)
+    def attend(q: Array, k: Array, v: Array, _: None, local: Array | None) -> tuple[Array, None]:
+        seen = by_kind(local, nearby, first)
+        out = packed_attention(q[:, 0], k[:, 0], v[:, 0], seen, kernel=config.attention, mesh=mesh)
         return out[:, None], None
 
     replayed = None if replay is None else replay[:, None]
     hidden, _, routed = _run_layers(
-        config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
+        config, params, tokens[:, None], positions, attend, None, replay=replayed, axes=PACKED_ROWS, mesh=mesh
     )
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
 
@@ -138,11 +144,13 @@ def tree_hidden(
     """
     at = jnp.arange(tokens.shape[1])
     visible = ((at[:, None] >= at) & (at[:, None] < ends[:, None, :]))[:, None]
+    positions = positions[:, None]
+    nearby = same_chunk(config, visible, positions, positions)
 
-    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, None]:
-        return attention(q, [Keys(k, v, visible)]), None
+    def attend(q: Array, k: Array, v: Array, _: None, local: Array | None) -> tuple[Array, None]:
+        return attention(q, [Keys(k, v, by_kind(local, nearby, visible))]), None
 
-    hidden, _, _ = _run_layers(config, params, tokens[:, None], positions[:, None], attend, None, mesh=mesh)
+    hidden, _, _ = _run_layers(config, params, tokens[:, None], positions, attend, None, mesh=mesh)
     return hidden[:, 0]
 
 
@@ -175,11 +183,12 @@ def prefill(
       [P, S, D] hidden states after the final norm (undefined on padding), and the prefix.
     """
     check_length(config, tokens.shape[1], 0)
-    positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)[:, None]
+    positions = _positions(mask)[:, None]
     visible = causal_mask(mask[:, None])
+    nearby = same_chunk(config, visible, positions, positions)
 
-    def attend(q: Array, k: Array, v: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-        return attention(q, [Keys(k, v, visible)]), (k[:, 0], v[:, 0])
+    def attend(q: Array, k: Array, v: Array, _: None, local: Array | None) -> tuple[Array, tuple[Array, Array]]:
+        return attention(q, [Keys(k, v, by_kind(local, nearby, visible))]), (k[:, 0], v[:, 0])
 
     replayed = None if replay is None else replay[:, None]
     hidden, (k, v), routed = _run_layers(
@@ -207,9 +216,11 @@ def extend(
     positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))
     own = causal_mask(jnp.ones((1, 1, t), bool))
     shared = prefix.mask[:, None, None]
+    nearby = _nearby(config, (shared, own), positions[:, :1], prefix, positions[:, :1])
 
-    def attend(q: Array, k: Array, v: Array, layer: tuple[Array, Array]) -> tuple[Array, None]:
-        return attention(q, [Keys(*layer, shared), Keys(k, v, own)]), None
+    def attend(q: Array, k: Array, v: Array, layer: tuple[Array, Array], local: Array | None) -> tuple[Array, None]:
+        before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
+        return attention(q, [Keys(*layer, before), Keys(k, v, after)]), None
 
     hidden, _, routed = _run_layers(
         config, params, tokens, positions, attend, (prefix.k, prefix.v), replay=replay, mesh=mesh
@@ -235,17 +246,36 @@ def decode(
     positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
     own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
     shared = prefix.mask[:, None, None]
+    decoded = prefix.lengths[:, None, None] + jnp.arange(cache.k.shape[3])
+    nearby = _nearby(config, (shared, own), positions[:, :1], prefix, decoded)
 
-    def attend(q: Array, k: Array, v: Array, layer: Array, cache: Cache) -> tuple[Array, Cache]:
+    def attend(q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: Cache) -> tuple[Array, Cache]:
         def write(old: Array, new: Array) -> Array:
             return jax.lax.dynamic_update_slice(old, new[None], (layer, 0, 0, index, 0, 0))
 
         written = Cache(write(cache.k, k), write(cache.v, v))
-        keys = [Keys(prefix.k[layer], prefix.v[layer], shared), Keys(written.k[layer], written.v[layer], own)]
+        before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
+        keys = [Keys(prefix.k[layer], prefix.v[layer], before), Keys(written.k[layer], written.v[layer], after)]
         return attention(q, keys), written
 
     x, cache, routed = _run_cached(config, params, tokens[..., None], positions, attend, cache, mesh=mesh)
     return x[:, :, 0], cache, jax.tree.map(lambda x: x[:, :, :, 0], routed)
+
+
+def _positions(mask: Bool[Array, "P S"]) -> Int[Array, "P S"]:
+    """Of tokens among those that are no padding, from 0."""
+    return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+
+
+def _nearby(
+    config: ModelConfig, masks: tuple[Array, Array], queries: Array, prefix: Prefix, keys: Array
+) -> tuple[Array | None, Array | None]:
+    """The masks of a prefix and of what follows it, in local layers. Positions are [P, 1, T] of queries and keys."""
+    before, after = masks
+    return (
+        same_chunk(config, before, queries, _positions(prefix.mask)[:, None]),
+        same_chunk(config, after, queries, keys),
+    )
 
 
 def extend_slots(
@@ -281,7 +311,11 @@ def extend_slots(
     length = jnp.max(jnp.where(positions < cache.length, positions, 0)) + 1
     num_blocks = 1 if blocks == 1 else (length + block - 1) // block
 
-    def attend(q: Array, k: Array, v: Array, layer: Array, cache: SlotCache) -> tuple[Array, SlotCache]:
+    starts = chunk_starts(config, positions)
+
+    def attend(
+        q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: SlotCache
+    ) -> tuple[Array, SlotCache]:
         def write(old: Array, new: Array) -> Array:
             # Padding lies beyond the last block, and is dropped.
             at = old.at[layer, positions // block, rows[:, None], :, positions % block]
@@ -292,7 +326,9 @@ def extend_slots(
             return (k, v) if slots is None else (k[slots], v[slots])
 
         written = SlotCache(write(cache.k, k), write(cache.v, v))
-        return blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks)[:, None], written
+        first = None if starts is None else by_kind(local, starts, jnp.zeros_like(starts))
+        out = blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks, first=first)
+        return out[:, None], written
 
     x, cache, routed = _run_cached(config, params, tokens[:, None], positions[:, None], attend, cache, mesh=mesh)
     return x[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
@@ -310,21 +346,22 @@ def _run_cached(
 ) -> tuple[Array, Any, Routed | None]:
     """As `_run_layers`, with a cache that the layers hand on and write to, each where it is.
 
-    `attend(q, k, v, layer, cache)` returns the attended values, and the cache with what the layer adds.
+    `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
+    adds.
     """
     x = params["embed"][tokens]
-    cos, sin = rope_angles(config, positions)
+    at = places(config, positions)
 
-    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array]) -> tuple[tuple[Array, Any], Any]:
+    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array, Array | None]) -> tuple[tuple[Array, Any], Any]:
         x, cache = carry
-        layer, index = scanned
+        layer, index, local = scanned
         x, cache, routed = _run_layer(
-            config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, index, cache), mesh=mesh
+            config, layer, x, at, lambda q, k, v: attend(q, k, v, index, local, cache), local=local, mesh=mesh
         )
         return (x, cache), routed
 
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-    scanned = (params["layers"], jnp.arange(config.num_layers))
+    scanned = (params["layers"], jnp.arange(config.num_layers), flags(config))
     (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
 
@@ -338,48 +375,64 @@ def _run_layers(
     keys: Any,
     *,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """Embeds, runs the layers, applies the final norm.
 
-    `attend(q, k, v, keys of the layer)` returns the attended values [P, G, T, N, H] and what to collect of the layer;
-    `replay` is [P, G, T, L, A].
+    `attend(q, k, v, keys of the layer, whether it is local)` returns the attended values [P, G, T, N, H] and what to
+    collect of the layer; `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
     """
-    x = _as_a_batch(params["embed"][tokens], mesh)
-    cos, sin = rope_angles(config, positions)
+    x = params["embed"][tokens]
+    if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
+        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner
+        # knows each of these steps, but not the one that does both, for which it would gather everything everywhere.
+        x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
+    x = _with_axes(x, axes, mesh)
+    at = places(config, positions)
 
-    def body(x: Array, scanned: tuple[Params, Any, Array | None]) -> tuple[Array, Any]:
-        layer, layer_keys, replayed = scanned
+    def body(x: Array, scanned: tuple[Params, Any, Array | None, Array | None]) -> tuple[Array, Any]:
+        layer, layer_keys, local, replayed = scanned
         x, collected, routed = _run_layer(
-            config, layer, x, cos, sin, lambda q, k, v: attend(q, k, v, layer_keys), replay=replayed, mesh=mesh
+            config,
+            layer,
+            x,
+            at,
+            lambda q, k, v: attend(q, k, v, layer_keys, local),
+            local=local,
+            replay=replayed,
+            axes=axes,
+            mesh=mesh,
         )
-        return _as_a_batch(x, mesh), (collected, routed)
+        return _with_axes(x, axes, mesh), (collected, routed)
 
     # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
     few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
     unroll = config.num_layers if few else 1
     replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
-    scanned = (params["layers"], keys, replays)
+    scanned = (params["layers"], keys, flags(config), replays)
     x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
-def _as_a_batch(x: Float[Array, "P G T D"], mesh: Mesh | None) -> Float[Array, "P G T D"]:
-    """x, its first axis sharded as a batch: left to itself, the partitioner may cut D as the weights are cut."""
+def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
+    """x, sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
     if mesh is None:
         return x
-    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, ("batch", None, None, None)))
+    axes = (*axes, None)[: x.ndim]
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
 
 
 def _run_layer(
     config: ModelConfig,
     layer: Params,
     x: Array,
-    cos: Array,
-    sin: Array,
+    at: Places,
     attend: Callable,
     *,
+    local: Array | None = None,
     replay: Array | None = None,
+    axes: Axes = BATCH,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Any, Routed | None]:
     """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
@@ -389,10 +442,13 @@ def _run_layer(
         q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
     if config.qk_norm:
         q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
-    attended, collected = attend(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
+    q, k = placed(config, q, k, at, local)
+    attended, collected = attend(q, k, v)
     x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
-        mixed, routed = experts(config, layer, normed, replay, mesh=mesh)
+        mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)
+        if config.shared_expert:
+            mixed += swiglu(normed, layer["shared_gate"], layer["shared_up"], layer["shared_down"])
         return x + mixed, collected, routed
     return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None

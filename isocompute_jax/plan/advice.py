@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.plan.compile import DoesNotCompile, compile_step
@@ -39,46 +39,60 @@ def advise(config: RunConfig, topology: Topology, peak: float) -> Iterator[Knob]
       peak: bytes that it needs.
     """
     budget = topology.device.memory - topology.device.reserve
-    useful: dict[str, object] = {}
-    single: list[tuple[str, float]] = []
-    for field, value in candidates(config):
-        needed = _peak(override(config, field, value), topology)
+    useful: list[Mapping[str, object]] = []
+    for changes in candidates(config):
+        needed = _peak(config, changes, topology)
         if needed is None or needed >= peak:
             continue
-        single.append((field, peak - needed))
-        useful[field] = value
-        yield Knob((_flag(field, value),), peak - needed, needed <= budget)
+        useful.append(changes)
+        yield Knob(_flags(changes), peak - needed, needed <= budget)
         if needed <= budget:
             return
     if len(useful) > 1:
-        changed = config
-        for field, value in useful.items():
-            changed = override(changed, field, value)
-        needed = _peak(changed, topology)
+        together = {field: value for changes in useful for field, value in changes.items()}
+        needed = _peak(config, together, topology)
         if needed is not None:
-            flags = tuple(_flag(field, value) for field, value in useful.items())
-            yield Knob(flags, peak - needed, needed <= budget)
+            yield Knob(_flags(together), peak - needed, needed <= budget)
 
 
-def candidates(config: RunConfig) -> Iterator[tuple[str, object]]:
+def candidates(config: RunConfig) -> Iterator[Mapping[str, object]]:
     """Fields and values that take less memory: those that cost no time first, host memory last."""
     smallest = max(config.packing.row_tokens, 1)
     if config.recipe.microbatch_tokens > smallest:
-        yield "recipe.microbatch_tokens", max(config.recipe.microbatch_tokens // 2, smallest)
+        yield {"recipe.microbatch_tokens": max(config.recipe.microbatch_tokens // 2, smallest)}
     if config.compute.remat in POLICIES:
         for policy in POLICIES[POLICIES.index(config.compute.remat) + 1 :]:
-            yield "compute.remat", policy
+            yield {"compute.remat": policy}
     if config.optimizer.moments == "float32":
-        yield "optimizer.moments", "bfloat16"
+        yield {"optimizer.moments": "bfloat16"}
     if config.loss.chunk_tokens is not None and config.loss.chunk_tokens > 1024:
-        yield "loss.chunk_tokens", config.loss.chunk_tokens // 4
+        yield {"loss.chunk_tokens": config.loss.chunk_tokens // 4}
+    yield from _shorter_rows(config)
     if config.optimizer.moments != "host":
-        yield "optimizer.moments", "host"
+        yield {"optimizer.moments": "host"}
 
 
-def _peak(config: RunConfig, topology: Topology) -> float | None:
-    """Bytes that a config needs; None where it cannot be compiled at all."""
+def _shorter_rows(config: RunConfig) -> Iterator[Mapping[str, object]]:
+    """Where each device has a row of its own, rows that two devices share, or four, and fewer of them at once."""
+    mesh, row_tokens = config.mesh, config.packing.row_tokens
+    rows = mesh.data * mesh.fsdp * mesh.expert
+    if config.recipe.microbatch_tokens >= 2 * rows * row_tokens:
+        return
+    share = 2
+    while row_tokens and mesh.fsdp % share == 0 and row_tokens % (share * mesh.context) == 0:
+        yield {
+            "mesh.fsdp": mesh.fsdp // share,
+            "mesh.context": mesh.context * share,
+            "recipe.microbatch_tokens": rows // share * row_tokens,
+        }
+        share *= 2
+
+
+def _peak(config: RunConfig, changes: Mapping[str, object], topology: Topology) -> float | None:
+    """Bytes that a config needs with changes; None where it cannot be compiled at all."""
     try:
+        for field, value in changes.items():
+            config = override(config, field, value)
         compiled = compile_step(config, topology)
     except DoesNotCompile as error:
         return error.needed
@@ -87,5 +101,5 @@ def _peak(config: RunConfig, topology: Topology) -> float | None:
     return memory_of(compiled.program, compiled.state).peak
 
 
-def _flag(field: str, value: object) -> str:
-    return f"--config.{field}={value}"
+def _flags(changes: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"--config.{field}={value}" for field, value in changes.items())

@@ -24,6 +24,7 @@ from isocompute_jax.learner import (
     TokenBatch,
     TrainState,
     TreeShape,
+    batch_shardings,
     no_trees,
 )
 from isocompute_jax.model import ModelConfig
@@ -164,11 +165,8 @@ def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Bat
             experts=experts(*tokens),
         )
 
-    def placed(x: Any) -> jax.ShapeDtypeStruct:
-        axes = (None, "batch", *[None] * (x.ndim - 2))[: x.ndim]
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.named_sharding(mesh, x.shape, axes))
-
-    return jax.tree.map(placed, jax.eval_shape(make))
+    batch = jax.eval_shape(make)
+    return jax.tree.map(_placed, batch, batch_shardings(batch, mesh))
 
 
 def _abstract_credit(config: RunConfig, mesh: Mesh) -> Credit:
@@ -183,8 +181,8 @@ def _abstract_state(model_config: ModelConfig, programs: build.Programs) -> Trai
     params = model.abstract_params(model_config, model_config.float_dtype)
     opt_state = jax.eval_shape(programs.optimizer.init, params)
     state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state)
+    return jax.tree.map(_placed, state, programs.shardings)
 
-    def placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
-    return jax.tree.map(placed, state, programs.shardings)
+def _placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)

@@ -80,7 +80,7 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
         return _without_program(config, topology, error.needed, knobs)
     memory = memory_of(compiled.program, compiled.state)
     lengths = lengths_of(config)
-    work = work_of(config, compiled.batch_shape, lengths)
+    work = work_of(config, compiled.batch_shape, lengths, compiled.model_config)
     flops = step_flops(compiled.model_config, work)
     hosts = [device.process_index if topology.compiler == "gpu" else 0 for device in compiled.mesh.devices.flat]
     found = tuple(

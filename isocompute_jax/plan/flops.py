@@ -28,7 +28,7 @@ class Work:
       rollouts: in a step.
       tokens: of prompts and completions, as far as the layout reads them: packed rows read a prompt for each rollout.
       positions: computed, padding included.
-      pairs: of query and key that see each other.
+      pairs: of query and key that see each other, in the mean of the layers.
       computed_pairs: that are computed.
       microbatches: that hold tokens.
     """
@@ -68,7 +68,7 @@ class Flops:
 def active_matrices(config: ModelConfig) -> int:
     """Entries of the layers' matrices that one token meets."""
     heads = 2 * config.num_heads + 2 * config.num_kv_heads
-    experts = config.experts_per_token if config.num_experts else 1
+    experts = config.experts_per_token + config.shared_expert if config.num_experts else 1
     mlp = 3 * config.embed_dim * config.mlp_dim * experts + config.embed_dim * config.num_experts
     return config.num_layers * (config.embed_dim * heads * config.head_dim + mlp)
 

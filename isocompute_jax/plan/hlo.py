@@ -168,9 +168,9 @@ def wire_bytes(instruction: Instruction, size: int) -> float:
         return kept * (size - 1)
     if kind == "all-reduce":
         return 2 * total * (size - 1) / size
-    if kind == "collective-permute":
-        return total / 2 if instruction.operation.endswith("-start") else total
-    return total * (size - 1) / size
+    # Of these, what is started has its operands, of the same size, in its type.
+    total = total / 2 if instruction.operation.endswith("-start") else total
+    return total if kind == "collective-permute" else total * (size - 1) / size
 
 
 def array_bytes(found: re.Match[str]) -> float:

@@ -43,6 +43,11 @@ class Lengths:
         """Mean (query, key) pairs of a causal sequence: half of its length's square."""
         return (self.prompt**2 + 2 * self.prompt * self.mean + self.moment(2)) / 2
 
+    def pairs_within(self, chunk: int) -> float:
+        """The same of a sequence whose tokens see those of their own chunk alone."""
+        whole, rest = np.divmod(self.prompt + self.sample(4096), chunk)
+        return float(np.mean(whole * chunk**2 + rest**2)) / 2
+
     @property
     def context(self) -> float:
         """Mean tokens behind the one that is decoded, over all that are decoded: long rollouts weigh more."""

@@ -122,7 +122,7 @@ def _verdict(plan: Plan) -> Iterator[str]:
         if not any(knob.fits for knob in plan.knobs):
             yield (
                 "  More devices: each doubling of config.mesh.fsdp (and of the topology) halves parameters, gradients "
-                "and moments; config.mesh.tensor divides activations too"
+                "and moments; config.mesh.context (packed rows) and config.mesh.tensor divide activations too"
             )
     yield ""
 

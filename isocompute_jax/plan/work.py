@@ -21,11 +21,14 @@ LONGEST_PADDED = 2048
 """Padded completions hold [T, prompt + T] scores: beyond so many tokens they are no choice, whatever they save."""
 
 
-def work_of(config: RunConfig, shape: BatchShape | PackShape | TreeShape, lengths: Lengths) -> Work:
+def work_of(
+    config: RunConfig, shape: BatchShape | PackShape | TreeShape, lengths: Lengths, model_config: ModelConfig
+) -> Work:
     """Of one step in which every group takes part; rollouts are taken to share their prompts and nothing more."""
     rollouts = config.rollouts_per_step
+    seen = _seen(model_config, lengths)
     if isinstance(shape, PackShape):
-        tokens, pairs = rollouts * lengths.sequence, rollouts * lengths.pairs
+        tokens, pairs = rollouts * lengths.sequence, rollouts * lengths.pairs * seen
         microbatches = math.ceil(tokens / FILLED / (shape.rows * shape.row_tokens))
         microbatches = min(max(microbatches, 1), shape.microbatches)
         positions = float(microbatches * shape.rows * shape.row_tokens)
@@ -35,7 +38,7 @@ def work_of(config: RunConfig, shape: BatchShape | PackShape | TreeShape, length
         nodes = prompts * lengths.prompt + rollouts * (lengths.mean - 1)
         microbatches = min(max(math.ceil(nodes / (shape.rows * shape.nodes)), 1), shape.microbatches)
         positions = float(microbatches * shape.rows * shape.nodes)
-        pairs = rollouts * (lengths.prompt * lengths.mean + lengths.moment(2) / 2)
+        pairs = rollouts * (lengths.prompt * lengths.mean + lengths.moment(2) / 2) * seen
         return Work(rollouts, nodes, positions, pairs, positions * shape.nodes, microbatches)
     rows, prompts = shape.microbatches * shape.rows, rollouts // shape.rollouts
     own = rollouts * (lengths.prompt * lengths.mean + lengths.moment(2) / 2)
@@ -43,10 +46,18 @@ def work_of(config: RunConfig, shape: BatchShape | PackShape | TreeShape, length
         rollouts=rollouts,
         tokens=prompts * lengths.prompt + rollouts * lengths.mean,
         positions=float(rows * (shape.prompt + shape.rollouts * shape.tokens)),
-        pairs=own + prompts * lengths.prompt**2 / 2,
+        pairs=(own + prompts * lengths.prompt**2 / 2) * seen,
         computed_pairs=float(rows * (shape.prompt**2 + shape.rollouts * shape.tokens * (shape.prompt + shape.tokens))),
         microbatches=shape.microbatches,
     )
+
+
+def _seen(config: ModelConfig, lengths: Lengths) -> float:
+    """Share of causal pairs that the layers see, in their mean: local ones see those within chunks."""
+    if config.local_layers is None:
+        return 1.0
+    local = sum(config.local_layers) / config.num_layers
+    return 1 - local + local * lengths.pairs_within(config.attention_chunk) / lengths.pairs
 
 
 def better_layout(
@@ -71,10 +82,10 @@ def better_layout(
         return None  # which repeat nothing
     longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     other = 0 if config.packing.row_tokens else -(-longest // 128) * 128
-    if not other and longest > LONGEST_PADDED:
+    if not other and (longest > LONGEST_PADDED or config.mesh.context > 1):
         return None
     changed = override(config, "packing.row_tokens", other)
     shape = shape_of(changed, model_config, changed.problems_per_batch, changed.group_size, mesh)
-    found = step_flops(model_config, work_of(changed, shape, lengths))
+    found = step_flops(model_config, work_of(changed, shape, lengths, model_config))
     share = (found.computed + found.computed_float32) / (flops.computed + flops.computed_float32)
     return (other, share) if share < WORTH_SAYING else None

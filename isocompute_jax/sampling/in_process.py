@@ -87,7 +87,7 @@ class InProcessSampler:
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
         """Samples requests of one kind."""
         group_size, params = requests[0].group_size, requests[0].params
-        shards = sharding.batch_shards(self._mesh)
+        shards = sharding.shards(self._mesh, "batch")
         shape = unit_shape(len(requests), group_size, self._max_rollouts, batch_shards=shards)
         parts = -(-group_size // shape.rollouts)
         rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]

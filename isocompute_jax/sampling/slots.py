@@ -128,7 +128,7 @@ def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, mesh: 
 
 def slot_multiple(mesh: Mesh | None) -> int:
     """Numbers of slots are multiples of it: ROW_MULTIPLE in each shard."""
-    return ROW_MULTIPLE * sharding.batch_shards(mesh)
+    return ROW_MULTIPLE * sharding.shards(mesh, "batch")
 
 
 @functools.partial(jax.jit, static_argnames=("config", "routing", "mesh"), donate_argnames="slots")

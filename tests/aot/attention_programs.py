@@ -17,13 +17,13 @@ HEADS, KV_HEADS, SIZE = 32, 8, 128
 """Those of Llama 3.1 8B and of Qwen3 8B."""
 
 
-def compiled(name, length, kernel, tensor=1, size=SIZE, dtype="bfloat16"):
-    """Forward and backward of one row of `length` tokens on each device, or on each `tensor` of them.
+def compiled(name, length, kernel, tensor=1, size=SIZE, dtype="bfloat16", context=1):
+    """Forward and backward of one row of `length` tokens on each device, or on each `tensor` x `context` of them.
 
     Returns:
       MiB of temporaries on a device, and the names of kernels that the program calls.
     """
-    program = _program(name, length, kernel, None, tensor, size, dtype)
+    program = _program(name, length, kernel, None, tensor, size, dtype, context)
     kernels = [key for key in ("mosaic_gpu", "triton", "tpu_custom_call") if key in program.as_text()]
     return program.memory_analysis().temp_size_in_bytes / 2**20, kernels
 
@@ -35,13 +35,13 @@ def kernel_calls(name, kernel, target):
     return [_program(name, 1024, kernel, policy).as_text().count(f'custom_call_target="{target}') for policy in saved]
 
 
-def _program(name, length, kernel, policy, tensor=1, size=SIZE, dtype="bfloat16") -> Any:
+def _program(name, length, kernel, policy, tensor=1, size=SIZE, dtype="bfloat16", context=1) -> Any:
     devices = parse_topology(name).devices()
-    mesh = sharding.make_mesh(fsdp=len(devices) // tensor, tensor=tensor, devices=devices)
-    rows = len(devices) // tensor
+    rows = len(devices) // (tensor * context)
+    mesh = sharding.make_mesh(fsdp=rows, context=context, tensor=tensor, devices=devices)
 
     def abstract(heads):
-        shape, axes = (rows, length, heads, size), ("batch", None, "kv_heads", None)
+        shape, axes = (rows, length, heads, size), ("rows", "tokens", "kv_heads", None)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.named_sharding(mesh, shape, axes))
 
     def loss(q, k, v, first):
@@ -52,7 +52,7 @@ def _program(name, length, kernel, policy, tensor=1, size=SIZE, dtype="bfloat16"
         return loss(jnp.sin(q), k, v, first)
 
     loss_or_recomputed = loss if policy is None else jax.checkpoint(recomputed, policy=policy)
-    where = sharding.named_sharding(mesh, (rows, length), ("batch", None))
+    where = sharding.named_sharding(mesh, (rows, length), ("rows", "tokens"))
     first = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
     gradient = jax.jit(jax.value_and_grad(loss_or_recomputed, argnums=(0, 1, 2)))
     return gradient.lower(abstract(HEADS), abstract(KV_HEADS), abstract(KV_HEADS), first).compile()

@@ -34,6 +34,19 @@ def test_h200_other_heads(gpu, kernel, dtype, size):
     assert mib < 64
 
 
+@pytest.mark.parametrize(
+    ("target", "topology", "context", "called", "most_mib"),
+    [("gpu", "h200:1x8", 8, "mosaic_gpu", 700), ("tpu", "tpu:v5p:2x2x2", 4, "tpu_custom_call", 1200)],
+)
+def test_cut_rows(target, topology, context, called, most_mib, request):
+    """128k tokens that eight H200 share, or four v5p; the queries of all of them are 1 GiB."""
+    program = "tests.aot.attention_programs:compiled"
+    cut = (topology, 2**17, "auto", 1, 128, "bfloat16", context)
+    mib, kernels = request.getfixturevalue(target).call(program, *cut)
+    assert kernels == [called]
+    assert mib < most_mib
+
+
 def test_tokamax_is_asked_for_the_same_function(gpu):
     """Our use of it, with its reference operator, on this CPU: values and gradients of q, k and v in bfloat16."""
     assert max(gpu.call("tests.aot.attention_programs:tokamax_by_reference")) < 2**-7

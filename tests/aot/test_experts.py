@@ -22,6 +22,16 @@ def test_h200(gpu, axes):
     assert 0.99 < found["flops"] / again(axes) < 1.1
 
 
+def test_scout_on_h200(gpu):
+    """Larger experts, whose input is scaled: one of 16 for each token, two on each device."""
+    found = gpu.call("tests.aot.expert_programs:compiled", "h200:1x8", TOKENS, {"expert": 8}, "SCOUT")
+    assert found["kernels"] == ["mosaic_gpu"] and found["permutes"]
+    # The tokens of eight visits, which the backward pass reads; [tokens, experts x F] would be three times as many.
+    assert found["largest"] <= 8 * TOKENS * 5120
+    # Of three products forward the last is not computed again: nothing multiplies what experts give.
+    assert 0.99 < found["flops"] / (11 / 9) < 1.1
+
+
 @pytest.mark.parametrize(
     ("name", "axes"), [("tpu:v5p:2x2x1", {"expert": 4}), ("tpu:v6e:2x2", {"fsdp": 4})], ids=["v5p", "v6e"]
 )

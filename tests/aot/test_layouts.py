@@ -10,6 +10,7 @@ from isocompute_jax.plan.tables import named_layouts
 CONFIGS = {pathlib.Path(path).stem: path for path in named_layouts(pathlib.Path(__file__).parents[2] / "configs")}
 SHARDS = {  # of the dense model's parameters
     "h200_1x8_dense8b_16k": 8,
+    "h200_1x8_dense8b_128k": 8,  # over context
     "h200_2x8_dense8b_32k": 8,
     "v5p_4x4x4_dense8b_32k": 16,
     "v6e_16x16_dense8b_16k": 16,
@@ -17,10 +18,11 @@ SHARDS = {  # of the dense model's parameters
 DENSE = 8_030_261_248
 """Parameters of Llama 3.1 8B, by hand: 32 layers of 218,112,000, two tables of 128,256 x 4,096, and the last norm."""
 EXPERTS = "h200_1x8_qwen3_30b_a3b_16k"
+SCOUT = "h200_8x8_scout_16k"
 
 
 def test_every_layout_is_here():
-    assert {*SHARDS, EXPERTS} == set(CONFIGS)
+    assert {*SHARDS, EXPERTS, SCOUT} == set(CONFIGS)
 
 
 def planned(name, request):
@@ -54,6 +56,19 @@ def test_experts_are_divided_and_never_gathered(request):
     experts, others = 48 * 128 * 3 * 2048 * 768, 30_532_122_624 - 48 * 128 * 3 * 2048 * 768
     assert found["memory"]["params"] == pytest.approx(4 * (experts / 8 + others), rel=1e-6)
     assert "all-gather" not in found["collectives"]
+
+
+def test_experts_and_all_weights_are_divided(request):
+    """Experts over all 64 devices; what is no expert, over the 8 hosts, and whole among the devices of one."""
+    found = planned(SCOUT, request)
+    experts = 48 * 16 * 3 * 5120 * 8192
+    others = 107_769_861_120 - experts
+    assert found["memory"]["params"] == pytest.approx(4 * (experts / 64 + others / 8), rel=2e-3)
+    # Of a micro-batch's weights each device gathers its own experts and all that are none, in bfloat16, three times at
+    # most; gradients go the same way.
+    weights = 2 * (experts / 8 + others) * 7 / 8
+    gathered = found["collectives"]["all-gather"] / found["microbatches"]
+    assert 1.6 * weights < gathered < 3 * weights
 
 
 def test_what_does_not_fit_is_told_with_a_knob_that_helps(gpu):

@@ -61,6 +61,12 @@ def ends_with(capsys, base_run, tmp_path):
         ({"problems_per_batch": 17}, "config.problems_per_batch = 17, but the training set has only 16 problems"),
         ({"mesh__expert": 2}, "config.mesh.expert = 2: the model has no experts"),
         ({"mesh__tensor": 2}, "config.mesh.tensor = 2 does not divide the model's 1 kv heads"),
+        ({"mesh__context": 2}, "config.mesh.context = 2 cuts packed rows, and there are none: set config.packing"),
+        ({"mesh__context": 2, "packing__row_tokens": 17}, "config.packing.row_tokens = 17 is no multiple of config.me"),
+        (
+            {"mesh__context": 4, "packing__row_tokens": 16},
+            "config.mesh.context = 4 devices cannot share the model's 2 ",
+        ),
         ({"loss__routing": "replay"}, "config.loss.routing = 'replay': "),
         ({"problem_set_size": 17}, "config.problem_set_size = 17, but"),
         ({"max_compute": 63}, "config.max_compute = 63 is less than one step of 4 x 16 rollouts"),

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "llama4_text"])
 def test_a_small_model_trains_and_transformers_loads_the_result(tmp_path, family):
     from transformers import AutoModelForCausalLM
 
@@ -59,4 +59,7 @@ def test_a_directory_that_is_no_checkpoint_is_not_replaced(tmp_path):
 def test_flags_of_experts_are_refused_for_dense_models(tmp_path):
     command = [sys.executable, "-m", "isocompute_jax.make_model", f"--out={tmp_path / 'out'}", "--num_experts=4"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2 and "--num_experts is for --family=qwen3_moe" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--num_experts is for families with experts (qwen3_moe, llama4_text); a qwen2 has none" in done.stderr
+    )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import ComputeConfig, PackingConfig, SamplingConfig
+from isocompute_jax.experiment.config import ComputeConfig, MeshConfig, PackingConfig, SamplingConfig
 from isocompute_jax.experiment.layouts import log_larger_microbatch, shape_of
 from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.records import run_files
@@ -54,6 +54,28 @@ def test_a_micro_batch_of_less_than_a_row_is_said_to_be_raised(base_run, caplog)
     assert logged(64, 64) == logged(0, base_run.sampling.max_tokens) == []
     assert logged(0, 1, trees="auto") == [said.format(1, 64, "a row")]
     assert logged(0, 1) == [said.format(1, base_run.sampling.max_tokens, "a completion")]
+
+
+@pytest.mark.slow
+def test_a_run_on_cut_rows_repeats_the_padded_one(undisturbed, base_run, tmp_path):
+    """Sampling, agreement of both sides and evaluation too, on devices that share rows of two sequences or less."""
+    config = dataclasses.replace(
+        base_run,
+        max_compute=64 * 2,
+        packing=PackingConfig(row_tokens=16),
+        mesh=MeshConfig(fsdp=4, context=2),
+        recipe=dataclasses.replace(base_run.recipe, microbatch_tokens=64),
+    )
+    loop.train(config, tmp_path / "run")
+    for file, names in (
+        (run_files.METRICS, ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl")),
+        (run_files.EVAL, ("avg@2",)),
+    ):
+        ours, theirs = (run_files.read_lines(path / file) for path in (tmp_path / "run", undisturbed))
+        assert ours
+        for line, padded in zip(ours, theirs, strict=False):
+            for name in names:
+                np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_a_row_that_holds_no_sequence_is_refused_by_name(base_run, tmp_path):

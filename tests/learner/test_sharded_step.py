@@ -8,7 +8,7 @@ import pytest
 from isocompute_jax import learner, model, sharding
 from tests.learner.builders import make_groups, mesh, optimizer, pack, relative_difference, shape_for, train_step
 from tests.learner.test_packed_step import packed_batch
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import LLAMA4, random_params, tiny_config
 
 CONFIG = tiny_config()
 STEPS = 3
@@ -53,6 +53,7 @@ FAMILIES = {
     "llama": dict(rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16)),
     "qwen3": dict(qk_norm=True, num_kv_heads=2),
     "qwen3_moe": dict(qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False),
+    "llama4_text": LLAMA4 | dict(tied_embeddings=False),
 }
 
 
@@ -74,25 +75,30 @@ def one_step(config, layout, mesh):
 @pytest.mark.parametrize(
     ("family", "axes", "layout"),
     [
-        ("llama", (2, 2, 1, 2), "padded"),
-        ("qwen3", (1, 4, 1, 2), "packed"),
-        ("qwen3", (8, 1, 1, 1), "padded"),
-        ("qwen3_moe", (1, 2, 2, 2), "padded"),
-        ("qwen3_moe", (1, 2, 2, 2), "packed"),
-        ("qwen3_moe", (2, 2, 1, 2), "padded"),
-        ("qwen3_moe", (2, 1, 4, 1), "packed"),
-        ("qwen3_moe", (1, 1, 4, 2), "padded"),
-        ("qwen3_moe", (1, 8, 1, 1), "padded"),
+        ("llama", (2, 2, 1, 1, 2), "padded"),
+        ("qwen3", (1, 4, 1, 1, 2), "packed"),
+        ("qwen3", (8, 1, 1, 1, 1), "padded"),
+        ("qwen3_moe", (1, 2, 2, 1, 2), "padded"),
+        ("qwen3_moe", (1, 2, 2, 1, 2), "packed"),
+        ("qwen3_moe", (2, 2, 1, 1, 2), "padded"),
+        ("qwen3_moe", (2, 1, 4, 1, 1), "packed"),
+        ("qwen3_moe", (1, 1, 4, 1, 2), "padded"),
+        ("qwen3_moe", (1, 8, 1, 1, 1), "padded"),
+        ("llama4_text", (1, 2, 2, 1, 2), "padded"),
+        ("llama4_text", (1, 2, 2, 1, 2), "packed"),
+        ("llama4_text", (2, 1, 4, 1, 1), "packed"),
+        ("llama4_text", (1, 2, 2, 2, 1), "packed"),
+        ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
     ],
     ids=str,
 )
 def test_every_family_trains_on_many_devices_as_on_one(family, axes, layout):
-    """Meshes of (data, fsdp, expert, tensor); those of a mixture of experts report the same use of them, too."""
-    config = tiny_config(attention_bias=False, **FAMILIES[family])
+    """Meshes of (data, fsdp, expert, context, tensor); those of experts report the same use of them, too."""
+    config = tiny_config(**dict(attention_bias=False) | FAMILIES[family])
     mesh = sharding.make_mesh(**dict(zip(sharding.MESH_AXES, axes, strict=True)))
     gradient, metrics = one_step(config, layout, None)
     sharded_gradient, sharded_metrics = one_step(config, layout, mesh)
-    assert ("expert_load_max" in metrics) == (family == "qwen3_moe")
+    assert ("expert_load_max" in metrics) == (config.num_experts > 0)
     assert relative_difference(sharded_gradient, gradient) < 1e-5
     assert sharded_metrics == pytest.approx(metrics, rel=1e-5, abs=1e-6)
 

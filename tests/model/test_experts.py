@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import pytest
 from isocompute_jax import model, sharding
 from isocompute_jax.model.experts import experts, route
 from isocompute_jax.model.grouped_product import block_rows, grouped_product, megablox_outer, megablox_product
-from tests.model.tiny import tiny_config
+from tests.model.tiny import LLAMA4, tiny_config
 
 SIZES = {
     "even": [10, 10, 10, 10],
@@ -77,6 +78,8 @@ def test_rows_of_no_group_are_zero_and_move_nothing(sizes):
 
 MIXTURE = ("router", "w_gate", "w_up", "w_down")
 
+MOE = dict(attention_bias=False, qk_norm=True)
+
 MESHES = [
     dict(fsdp=2, expert=2, tensor=2),
     dict(data=2, expert=4),
@@ -88,9 +91,10 @@ MESHES = [
 
 @pytest.mark.parametrize("axes", [MESHES[0], *(pytest.param(axes, marks=pytest.mark.slow) for axes in MESHES[1:])])
 @pytest.mark.parametrize("rows", [8, pytest.param(3, marks=pytest.mark.slow, id="3, which do not divide")])
-def test_eight_devices_compute_what_one_does(axes, rows):
+@pytest.mark.parametrize("family", [MOE, pytest.param(LLAMA4, marks=pytest.mark.slow)], ids=["softmax", "sigmoid"])
+def test_eight_devices_compute_what_one_does(axes, rows, family):
     """The sum over experts, where tokens went, and every gradient, the router's and the tokens' included."""
-    config = moe_config(num_experts=8, experts_per_token=3)
+    config = tiny_config(**family | dict(num_experts=8, experts_per_token=3))
     rng = np.random.default_rng(3)
     layer, x = random_layer(rng, config), jnp.asarray(rng.normal(size=(rows, 1, 5, 16)), jnp.float32)
     towards = jnp.asarray(rng.normal(size=x.shape), jnp.float32)
@@ -110,10 +114,6 @@ def test_eight_devices_compute_what_one_does(axes, rows):
     np.testing.assert_array_equal(routed8.own, routed.own)
     for ours, theirs in zip(jax.tree.leaves(gradients8), jax.tree.leaves(gradients), strict=True):
         assert np.linalg.norm(np.asarray(ours - theirs)) < 1e-5 * np.linalg.norm(np.asarray(theirs))
-
-
-def moe_config(**changes):
-    return tiny_config(**(dict(attention_bias=False, qk_norm=True) | changes))
 
 
 def specs(config):
@@ -157,6 +157,34 @@ def test_tokens_are_routed_to_the_most_probable_experts():
     np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
     weights, _ = route(tiny_config(**given, normalized_routing=False), router, x)
     np.testing.assert_allclose(weights, [[0.5, 0.25]], rtol=1e-6)
+
+
+def test_a_sigmoid_scales_what_an_expert_reads():
+    """Of logits 0, ln 3, ln 9, -1 each has its own: 9/10 for the best, 3/4 for the second."""
+    config = tiny_config(**LLAMA4 | dict(experts_per_token=2))
+    router = jnp.array([[0.0, math.log(3), math.log(9), -1.0]])
+    weights, routed = route(config, router, jnp.ones((1, 1)))
+    assert routed.experts.tolist() == [[2, 1]]
+    np.testing.assert_allclose(weights, [[0.9, 0.75]], rtol=1e-6)
+    # Of an expert that is replayed it is its own score's; the second is not known.
+    weights, routed = route(config, router, jnp.ones((1, 1)), jnp.array([[3, -1]]))
+    assert (routed.experts.tolist(), routed.own.tolist()) == ([[3, 1]], [[2, 1]])
+    np.testing.assert_allclose(weights, [[1 / (1 + math.e), 0.75]], rtol=1e-6)
+    # Where scores are large, probabilities of all but one round to 0 and sigmoids to 1: the order remains.
+    _, routed = route(config, jnp.array([[150.0, 400.0, 250.0, 200.0]]), jnp.ones((1, 1)))
+    assert routed.experts.tolist() == [[1, 2]]
+
+    rng = np.random.default_rng(6)
+    layer, x = jax.tree.map(np.asarray, random_layer(rng, config)), rng.normal(size=(5, 16)).astype(np.float32)
+    scores = x @ np.asarray(layer["router"])
+    expected = np.zeros_like(x)
+    for token, given in enumerate(x):
+        for expert in np.argsort(-scores[token])[:2]:
+            read = given / (1 + np.exp(-scores[token, expert]))
+            gate, up = read @ layer["w_gate"][expert], read @ layer["w_up"][expert]
+            expected[token] += gate / (1 + np.exp(-gate)) * up @ layer["w_down"][expert]
+    found, _ = jax.jit(experts, static_argnums=0)(config, layer, jnp.asarray(x))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def test_one_expert_for_all_is_its_mlp():

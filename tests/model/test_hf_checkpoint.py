@@ -117,7 +117,7 @@ def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
     np.testing.assert_allclose(logits, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Llama4ForCausalLM"])
 def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
     import transformers
 
@@ -125,6 +125,8 @@ def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
     sizes |= dict(intermediate_size=24, head_dim=8, max_position_embeddings=77, initializer_range=0.3)
     if name == "Qwen3MoeForCausalLM":
         sizes |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, norm_topk_prob=True)
+    if name == "Llama4ForCausalLM":
+        sizes |= dict(num_local_experts=4, attention_chunk_size=3, no_rope_layers=[1, 0], floor_scale=2)
     torch.manual_seed(0)
     kind = getattr(transformers, name)
     reference = kind(kind.config_class(**sizes)).eval()
@@ -138,6 +140,32 @@ def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
     theirs = their_logits(reference)
     logits = our_logits(config, model.load_params(tmp_path, config))
     np.testing.assert_allclose(logits, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_the_language_model_of_one_that_sees_is_read_and_left_bit_exact(tmp_path):
+    """A Llama 4 as published: names and fields of the text apart, and beside them a vision model that is not read."""
+    from transformers import Llama4Config, Llama4ForConditionalGeneration
+
+    text = dict(vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    text |= dict(intermediate_size=24, head_dim=8, num_local_experts=4, attention_chunk_size=3, no_rope_layers=[1, 0])
+    text |= dict(eos_token_id=7)
+    seen = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, image_size=28)
+    seen |= dict(vision_output_dim=16, projector_input_dim=16, projector_output_dim=16)
+    torch.manual_seed(0)
+    reference = Llama4ForConditionalGeneration(Llama4Config(text_config=text, vision_config=seen)).eval()
+    reference.save_pretrained(tmp_path / "seeing")
+    config = model.load_config(tmp_path / "seeing")
+    params = model.load_params(tmp_path / "seeing", config)
+    theirs = their_logits(reference)
+    np.testing.assert_allclose(our_logits(config, params), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+    before, prefix = read_tensors(tmp_path / "seeing"), hf_checkpoint.LANGUAGE_MODEL
+    before = {name.removeprefix(prefix): x for name, x in before.items() if name.startswith(prefix)}
+    model.save_checkpoint(tmp_path / "text", config, params, tokenizer_from=tmp_path / "seeing")
+    after = read_tensors(tmp_path / "text")
+    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    written = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert (written["model_type"], written["eos_token_id"]) == ("llama4_text", 7)
 
 
 def test_dtype_can_be_overridden(tmp_path):

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.model.hf_config import write_config
 from isocompute_jax.records.errors import InputError
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import LLAMA4, random_params, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,10 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model_type": "gemma"}, "model_type = 'gemma': known: 'qwen2', 'llama', 'qwen3', 'qwen3_moe'"),
+        (
+            {"model_type": "gemma"},
+            "model_type = 'gemma': known: 'qwen2', 'llama', 'qwen3', 'qwen3_moe', 'llama4_text', 'llama4'",
+        ),
         ({"model_type": "qwen3moe"}, "model_type = 'qwen3moe': did you mean 'qwen3_moe'"),
         ({"model_type": None}, "model_type = None"),
         ({"num_experts": 4}, "num_experts = 4"),
@@ -118,6 +122,21 @@ PUBLISHED = {
         rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=False, router_aux_loss_coef=0.001,
         output_router_logits=False, attention_bias=False, torch_dtype="bfloat16",
     ),
+    "Llama-4-Scout": dict(
+        architectures=["Llama4ForConditionalGeneration"], model_type="llama4", boi_token_index=200080,
+        eoi_token_index=200081, image_token_index=200092, tie_word_embeddings=False, torch_dtype="bfloat16",
+        vision_config=dict(model_type="llama4_vision_model", hidden_size=1408),
+        text_config=dict(
+            model_type="llama4_text", hidden_size=5120, intermediate_size=8192, intermediate_size_mlp=16384,
+            num_hidden_layers=48, num_attention_heads=40, num_key_value_heads=8, head_dim=128, vocab_size=202048,
+            max_position_embeddings=10485760, rope_theta=500000.0, rms_norm_eps=1e-5, hidden_act="silu",
+            rope_scaling=LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0}, attention_bias=False,
+            attention_chunk_size=8192, attention_dropout=0.0, attn_temperature_tuning=4, interleave_moe_layer_step=1,
+            no_rope_layers=[], num_experts_per_tok=1, num_local_experts=16, use_qk_norm=True,
+            output_router_logits=False, router_aux_loss_coef=0.001, router_jitter_noise=0.0,
+            for_llm_compressor=False, torch_dtype="bfloat16",
+        ),
+    ),
 }  # fmt: skip
 """The fields of config.json that these models were published with, as far as they say anything."""
 
@@ -127,15 +146,39 @@ def published(tmp_path, name, **changes):
     return model.load_config(tmp_path)
 
 
+def published_text(tmp_path, **changes):
+    """Scout, some fields of its text changed."""
+    return published(tmp_path, "Llama-4-Scout", text_config=PUBLISHED["Llama-4-Scout"]["text_config"] | changes)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("Llama-3.1-8B", 8_030_261_248), ("Qwen3-4B", 4_022_468_096), ("Qwen3-30B-A3B", 30_532_122_624)],
+    [
+        ("Llama-3.1-8B", 8_030_261_248),
+        ("Qwen3-4B", 4_022_468_096),
+        ("Qwen3-30B-A3B", 30_532_122_624),
+        ("Llama-4-Scout", 107_769_861_120),  # of 109 B, the rest sees
+    ],
 )
 def test_published_models_have_their_published_size(tmp_path, name, parameters):
     config = published(tmp_path, name)
-    assert config.architecture == PUBLISHED[name]["model_type"]
+    assert config.architecture == PUBLISHED[name].get("text_config", PUBLISHED[name])["model_type"]
     assert config.head_dim == 128 and model.count_params(config) == parameters
-    assert (config.rope_scaling is None) == (name != "Llama-3.1-8B")
+    assert (config.rope_scaling is None) == name.startswith("Qwen")
+
+
+def test_llama_4_is_read_whole(tmp_path):
+    config = published(tmp_path, "Llama-4-Scout")
+    assert config.local_layers == (True, True, True, False) * 12 and config.attention_chunk == 8192
+    assert (config.qk_l2_norm, config.query_scaling) == (True, model.QueryScaling(8192, 0.1))
+    assert (config.num_experts, config.experts_per_token, config.mlp_dim) == (16, 1, 8192)
+    assert (config.dtype, config.rope_theta, config.norm_eps) == ("bfloat16", 5e5, 1e-5)
+    assert published_text(tmp_path, attn_temperature_tuning=False, no_rope_layers=[1] * 48) == dataclasses.replace(
+        config, query_scaling=None, global_interval=0
+    )
+    # In a file of its own, as this library writes it.
+    write_config(tmp_path, config, token_ids={})
+    assert model.load_config(tmp_path) == config
 
 
 @pytest.mark.parametrize(
@@ -147,7 +190,7 @@ def test_published_models_have_their_published_size(tmp_path, name, parameters):
         ("Llama-3.1-8B", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"factor": None}}, "rope_scaling.factor = None must be a number"),
         ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"factor": 0.5}}, "factor = 0.5"),
-        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "high_freq_factor = 4.0 must be above"),
+        ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"low_freq_factor": 5}}, "high_freq_factor = 4.0 is below"),
         ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"attention_factor": 2}}, "rope_scaling.attention_factor = 2"),
         ("Llama-3.1-8B", {"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type = 'longrope'"),
         ("Qwen3-4B", {"attention_bias": True}, "attention_bias = True"),
@@ -162,6 +205,43 @@ def test_published_models_have_their_published_size(tmp_path, name, parameters):
 def test_half_understood_families_are_refused(tmp_path, name, changes, complaint):
     with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
         published(tmp_path, name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"interleave_moe_layer_step": 2}, r"moe_layers = \[1, 3, .* \(interleave_moe_layer_step = 2\) is not"),
+        ({"moe_layers": [0]}, r"moe_layers = \[0\]"),
+        ({"no_rope_layers": [1, 0, 0, 1] * 12}, r"no_rope_layers = \[1, 0, 0, 1, .* is not implemented"),
+        ({"no_rope_layers": [1, 0]}, "validator 'validate_layer_type'"),
+        ({"layer_types": ["full_attention"] * 48}, r"layer_types = \['full_attention', .* 'chunked_attention'"),
+        ({"attention_chunk_size": None}, "attention_chunk_size = None must be 1 or more"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1"),
+        ({"num_experts_per_tok": 17}, "experts_per_token = 17"),
+        ({"floor_scale": 0}, "floor = 0"),
+        ({"model_type": "llama"}, "text_config must be an object with model_type = 'llama4_text'"),
+    ],
+)
+def test_other_llama_4s_are_refused(tmp_path, changes, complaint):
+    """Maverick's dense layers between those of experts first of all."""
+    with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
+        published_text(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"text_config": None}, "text_config must be an object"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings = True is not implemented"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"architectures": ["Other"]}, r"architectures = \['Other'\]"),
+    ],
+)
+def test_what_stands_beside_the_text_is_read_with_the_same_care(tmp_path, changes, complaint):
+    with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
+        published(tmp_path, "Llama-4-Scout", **changes)
 
 
 @pytest.mark.parametrize("text", ["{half", "[]", "17"])
@@ -193,7 +273,13 @@ def test_dtype_can_be_overridden(load):
         ({"num_heads": 3, "num_kv_heads": 2}, "num_kv_heads = 2"),
         ({"head_dim": 7}, "head_dim = 7"),
         ({"norm_eps": float("nan")}, "norm_eps = nan"),
-        ({"qk_norm": True}, "attention_bias = True, qk_norm = True and num_experts = 0 are no family together"),
+        (
+            {"qk_norm": True},
+            "qk_norm = True, num_experts = 0, shared_expert = False and sigmoid_routing = False are no",
+        ),
+        ({"shared_expert": True}, "shared_expert = True and sigmoid_routing = False are no family together"),
+        ({"attention_chunk": 4}, "attention_chunk = 4: a qwen2 has no local layers"),
+        (LLAMA4 | {"attention_chunk": 0}, "attention_chunk = 0: local layers of llama4_text"),
         ({"num_experts": 4}, "experts_per_token = 0 must be between 1 and num_experts = 4"),
         ({"experts_per_token": 1}, "experts_per_token = 1 must be between 1 and num_experts = 0"),
     ],

@@ -16,7 +16,7 @@ from isocompute_jax.model import hf_boxes, hf_tensors, to_hf_layout
 from isocompute_jax.model.hf_layout import decode, encode
 from isocompute_jax.model.params import param_specs, spec_leaves
 from isocompute_jax.records.tensors import Box
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import LLAMA4, random_params, tiny_config
 
 MESHES = [(2, 2, 2), (1, 2, 4), (8, 1, 1)]
 
@@ -56,10 +56,10 @@ def test_attention_and_linear_layouts_by_hand():
     np.testing.assert_array_equal(encode(table["w_down"], np.arange(12).reshape(4, 3)), np.arange(12).reshape(4, 3).T)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_decoding_undoes_encoding(tied):
+@pytest.mark.parametrize("family", [dict(tied_embeddings=True), dict(tied_embeddings=False), LLAMA4])
+def test_decoding_undoes_encoding(family):
     """Of one layer and of all of them at once."""
-    for spec in spec_leaves(tiny_config(tied_embeddings=tied, num_heads=6, num_kv_heads=3)):
+    for spec in spec_leaves(tiny_config(num_heads=6, num_kv_heads=3, **family)):
         for shape in {spec.shape, spec.tensor_shape}:
             value = np.arange(np.prod(shape)).reshape(shape)
             tensor = encode(spec, value)
@@ -68,7 +68,9 @@ def test_decoding_undoes_encoding(tied):
 
 
 @pytest.mark.parametrize("axes", [None, *MESHES])
-@pytest.mark.parametrize("changes", [{}, dict(tied_embeddings=False, num_heads=8, num_kv_heads=4, dtype="bfloat16")])
+@pytest.mark.parametrize(
+    "changes", [{}, dict(tied_embeddings=False, num_heads=8, num_kv_heads=4, dtype="bfloat16"), LLAMA4]
+)
 def test_boxes_hold_every_number_once(axes, changes):
     config = tiny_config(**changes)
     params = random_params(config)

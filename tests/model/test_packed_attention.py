@@ -15,7 +15,7 @@ from isocompute_jax.model import packed_attention as module
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 from isocompute_jax.model.kernels.chunked import chunk_size, chunked_attention
 from isocompute_jax.model.kernels.splash import splash_attention
-from isocompute_jax.model.packed_attention import choose_kernel, packed_attention
+from isocompute_jax.model.packed_attention import choose_kernel, context_divides, packed_attention
 from isocompute_jax.records.errors import InputError
 
 HEADS, KV_HEADS, SIZE = 6, 2, 8
@@ -132,6 +132,55 @@ def test_eight_devices_compute_what_one_does(heads, kv_heads):
         assert relative(a, b) < 1e-6
     cut = ours[0].sharding.shard_shape(q.shape)
     assert cut[0] == 1 and cut[2] == (heads // 2 if kv_heads == 2 else heads)
+
+
+@pytest.mark.parametrize(
+    ("axes", "heads", "kv_heads"),
+    [
+        (dict(fsdp=2, context=4), 8, 2),
+        pytest.param(dict(context=8), 8, 8, marks=pytest.mark.slow),
+        pytest.param(dict(data=2, context=2, tensor=2), 8, 4, marks=pytest.mark.slow),
+        pytest.param(dict(context=2, tensor=4), 4, 2, marks=pytest.mark.slow),
+    ],
+    ids=["kv heads for two devices each", "a head for each", "heads cut twice", "kv heads that tensor does not cut"],
+)
+def test_cut_rows_are_whole_ones(axes, heads, kv_heads):
+    """Sequences that cross every cut or none, in float64; the output lies where the queries do."""
+    mesh = sharding.make_mesh(**axes)
+    first = [packed(13, 1, 26), packed(40), packed(20, padding=20), packed(1, 39)]
+    with jax.enable_x64(True):
+        q, k, v, gradient = draws(4, 40, heads=heads, kv_heads=kv_heads)
+
+        def attend(q, k, v, first):
+            return packed_attention(q, k, v, first, kernel="auto", mesh=mesh)
+
+        ours = with_gradients(attend, q, k, v, first, gradient)
+    for a, b in zip(ours, plain(q, k, v, first, gradient), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+    shards = sharding.shards(mesh, "rows"), sharding.shards(mesh, "tokens")
+    assert ours[0].sharding.shard_shape(q.shape)[:2] == (4 // shards[0], 40 // shards[1])
+
+
+@pytest.mark.slow
+def test_cut_rows_with_the_kernel_of_tpus(monkeypatch):
+    """Emulated: what it is given are whole rows, of the heads of one device."""
+    first = [packed(130, 1, 250, 100, padding=31), packed(512)]
+    q, k, v, gradient = draws(2, 512, dtype=np.float32, heads=4, kv_heads=2, size=16)
+    splash = functools.partial(splash_attention, largest_block=128, interpret=True)
+    monkeypatch.setattr(module, "_computed_by", lambda kernel, device: splash)
+    attend = functools.partial(packed_attention, kernel="auto", mesh=sharding.make_mesh(fsdp=2, context=4))
+    ours = with_gradients(attend, q, k, v, first, gradient)
+    for a, b in zip(ours, plain(q, k, v, first, gradient), strict=True):
+        assert relative(a, b) < 1e-6
+
+
+def test_heads_that_devices_cannot_share_are_refused():
+    q, k, v, _ = draws(1, 8, dtype=np.float32, heads=6, kv_heads=2)
+    first, mesh = jnp.asarray([packed(8)], jnp.int32), sharding.make_mesh(context=4)
+    with pytest.raises(InputError, match="context axis of 4 devices does not divide 6 heads and 2 kv heads"):
+        packed_attention(q, k, v, first, kernel="auto", mesh=mesh)
+    shared = [n for n in range(1, 13) if context_divides(n, 12, 3)]
+    assert shared == [1, 3, 6, 12]
 
 
 def compiled(length: int) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
-from tests.model.tiny import random_params
+from tests.model.tiny import LLAMA4, random_params
 
 torch = pytest.importorskip("torch")
 
@@ -47,6 +47,14 @@ SHAPES = {
         embed_dim=32, num_layers=9, num_heads=2, num_kv_heads=1, head_dim=16, mlp_dim=16, tied_embeddings=True,
         attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
     ),
+    "llama4_text": LLAMA4 | dict(
+        embed_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=24, tied_embeddings=False,
+        rope_scaling=model.RopeScaling(8.0, 1.0, 1.0, 16), global_interval=3,
+    ),
+    "llama4_tied": LLAMA4 | dict(
+        embed_dim=32, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=16, tied_embeddings=True,
+        num_experts=3, experts_per_token=2, attention_chunk=3, qk_l2_norm=False, query_scaling=None,
+    ),
 }  # fmt: skip
 
 
@@ -75,7 +83,12 @@ def transformers_model(directory: pathlib.Path, config: model.ModelConfig, param
 
 @pytest.mark.parametrize(
     ("shape", "padding"),
-    [*((shape, "none") for shape in SHAPES), *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"])],
+    [
+        *((shape, "none") for shape in SHAPES if not shape.startswith("llama4")),
+        *itertools.product(["untied", "llama", "qwen3_moe"], ["left", "right"]),
+        ("llama4_text", "right"),  # on the left, transformers counts padding in the temperature
+        ("llama4_tied", "left"),
+    ],
 )
 def test_logits_equal_transformers(shape, padding, tmp_path):
     config = make_config(shape)
@@ -97,7 +110,16 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
     assert relative_error(ours[mask], theirs[mask]) < 1e-4
 
 
-@pytest.mark.parametrize("shape", [pytest.param("untied", marks=pytest.mark.slow), "llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "llama",
+        "qwen3",
+        "qwen3_moe",
+        "llama4_text",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "llama4_tied")),
+    ],
+)
 def test_gradients_equal_transformers(shape, tmp_path):
     """Of the mean log-probability of a text, for every tensor under its Hugging Face name."""
     config = make_config(shape)
@@ -113,7 +135,8 @@ def test_gradients_equal_transformers(shape, tmp_path):
     reference = transformers_model(tmp_path / "checkpoint", config, params)
     reference(torch.tensor(tokens), labels=torch.tensor(tokens)).loss.backward()
     theirs = {name: value.grad.numpy() for name, value in reference.named_parameters()}
-    for name in [name for name in theirs if name.endswith(("gate_up_proj", "experts.down_proj"))]:
+    together = () if shape.startswith("llama4") else ("gate_up_proj", "experts.down_proj")
+    for name in [name for name in theirs if name.endswith(together)]:
         for expert, value in enumerate(theirs.pop(name)):  # transformers holds experts together
             parts = zip(("gate_proj", "up_proj"), np.split(value, 2), strict=True)
             parts = parts if name.endswith("gate_up_proj") else [("down_proj", value)]
@@ -125,7 +148,12 @@ def test_gradients_equal_transformers(shape, tmp_path):
 
 @pytest.mark.parametrize(
     "shape",
-    ["tied", "llama", "qwen3_moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep"))],
+    [
+        "tied",
+        "llama",
+        "llama4_text",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "deep", "qwen3_moe", "llama4_tied")),
+    ],
 )
 def test_prefix_sharing_equals_one_pass(shape):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""

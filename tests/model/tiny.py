@@ -7,6 +7,19 @@ import numpy as np
 
 from isocompute_jax import model
 
+LLAMA4: dict[str, Any] = dict(
+    attention_bias=False,
+    num_experts=4,
+    experts_per_token=1,
+    shared_expert=True,
+    sigmoid_routing=True,
+    attention_chunk=4,
+    global_interval=2,
+    qk_l2_norm=True,
+    query_scaling=model.QueryScaling(3, 0.5),
+)
+"""Of a Llama 4 whose chunks, and whose floor of the temperature, are shorter than the tests' sequences."""
+
 
 def tiny_config(**changes: Any) -> model.ModelConfig:
     """Two layers, 12 tokens; every sharded dimension but the one kv head divides a 2 x 2 x 2 mesh."""

@@ -124,6 +124,17 @@ def test_what_does_not_fit_is_told_by_how_much_and_what_would(config, monkeypatc
     assert "--config.compute.remat=full: 10.24 GiB less, and it fits" in text
 
 
+def test_rows_are_cut_where_one_is_too_long_for_a_device(config):
+    """The weights stay divided by eight, and as many tokens fewer are computed at once."""
+    cut = [changes for changes in advice.candidates(config) if "mesh.context" in changes]
+    assert cut == [
+        {"mesh.fsdp": 8 // share, "mesh.context": share, "recipe.microbatch_tokens": 8 // share * 32}
+        for share in (2, 4, 8)
+    ]
+    two_rows = dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, microbatch_tokens=16 * 32))
+    assert not any("mesh.context" in changes for changes in advice.candidates(two_rows))
+
+
 def test_a_bad_topology_or_config_is_refused_before_anything_is_compiled(config):
     with pytest.raises(InputError, match="--topology='h200:9' is unknown"):
         command.run(config, "h200:9", arguments=[], out=None)

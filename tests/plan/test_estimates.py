@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.learner import PackShape
 from isocompute_jax.plan.devices import CPU, DEVICES
 from isocompute_jax.plan.flops import Flops, Work, active_matrices, head_matrix, step_flops
 from isocompute_jax.plan.hlo import Collective
 from isocompute_jax.plan.lengths import Lengths
 from isocompute_jax.plan.memory import Memory
 from isocompute_jax.plan.roofline import Range, run_cost, sampling_time, step_time, wire_seconds
+from isocompute_jax.plan.work import work_of
 
 CONFIG = model.ModelConfig(
     vocab_size=512,
@@ -52,6 +55,10 @@ def test_flops_by_hand():
     d, f, heads = 256, 768, (2 * 4 + 2 * 2) * 64
     assert active_matrices(CONFIG) == d * heads + 3 * d * f
     assert active_matrices(EXPERTS) == d * heads + 2 * 3 * d * 128 + d * 8
+    shared = dataclasses.replace(
+        EXPERTS, qk_norm=False, shared_expert=True, sigmoid_routing=True, attention_chunk=8, experts_per_token=1
+    )
+    assert active_matrices(shared) == active_matrices(EXPERTS)  # one of the experts, and the shared one
     assert head_matrix(CONFIG) == 256 * 512
     work = Work(rollouts=4, tokens=1000, positions=1100, pairs=5e5, computed_pairs=6e5, microbatches=2)
     found = step_flops(CONFIG, work)
@@ -66,6 +73,22 @@ def test_flops_by_hand():
     assert found.computed_float32 == 0
     wide_head = step_flops(dataclasses.replace(narrow, head="float32"), work)
     assert wide_head.computed_float32 == pytest.approx(8 * head_matrix(CONFIG) * 1100)
+
+
+def test_chunks_are_seen_by_themselves():
+    """Sequences of 500 + 1,100 tokens in chunks of 600: 600, 600 and 400."""
+    lengths = Lengths(median=1100, sigma=0.0, limit=2000, prompt=500)
+    assert lengths.pairs_within(600) == pytest.approx((2 * 600**2 + 400**2) / 2)
+    assert lengths.pairs_within(1600) == pytest.approx(lengths.pairs)
+    shape = PackShape(rows=2, row_tokens=2048, microbatches=4)
+    config = RunConfig(group_size=4, problems_per_batch=1)
+    llama4 = dataclasses.replace(
+        EXPERTS, qk_norm=False, shared_expert=True, sigmoid_routing=True, attention_chunk=600, num_layers=4,
+        global_interval=4,
+    )  # fmt: skip
+    found = work_of(config, shape, lengths, llama4)
+    assert found.pairs == pytest.approx(4 * (0.25 * 1600**2 + 0.75 * (2 * 600**2 + 400**2)) / 2)
+    assert work_of(config, shape, lengths, EXPERTS).pairs == 4 * lengths.pairs
 
 
 def test_lengths_are_those_of_a_cut_log_normal():

@@ -82,6 +82,7 @@ HloModule jit_step, num_partitions=8
   %all-gather-start.1 = (bf16[1,512]{1,0}, bf16[8,512]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8]
   %all-gather-done.1 = bf16[8,512]{1,0} all-gather-done(%all-gather-start.1)
   %rs = ((f32[8,4], f32[8,2]), (f32[1,4], f32[1,2])) reduce-scatter-start(%y, %z), replica_groups=[1,8]<=[8]
+  %a2a = ((bf16[1,64,4]{2,1,0}), bf16[1,64,4]{2,1,0}) all-to-all-start(%w), replica_groups={{0,1,2,3,4,5,6,7}}
   ROOT %t = (s32[], bf16[8]) tuple(%i, %v)
 }
 
@@ -109,5 +110,7 @@ def test_started_collectives_count_once():
     found = {one.kind: one for one in collectives(STARTED, num_devices=8, microbatches=1)}
     assert found["all-gather"].wire_bytes == 8 * 512 * 2 * 7 / 8
     assert found["reduce-scatter"].wire_bytes == (4 + 2) * 4 * 7
+    assert found["all-to-all"].wire_bytes == 64 * 4 * 2 * 7 / 8
     assert found["collective-permute"].wire_bytes == 16
-    assert [found[kind].count for kind in ("all-gather", "reduce-scatter", "collective-permute")] == [32, 32, 1]
+    kinds = ("all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+    assert [found[kind].count for kind in kinds] == [32, 32, 32, 1]

@@ -18,9 +18,11 @@ LAYOUTS = {pathlib.Path(path).stem: path for path in named_layouts(CONFIGS)}
 
 def test_the_named_layouts():
     assert set(LAYOUTS) == {
+        "h200_1x8_dense8b_128k",
         "h200_1x8_dense8b_16k",
         "h200_1x8_qwen3_30b_a3b_16k",
         "h200_2x8_dense8b_32k",
+        "h200_8x8_scout_16k",
         "v5p_4x4x4_dense8b_32k",
         "v6e_16x16_dense8b_16k",
     }

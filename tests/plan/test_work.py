@@ -40,7 +40,7 @@ def test_the_layout_that_computes_less_is_named(row_tokens, prompt, median, bett
     lengths = lengths_of(config)
     mesh = plan_mesh(config, parse_topology("fake:8"))
     shape = shape_of(config, model_config, 128, 16, mesh)
-    flops = step_flops(model_config, work_of(config, shape, lengths))
+    flops = step_flops(model_config, work_of(config, shape, lengths, model_config))
     found = better_layout(config, model_config, mesh, lengths, flops)
     if better is None:
         assert found is None

@@ -165,8 +165,11 @@ def test_stop_tokens_are_those_of_each_request():
             assert (completion.finish_reason == "stop") == (completion.tokens[-1] in request.stop_tokens)
 
 
-def test_eight_devices_sample_what_one_does(groups):
-    mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
+@pytest.mark.parametrize(
+    "axes", [dict(data=2, fsdp=2, tensor=2), pytest.param(dict(fsdp=2, context=4), marks=pytest.mark.slow)], ids=str
+)
+def test_eight_devices_sample_what_one_does(groups, axes):
+    mesh = sharding.make_mesh(**axes)
     params = jax.device_put(weights(), model.param_shardings(CONFIG, mesh))
     sharded = sample([make_request(name) for name in NAMES], budget=16, params=params, mesh=mesh)
     for name in NAMES:

@@ -12,7 +12,7 @@ import pytest
 from isocompute_jax import learner, model, sharding
 from isocompute_jax.sampling import SamplingParams
 from isocompute_jax.sampling.slots import admit, advance, init_slots, prefill, slot_multiple, slots_that_fit
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import LLAMA4, random_params, tiny_config
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 from tests.sampling.slot_builders import assert_equal, make_requests, make_slots, run
 
@@ -110,7 +110,8 @@ MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=
     [
         pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
         pytest.param(QWEN3, id="qwen3", marks=pytest.mark.slow),
-        pytest.param(MOE, id="qwen3_moe"),
+        pytest.param(MOE, id="qwen3_moe", marks=pytest.mark.slow),
+        pytest.param(LLAMA4, id="llama4_text"),
     ],
 )
 def test_slots_of_every_family_agree_with_the_learner(family):
@@ -118,7 +119,7 @@ def test_slots_of_every_family_agree_with_the_learner(family):
     params = random_params(config)
     sampling = SamplingParams(temperature=0.8, top_p=1.0, max_tokens=12)
     requests = [make_request(name, params=sampling, prompt=np.arange(5)) for name in ("ant", "bee", "cat")]
-    drawn = run(make_slots(config=config, params=params, key_block=16), requests)
+    drawn = run(make_slots(config=config, params=params, key_block=8), requests)
     score = learner.make_scorer(learner.make_score(config, temperature=0.8, chunk_tokens=4096))
     for request, completions in zip(requests, drawn.values(), strict=True):
         for completion in completions.values():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from tests.model.tiny import LLAMA4
 from tests.vllm.builders import LONG, SHORT, TIED, learner_logprobs, make_params, stacked, tensors_of
 
 pytestmark = pytest.mark.vllm
@@ -16,6 +17,9 @@ FAMILIES = {
     "llama": dict(attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 64)),
     "qwen3": dict(attention_bias=False, qk_norm=True),
     "qwen3_moe": dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2, tied_embeddings=False),
+    # Chunks and the floor of the temperature are shorter than the long prompt.
+    "llama4_text": LLAMA4
+    | dict(attention_chunk=128, query_scaling=model.QueryScaling(100, 0.5), tied_embeddings=False, num_heads=4),
 }
 
 

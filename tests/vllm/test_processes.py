@@ -1,6 +1,7 @@
 """vLLM's processes: freed when a call ends, gone when the server is, and missed when they die."""
 
 import dataclasses
+import json
 import shutil
 import signal
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from isocompute_jax import model
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from tests.model.tiny import LLAMA4
 from tests.vllm import builders
 from tests.vllm.builders import LONG, SHORT, collect, gone, learner_logprobs, stacked, tensors_of
 
@@ -140,6 +142,17 @@ def test_what_cannot_be_served_is_said(start, tmp_path, change, flags, message):
     assert server.process.wait(120) == 2
     assert message in server.text and "Traceback" not in server.text
     assert server.end() == 2
+
+
+def test_a_model_that_also_sees_is_refused(start, tmp_path):
+    """The learner's names of tensors are those of the text alone."""
+    config = dataclasses.replace(builders.TIED, **LLAMA4)
+    model.save_checkpoint(tmp_path, config, builders.make_params(config, 0), tokenizer_from=None)
+    text = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": text}))
+    server = start(tmp_path)
+    assert server.process.wait(120) == 2
+    assert "this Llama 4 also sees" in server.text and "Traceback" not in server.text
 
 
 def test_status_answers_while_a_group_is_drawn(served):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
@@ -48,7 +49,7 @@ def splash_attention(
     block = min(largest_block, -(-length // LANES) * LANES)
     padded = -(-length // block) * block
     kernel = splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([masks.CausalMask((padded, padded))] * heads),
+        masks.MultiHeadMask([_causal_mask(padded)] * heads),
         block_sizes=splash.BlockSizes(
             block_q=block,
             block_kv=block,
@@ -86,3 +87,18 @@ def splash_attention(
     rows = zip(*(jnp.split(x, len(first)) for x in (by_head(scaled), by_head(k), by_head(v), segments)), strict=True)
     out = jnp.concatenate([jax.vmap(one)(*row) for row in rows])
     return out.swapaxes(1, 2)[:, :length]
+
+
+def _causal_mask(length: int) -> Any:
+    """JAX's, which compares T^2 indices while tracing (a minute at 128k), where those of most blocks need not be."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    class Causal(masks.CausalMask):
+        def __getitem__(self, idx: tuple[slice, slice]) -> np.ndarray:
+            queries, keys = idx
+            shape = queries.stop - queries.start, keys.stop - keys.start
+            if keys.start >= queries.stop:
+                return np.zeros(shape, bool)
+            return np.ones(shape, bool) if keys.stop <= queries.start else super().__getitem__(idx)
+
+    return Causal((length, length))

@@ -258,8 +258,8 @@ class JaxEngine:
 
 
 def _mesh(settings: JaxSettings) -> Mesh | None:
-    """Where weights (`model.param_shardings`) and slots go; None for one device."""
-    sizes = {axis: getattr(settings, f"mesh_{axis}") for axis in MESH_AXES}
+    """Where weights (`model.param_shardings`) and slots go; None for one device. No rows are packed, to be cut."""
+    sizes = {axis: getattr(settings, f"mesh_{axis}") for axis in MESH_AXES if axis != "context"}
     size = math.prod(sizes.values())
     if size <= cores():
         cut_cpu(size)

@@ -16,7 +16,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import weight_transfer
+from isocompute_jax.service.server.engines.vllm import checkpoint, weight_transfer
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -32,6 +32,7 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     Raises:
       InputError: vLLM does not serve this model, or not with these settings.
     """
+    temperature = _temperature_of_queries(settings.model)
     try:
         arguments = AsyncEngineArgs(
             model=settings.model,
@@ -42,6 +43,7 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
             load_format="auto" if settings.load else "dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",  # what requests say counts, not generation_config.json
+            override_generation_config=temperature,
             hf_overrides={"head_dtype": "float32"},  # the learner's head is float32, too
             logprobs_mode="processed_logprobs",  # of the tempered distribution that was drawn from
             max_logprobs=1,
@@ -91,6 +93,23 @@ def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
         starts=list(weights.starts),
     )
     return WeightTransferUpdateRequest(update_info=dataclasses.asdict(info))
+
+
+def _temperature_of_queries(directory: str) -> dict[str, bool]:
+    """What config.json says of Llama 4's temperature: vLLM asks the generation config, or goes by its own limit.
+
+    Raises:
+      InputError: the model sees as well, so that its tensors have other names than those that the learner sends.
+    """
+    raw = checkpoint.read_config(directory)
+    if raw.get("model_type") == "llama4":
+        raise InputError(
+            f"--model={directory}: this Llama 4 also sees, and the learner sends the weights of its text alone: write "
+            'those to a directory of their own first (docs/real_models.md, "Llama 4")'
+        )
+    if raw.get("model_type") != "llama4_text":
+        return {}
+    return {"attn_temperature_tuning": bool(raw.get("attn_temperature_tuning", True))}
 
 
 def _platform_arguments(settings: VllmSettings) -> dict[str, object]:

@@ -1,0 +1,44 @@
+"""GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 128k tokens, one host of 8 H200.
+
+A row is cut over all eight devices, and so are the weights.
+
+    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_128k.py --dry_run
+    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_128k.py --workdir=runs/h200_1x8_dense8b_128k \
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+
+Cost, by its plan (estimates from rooflines; nothing was run): 739 to 1,128 H200-hours for 2^16 rollouts in 256 steps of
+256, each 121 to 214 s of update and 1,179 to 1,769 s of sampling on the same devices. It takes 31.0 of the 140 GiB of
+each H200.
+"""
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config import (
+    ComputeConfig,
+    MeshConfig,
+    PackingConfig,
+    RecipeConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from isocompute_jax.experiment.plan_config import PlanConfig
+
+ROW_TOKENS = 128 * 1024
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return RunConfig(
+        model="configs/models/llama-3.1-8b",
+        train_set="data/train.jsonl",
+        group_size=16,
+        problems_per_batch=16,
+        max_compute=2**16,
+        dtype="bfloat16",
+        mesh=MeshConfig(context=8),
+        sampling=SamplingConfig(max_prompt_tokens=2048, max_tokens=ROW_TOKENS - 2048),
+        packing=PackingConfig(row_tokens=ROW_TOKENS),
+        compute=ComputeConfig(remat="attention_output"),
+        recipe=RecipeConfig(microbatch_tokens=ROW_TOKENS),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=16384, prompt_tokens=512),
+    ).editable()
