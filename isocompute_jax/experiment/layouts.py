@@ -119,7 +119,7 @@ def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Me
             config.recipe.microbatch_tokens,
             tokens,
             least,
-            sharding.batch_shards(mesh),
+            sharding.shards(mesh, "rows" if isinstance(shape, PackShape) else "batch"),
         )
 
 
