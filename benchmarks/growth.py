@@ -207,7 +207,8 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
     with style.in_style():
         figure, axes = style.panels(2, 2, height=5.6, share=False)
         colours = {"update": style.PALETTE(0.15), "sampling": style.PALETTE(0.7)}
-        for panel, (axis, points) in zip(axes, found.items(), strict=False):
+        for panel, axis in zip(axes, (axis for axis in POINTS if axis in found), strict=False):
+            points = found[axis]
             values = [point["value"] for point in points]
             for name, colour in colours.items():
                 times = [1e3 * point[name] for point in points if name in point]
