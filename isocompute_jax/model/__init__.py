@@ -16,6 +16,7 @@ from isocompute_jax.model.config import (
     RopeScaling,
     check_length,
 )
+from isocompute_jax.model.decoding import Cache, SlotCache, decode, extend_slots, init_cache
 from isocompute_jax.model.experts import UNKNOWN, Routed
 from isocompute_jax.model.head import logits
 from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
@@ -32,18 +33,7 @@ from isocompute_jax.model.params import (
     param_specs,
 )
 from isocompute_jax.model.token_logprobs import token_logprobs
-from isocompute_jax.model.transformer import (
-    Cache,
-    Prefix,
-    SlotCache,
-    decode,
-    extend,
-    extend_slots,
-    init_cache,
-    packed_hidden,
-    prefill,
-    tree_hidden,
-)
+from isocompute_jax.model.transformer import Prefix, extend, packed_hidden, prefill, tree_hidden
 
 __all__ = [
     "ATTENTION_HELP",

@@ -1,47 +1,29 @@
-"""The forward pass in five forms that share every line but the keys they attend to.
+"""The forward pass over whole sequences, in four forms that share every line but the keys they attend to.
 
-`prefill` reads prompts once; `extend` scores G completions per prompt against its keys (the learner);
-`decode` adds one token to each of them (the sampler); `extend_slots` adds tokens to sequences that have slots of one
-cache, each at a position of its own (continuous batching); `packed_hidden` reads rows of several whole sequences (the
-learner, where completions are long). Sharing the prompt's keys over its group is exact:
-gradients flow through them, and prefill + extend equals one pass over the joined tokens.
+`prefill` reads prompts once; `extend` scores G completions per prompt against its keys (`decoding` draws them so);
+`tree_hidden` reads whatever sequences begin with once; `packed_hidden` reads rows of several whole sequences, long
+ones. Sharing keys is exact: gradients flow through them, and prefill + extend equals one pass over the joined tokens.
 
-Sequences longer than `config.max_positions` are refused while tracing, by their padded lengths (InputError). Slots have
-one length, which whoever makes them checks.
+Sequences longer than `config.max_positions` are refused while tracing, by their padded lengths (InputError).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax import sharding
+from isocompute_jax.model.block import PACKED_ROWS, run_layers
 from isocompute_jax.model.config import ModelConfig, check_length
-from isocompute_jax.model.experts import Routed, experts
-from isocompute_jax.model.layers import (
-    Keys,
-    attention,
-    blockwise_attention,
-    causal_mask,
-    rms_norm,
-    swiglu,
-)
-from isocompute_jax.model.local_layers import Places, by_kind, chunk_starts, flags, placed, places, same_chunk
+from isocompute_jax.model.experts import Routed
+from isocompute_jax.model.layers import Keys, attention, causal_mask
+from isocompute_jax.model.local_layers import by_kind, chunk_starts, same_chunk
 from isocompute_jax.model.packed_attention import packed_attention
-from isocompute_jax.model.params import Axes, Params
-from isocompute_jax.model.remat import rematerialized
-
-UNROLLED_LAYERS = 8
-"""Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
-
-BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
-"""Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
+from isocompute_jax.model.params import Params
 
 
 class Prefix(NamedTuple):
@@ -56,28 +38,6 @@ class Prefix(NamedTuple):
     mask: Array
     lengths: Array
     routed: Routed | None = None
-
-
-class Cache(NamedTuple):
-    """Keys and values of the tokens decoded so far. k, v: [L, P, G, T, K, H]."""
-
-    k: Array
-    v: Array
-
-
-class SlotCache(NamedTuple):
-    """Keys and values of sequences in slots, in blocks of positions. k, v: [L, blocks, slots, K, block, H].
-
-    A block of a layer is contiguous, with its batch dimensions first: matrix products read it where it lies.
-    """
-
-    k: Array
-    v: Array
-
-    @property
-    def length(self) -> int:
-        """Positions that a slot holds."""
-        return self.k.shape[1] * self.k.shape[4]
 
 
 def packed_hidden(
@@ -115,7 +75,7 @@ def packed_hidden(
         return out[:, None], None
 
     replayed = None if replay is None else replay[:, None]
-    hidden, _, routed = _run_layers(
+    hidden, _, routed = run_layers(
         config, params, tokens[:, None], positions, attend, None, replay=replayed, axes=PACKED_ROWS, mesh=mesh
     )
     return hidden[:, 0], jax.tree.map(lambda x: x[:, :, 0], routed)
@@ -150,14 +110,8 @@ def tree_hidden(
     def attend(q: Array, k: Array, v: Array, _: None, local: Array | None) -> tuple[Array, None]:
         return attention(q, [Keys(k, v, by_kind(local, nearby, visible))]), None
 
-    hidden, _, _ = _run_layers(config, params, tokens[:, None], positions, attend, None, mesh=mesh)
+    hidden, _, _ = run_layers(config, params, tokens[:, None], positions, attend, None, mesh=mesh)
     return hidden[:, 0]
-
-
-def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
-    """An empty cache for `problems` x `rollouts` completions of up to `length` tokens."""
-    shape = (config.num_layers, problems, rollouts, length, config.num_kv_heads, config.head_dim)
-    return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
 
 
 def prefill(
@@ -191,7 +145,7 @@ def prefill(
         return attention(q, [Keys(k, v, by_kind(local, nearby, visible))]), (k[:, 0], v[:, 0])
 
     replayed = None if replay is None else replay[:, None]
-    hidden, (k, v), routed = _run_layers(
+    hidden, (k, v), routed = run_layers(
         config, params, tokens[:, None], positions, attend, None, replay=replayed, mesh=mesh
     )
     routed = jax.tree.map(lambda x: x[:, :, 0], routed)
@@ -216,50 +170,16 @@ def extend(
     positions = jnp.broadcast_to(prefix.lengths[:, None, None] + jnp.arange(t), (p, g, t))
     own = causal_mask(jnp.ones((1, 1, t), bool))
     shared = prefix.mask[:, None, None]
-    nearby = _nearby(config, (shared, own), positions[:, :1], prefix, positions[:, :1])
+    nearby = nearby_masks(config, (shared, own), positions[:, :1], prefix, positions[:, :1])
 
     def attend(q: Array, k: Array, v: Array, layer: tuple[Array, Array], local: Array | None) -> tuple[Array, None]:
         before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
         return attention(q, [Keys(*layer, before), Keys(k, v, after)]), None
 
-    hidden, _, routed = _run_layers(
+    hidden, _, routed = run_layers(
         config, params, tokens, positions, attend, (prefix.k, prefix.v), replay=replay, mesh=mesh
     )
     return hidden, routed
-
-
-def decode(
-    config: ModelConfig,
-    params: Params,
-    tokens: Int[Array, "P G"],
-    index: Array,
-    prefix: Prefix,
-    cache: Cache,
-    *,
-    mesh: Mesh | None = None,
-) -> tuple[Float[Array, "P G D"], Cache, Routed | None]:
-    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache.
-
-    Where tokens went, [L, P, G, ...], comes back too; None without experts.
-    """
-    check_length(config, prefix.k.shape[2], cache.k.shape[3])
-    positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
-    own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
-    shared = prefix.mask[:, None, None]
-    decoded = prefix.lengths[:, None, None] + jnp.arange(cache.k.shape[3])
-    nearby = _nearby(config, (shared, own), positions[:, :1], prefix, decoded)
-
-    def attend(q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: Cache) -> tuple[Array, Cache]:
-        def write(old: Array, new: Array) -> Array:
-            return jax.lax.dynamic_update_slice(old, new[None], (layer, 0, 0, index, 0, 0))
-
-        written = Cache(write(cache.k, k), write(cache.v, v))
-        before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
-        keys = [Keys(prefix.k[layer], prefix.v[layer], before), Keys(written.k[layer], written.v[layer], after)]
-        return attention(q, keys), written
-
-    x, cache, routed = _run_cached(config, params, tokens[..., None], positions, attend, cache, mesh=mesh)
-    return x[:, :, 0], cache, jax.tree.map(lambda x: x[:, :, :, 0], routed)
 
 
 def _positions(mask: Bool[Array, "P S"]) -> Int[Array, "P S"]:
@@ -267,7 +187,7 @@ def _positions(mask: Bool[Array, "P S"]) -> Int[Array, "P S"]:
     return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
 
 
-def _nearby(
+def nearby_masks(
     config: ModelConfig, masks: tuple[Array, Array], queries: Array, prefix: Prefix, keys: Array
 ) -> tuple[Array | None, Array | None]:
     """The masks of a prefix and of what follows it, in local layers. Positions are [P, 1, T] of queries and keys."""
@@ -276,179 +196,3 @@ def _nearby(
         same_chunk(config, before, queries, _positions(prefix.mask)[:, None]),
         same_chunk(config, after, queries, keys),
     )
-
-
-def extend_slots(
-    config: ModelConfig,
-    params: Params,
-    tokens: Int[Array, "R T"],
-    positions: Int[Array, "R T"],
-    slots: Int[Array, "R"] | None,
-    cache: SlotCache,
-    *,
-    mesh: Mesh | None = None,
-) -> tuple[Float[Array, "R T D"], SlotCache, Routed | None]:
-    """Adds tokens to sequences in slots, and their keys and values to the cache.
-
-    The cache is carried through the layers and written where the tokens are: given a donated one, XLA updates it in
-    place.
-
-    Args:
-      config: model shape.
-      params: parameters.
-      tokens: T tokens of R sequences.
-      positions: of each token, from 0 on; those before a sequence's first are in the cache. `cache.length` marks
-        padding: it is not written, and its hidden states are undefined.
-      slots: the slot of each sequence, all different; None when the R sequences are all slots, in order.
-      cache: keys and values.
-      mesh: where all of it lies; None for one device.
-
-    Returns:
-      hidden states, the cache, and where the tokens went, [L, R, T, ...], None without experts.
-    """
-    _, blocks, _, _, block, _ = cache.k.shape
-    rows = jnp.arange(tokens.shape[0]) if slots is None else slots
-    length = jnp.max(jnp.where(positions < cache.length, positions, 0)) + 1
-    num_blocks = 1 if blocks == 1 else (length + block - 1) // block
-
-    starts = chunk_starts(config, positions)
-
-    def attend(
-        q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: SlotCache
-    ) -> tuple[Array, SlotCache]:
-        def write(old: Array, new: Array) -> Array:
-            # Padding lies beyond the last block, and is dropped.
-            at = old.at[layer, positions // block, rows[:, None], :, positions % block]
-            return at.set(new[:, 0], mode="drop", unique_indices=True)
-
-        def read(index: Array | int) -> tuple[Array, Array]:
-            k, v = written.k[layer, index], written.v[layer, index]
-            return (k, v) if slots is None else (k[slots], v[slots])
-
-        written = SlotCache(write(cache.k, k), write(cache.v, v))
-        first = None if starts is None else by_kind(local, starts, jnp.zeros_like(starts))
-        out = blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks, first=first)
-        return out[:, None], written
-
-    x, cache, routed = _run_cached(config, params, tokens[:, None], positions[:, None], attend, cache, mesh=mesh)
-    return x[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)
-
-
-def _run_cached(
-    config: ModelConfig,
-    params: Params,
-    tokens: Array,
-    positions: Array,
-    attend: Callable,
-    cache: Any,
-    *,
-    mesh: Mesh | None,
-) -> tuple[Array, Any, Routed | None]:
-    """As `_run_layers`, with a cache that the layers hand on and write to, each where it is.
-
-    `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
-    adds.
-    """
-    x = params["embed"][tokens]
-    at = places(config, positions)
-
-    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array, Array | None]) -> tuple[tuple[Array, Any], Any]:
-        x, cache = carry
-        layer, index, local = scanned
-        x, cache, routed = _run_layer(
-            config, layer, x, at, lambda q, k, v: attend(q, k, v, index, local, cache), local=local, mesh=mesh
-        )
-        return (x, cache), routed
-
-    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-    scanned = (params["layers"], jnp.arange(config.num_layers), flags(config))
-    (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
-    return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
-
-
-def _run_layers(
-    config: ModelConfig,
-    params: Params,
-    tokens: Array,
-    positions: Array,
-    attend: Callable,
-    keys: Any,
-    *,
-    replay: Array | None = None,
-    axes: Axes = BATCH,
-    mesh: Mesh | None = None,
-) -> tuple[Array, Any, Routed | None]:
-    """Embeds, runs the layers, applies the final norm.
-
-    `attend(q, k, v, keys of the layer, whether it is local)` returns the attended values [P, G, T, N, H] and what to
-    collect of the layer; `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
-    """
-    x = params["embed"][tokens]
-    if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
-        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner
-        # knows each of these steps, but not the one that does both, for which it would gather everything everywhere.
-        x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
-    x = _with_axes(x, axes, mesh)
-    at = places(config, positions)
-
-    def body(x: Array, scanned: tuple[Params, Any, Array | None, Array | None]) -> tuple[Array, Any]:
-        layer, layer_keys, local, replayed = scanned
-        x, collected, routed = _run_layer(
-            config,
-            layer,
-            x,
-            at,
-            lambda q, k, v: attend(q, k, v, layer_keys, local),
-            local=local,
-            replay=replayed,
-            axes=axes,
-            mesh=mesh,
-        )
-        return _with_axes(x, axes, mesh), (collected, routed)
-
-    # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
-    few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
-    unroll = config.num_layers if few else 1
-    replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
-    scanned = (params["layers"], keys, flags(config), replays)
-    x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
-    return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
-
-
-def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
-    """x, sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
-    if mesh is None:
-        return x
-    axes = (*axes, None)[: x.ndim]
-    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
-
-
-def _run_layer(
-    config: ModelConfig,
-    layer: Params,
-    x: Array,
-    at: Places,
-    attend: Callable,
-    *,
-    local: Array | None = None,
-    replay: Array | None = None,
-    axes: Axes = BATCH,
-    mesh: Mesh | None = None,
-) -> tuple[Array, Any, Routed | None]:
-    """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
-    normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
-    q, k, v = (jnp.einsum("pgtd,dnh->pgtnh", normed, layer[name]) for name in ("wq", "wk", "wv"))
-    if config.attention_bias:
-        q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
-    if config.qk_norm:
-        q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
-    q, k = placed(config, q, k, at, local)
-    attended, collected = attend(q, k, v)
-    x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
-    normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
-    if config.num_experts:
-        mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)
-        if config.shared_expert:
-            mixed += swiglu(normed, layer["shared_gate"], layer["shared_up"], layer["shared_down"])
-        return x + mixed, collected, routed
-    return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None

@@ -62,6 +62,10 @@ def ends_with(capsys, base_run, tmp_path):
         ({"mesh__expert": 2}, "config.mesh.expert = 2: the model has no experts"),
         ({"mesh__tensor": 2}, "config.mesh.tensor = 2 does not divide the model's 1 kv heads"),
         ({"mesh__context": 2}, "config.mesh.context = 2 cuts packed rows, and there are none: set config.packing"),
+        (
+            {"mesh__context": 2, "packing__row_tokens": 16, "packing__trees": "on"},
+            "config.mesh.context = 2 cuts packed rows, and config.packing.trees = 'on' makes none",
+        ),
         ({"mesh__context": 2, "packing__row_tokens": 17}, "config.packing.row_tokens = 17 is no multiple of config.me"),
         (
             {"mesh__context": 4, "packing__row_tokens": 16},

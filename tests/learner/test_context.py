@@ -72,8 +72,24 @@ def assert_same(config, axes, *, tolerance=1e-5, **kwargs):
     assert cut_metrics == pytest.approx(metrics, rel=tolerance, abs=tolerance / 10)
 
 
-def test_rows_are_cut_over_eight_devices():
-    assert_same(tiny_config(**DENSE, num_layers=1), dict(context=4, fsdp=2), loss="gspo")
+def test_gradients_on_cut_rows_are_those_of_one_device():
+    """Of log-probabilities and entropies; steps, and other meshes, are among the slow tests."""
+    config, mesh = tiny_config(**DENSE, num_layers=1), sharding.make_mesh(context=4, fsdp=2)
+    groups = make_groups()
+    batch = jax.tree.map(lambda x: x[0] if x.ndim else x, batch_of(config, groups, None, mesh))
+    params = random_params(config)
+
+    def gradient(where):
+        score = learner.make_score(config, temperature=0.9, chunk_tokens=5, mesh=where)
+
+        def loss(params):
+            found = learner.Scores.of(score(params, batch))
+            return jnp.sum(jnp.where(batch.mask, found.logprobs + 0.3 * found.entropies**2, 0.0))
+
+        placed = params if where is None else jax.device_put(params, model.param_shardings(config, where))
+        return jax.jit(jax.grad(loss))(placed)
+
+    assert relative_difference(gradient(mesh), gradient(None)) < 1e-5
 
 
 @pytest.mark.slow
@@ -81,6 +97,7 @@ def test_rows_are_cut_over_eight_devices():
     ("fields", "axes"),
     [
         (DENSE, dict(context=8)),
+        (DENSE, dict(context=4, fsdp=2)),
         (DENSE, dict(context=2, data=2, tensor=2)),
         (DENSE, dict(context=4, tensor=2)),
         (DENSE | dict(remat="attention_output"), dict(context=2, fsdp=4)),

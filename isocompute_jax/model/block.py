@@ -1,0 +1,145 @@
+"""The layers one after the other: the block that all forms of the forward pass share, with or without a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from isocompute_jax import sharding
+from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.experts import Routed, experts
+from isocompute_jax.model.layers import rms_norm, swiglu
+from isocompute_jax.model.local_layers import Places, flags, placed, places
+from isocompute_jax.model.params import Axes, Params
+from isocompute_jax.model.remat import rematerialized
+
+UNROLLED_LAYERS = 8
+"""Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
+
+BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
+"""Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
+
+
+def run_layers(
+    config: ModelConfig,
+    params: Params,
+    tokens: Array,
+    positions: Array,
+    attend: Callable,
+    keys: Any,
+    *,
+    replay: Array | None = None,
+    axes: Axes = BATCH,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Any, Routed | None]:
+    """Embeds, runs the layers, applies the final norm.
+
+    `attend(q, k, v, keys of the layer, whether it is local)` returns the attended values [P, G, T, N, H] and what to
+    collect of the layer; `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
+    """
+    x = params["embed"][tokens]
+    if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
+        # D goes from the devices of fsdp and context to those of context, then whole to its tokens. The partitioner
+        # knows each of these steps, but not the one that does both, for which it would gather everything everywhere.
+        x = _with_axes(x, ("rows", None, None, "tokens"), mesh)
+    x = _with_axes(x, axes, mesh)
+    at = places(config, positions)
+
+    def body(x: Array, scanned: tuple[Params, Any, Array | None, Array | None]) -> tuple[Array, Any]:
+        layer, layer_keys, local, replayed = scanned
+        x, collected, routed = _run_layer(
+            config,
+            layer,
+            x,
+            at,
+            lambda q, k, v: attend(q, k, v, layer_keys, local),
+            local=local,
+            replay=replayed,
+            axes=axes,
+            mesh=mesh,
+        )
+        return _with_axes(x, axes, mesh), (collected, routed)
+
+    # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
+    few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
+    unroll = config.num_layers if few else 1
+    replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
+    scanned = (params["layers"], keys, flags(config), replays)
+    x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
+
+
+def run_cached(
+    config: ModelConfig,
+    params: Params,
+    tokens: Array,
+    positions: Array,
+    attend: Callable,
+    cache: Any,
+    *,
+    mesh: Mesh | None,
+) -> tuple[Array, Any, Routed | None]:
+    """As `run_layers`, with a cache that the layers hand on and write to, each where it is.
+
+    `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
+    adds.
+    """
+    x = params["embed"][tokens]
+    at = places(config, positions)
+
+    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array, Array | None]) -> tuple[tuple[Array, Any], Any]:
+        x, cache = carry
+        layer, index, local = scanned
+        x, cache, routed = _run_layer(
+            config, layer, x, at, lambda q, k, v: attend(q, k, v, index, local, cache), local=local, mesh=mesh
+        )
+        return (x, cache), routed
+
+    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    scanned = (params["layers"], jnp.arange(config.num_layers), flags(config))
+    (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
+
+
+def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
+    """x, sharded as `axes` say: left to itself, the partitioner may cut D as the weights are cut."""
+    if mesh is None:
+        return x
+    axes = (*axes, None)[: x.ndim]
+    return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
+
+
+def _run_layer(
+    config: ModelConfig,
+    layer: Params,
+    x: Array,
+    at: Places,
+    attend: Callable,
+    *,
+    local: Array | None = None,
+    replay: Array | None = None,
+    axes: Axes = BATCH,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Any, Routed | None]:
+    """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
+    normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
+    q, k, v = (jnp.einsum("pgtd,dnh->pgtnh", normed, layer[name]) for name in ("wq", "wk", "wv"))
+    if config.attention_bias:
+        q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
+    if config.qk_norm:
+        q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
+    q, k = placed(config, q, k, at, local)
+    attended, collected = attend(q, k, v)
+    x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
+    normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
+    if config.num_experts:
+        mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)
+        if config.shared_expert:
+            mixed += swiglu(normed, layer["shared_gate"], layer["shared_up"], layer["shared_down"])
+        return x + mixed, collected, routed
+    return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None
