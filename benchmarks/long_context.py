@@ -1,14 +1,16 @@
 """`python -m benchmarks.long_context`: forward and backward of one long row on CPU, beside transformers on torch.
 
     python -m benchmarks.long_context                                # 1k, 4k, 16k and 32k tokens; needs a few minutes
-    python -m benchmarks.long_context --tokens=1024,4096 --repeats=5
+    python -m benchmarks.long_context --tokens=1024,4096 --rounds=5  # both in turns, for a machine that is busy
     python -m benchmarks.long_context --sequence=1024                # the same rows, packed of sequences of 1,024
 
 A Qwen2 model of 4 layers (D = 256, 4 query and 2 kv heads of 64, F = 768) with random float32 weights; the loss is the
 mean square of its hidden states, so that no head is in it, and the gradient is that of all parameters. Every figure is
 of a process of its own: the median of the timed passes, and by how much its peak of resident memory (ru_maxrss) lies
-above what it held before the first. XLA's own account (`memory_analysis`) stands beside it. transformers runs on
-torch's scaled_dot_product_attention (a flash kernel on CPUs) as it comes; there, sequences of a row are a batch.
+above what it held before the first. With several rounds it is the median of theirs, and `ratio` that of the rounds'
+ratios (from .. to). `CPU s` is the time of all threads on the processor, which other work disturbs least. XLA's own
+account (`memory_analysis`) stands beside it. transformers runs on torch's scaled_dot_product_attention (a flash kernel
+on CPUs) as it comes; there, sequences of a row are a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,16 @@ from isocompute_jax.records.errors import RunError
 TOKENS = flags.DEFINE_list("tokens", ["1024", "4096", "16384", "32768"], "Tokens of the row.")
 SEQUENCE = flags.DEFINE_integer("sequence", 0, "Tokens of each of its sequences; 0: the row is one.", lower_bound=0)
 REMAT = flags.DEFINE_enum("remat", "none", ["none", "attention_output", "full"], "What our layers keep.")
-REPEATS = flags.DEFINE_integer("repeats", 3, "Timed passes, after one that is not.", lower_bound=1)
+REPEATS = flags.DEFINE_integer("repeats", 3, "Timed passes of a round.", lower_bound=1)
+WARM = flags.DEFINE_bool("warm", True, "One pass before them that is not timed.")
+ROUNDS = flags.DEFINE_integer("rounds", 1, "Times that both are measured, in turns.", lower_bound=1)
 ONE = flags.DEFINE_enum("one", None, ["ours", "torch"], "Measure this one for the first of --tokens, here, as JSON.")
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, MLP = 512, 256, 4, 4, 2, 768
 MIB = 2**20
 HEADER = (
-    "| tokens | seconds | torch | ratio | peak MiB | torch | ratio | of XLA's account |\n"
-    "| --: | --: | --: | --: | --: | --: | --: | --: |"
+    "| tokens | seconds | torch | ratio | CPU s | torch | ratio | peak MiB | torch | ratio | of XLA's account |\n"
+    "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
 )
 
 
@@ -50,13 +54,15 @@ def main() -> None:
         return
     print(HEADER)
     for tokens in TOKENS.value:
-        print(line(int(tokens), measured("ours", tokens), measured("torch", tokens)), flush=True)
+        rounds = [(measured("ours", tokens), measured("torch", tokens)) for _ in range(ROUNDS.value)]
+        print(line(int(tokens), rounds), flush=True)
 
 
 def measured(name: str, tokens: str) -> dict[str, float]:
     """One of both in a process of its own."""
     options = [f"--one={name}", f"--tokens={tokens}", f"--sequence={SEQUENCE.value}", f"--repeats={REPEATS.value}"]
-    command = [sys.executable, "-m", "benchmarks.long_context", *options, f"--remat={REMAT.value}"]
+    options += [f"--remat={REMAT.value}", f"--warm={WARM.value}"]
+    command = [sys.executable, "-m", "benchmarks.long_context", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(f"{name}, {tokens} tokens: it failed\n{done.stderr[-2000:]}")
@@ -64,15 +70,21 @@ def measured(name: str, tokens: str) -> dict[str, float]:
 
 
 def timed(step: Callable[[], Any]) -> dict[str, float]:
-    """Median seconds of `step`, and the MiB that its peak adds to what the process holds now."""
+    """Median seconds of `step`, by the clock and of its threads; and the MiB that its peak adds to what is held now."""
     before = _resident()
-    step()
-    seconds = []
+    if WARM.value:
+        step()
+    seconds, processor = [], []
     for _ in range(REPEATS.value):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         step()
         seconds.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(seconds), "peak_mib": _peak() - before}
+        processor.append(time.process_time() - used)
+    return {
+        "seconds": statistics.median(seconds),
+        "cpu_s": statistics.median(processor),
+        "peak_mib": _peak() - before,
+    }
 
 
 def _resident() -> float:
@@ -149,17 +161,26 @@ def _tokens(rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, VOCABULARY, (rows, length))
 
 
-def line(tokens: int, ours: dict[str, float], theirs: dict[str, float]) -> str:
+def line(tokens: int, rounds: Sequence[tuple[dict[str, float], dict[str, float]]]) -> str:
     """One line of the table; ratios above 1 mean that this library is faster, or smaller."""
+
+    def median(side: int, name: str) -> float:
+        return statistics.median(found[side][name] for found in rounds)
+
+    ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in rounds]
+    spread = f" ({min(ratios):.2f} .. {max(ratios):.2f})" if len(ratios) > 1 else ""
     cells = (
         f"{tokens:,}",
-        f"{ours['seconds']:.2f}",
-        f"{theirs['seconds']:.2f}",
-        f"{theirs['seconds'] / ours['seconds']:.2f}x",
-        f"{ours['peak_mib']:,.0f}",
-        f"{theirs['peak_mib']:,.0f}",
-        f"{theirs['peak_mib'] / ours['peak_mib']:.2f}x",
-        f"{ours['account_mib']:,.0f}",
+        f"{median(0, 'seconds'):.2f}",
+        f"{median(1, 'seconds'):.2f}",
+        f"{statistics.median(ratios):.2f}x{spread}",
+        f"{median(0, 'cpu_s'):.2f}",
+        f"{median(1, 'cpu_s'):.2f}",
+        f"{median(1, 'cpu_s') / median(0, 'cpu_s'):.2f}x",
+        f"{median(0, 'peak_mib'):,.0f}",
+        f"{median(1, 'peak_mib'):,.0f}",
+        f"{median(1, 'peak_mib') / median(0, 'peak_mib'):.2f}x",
+        f"{median(0, 'account_mib'):,.0f}",
     )
     return "| " + " | ".join(cells) + " |"
 

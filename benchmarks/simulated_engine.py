@@ -36,6 +36,7 @@ class SimulatedEngine:
       tail: standard deviation of the logarithm of the length; 0 makes all alike.
       vocab_size: V.
       max_model_len: longest prompt and completion together.
+      routing: claims to say the experts that tokens went to.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class SimulatedEngine:
         tail: float = 0.0,
         vocab_size: int = 32,
         max_model_len: int = 4096,
+        routing: bool = False,
     ):
-        self.facts = EngineFacts("simulated", "1", "simulated", vocab_size, max_model_len, 1024, tensors)
+        self.facts = EngineFacts("simulated", "1", "simulated", vocab_size, max_model_len, 1024, tensors, routing)
         self.version = 0
         self.dead = False
         self.weights = b""

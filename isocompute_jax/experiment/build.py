@@ -19,7 +19,7 @@ from isocompute_jax.devices import cores, cut_cpu
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
-from isocompute_jax.experiment.layouts import LayOut, make_lay_out
+from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
@@ -113,9 +113,10 @@ def read_inputs(config: RunConfig) -> Inputs:
     Raises:
       InputError: names the file or field at fault.
     """
-    tokenizer = load_tokenizer(config.model)
+    # Its config.json first: where that is broken, transformers refuses the tokenizer too.
     model_config = model_config_of(config)
-    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    check_length(config, model_config)
+    tokenizer = load_tokenizer(config.model)
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
@@ -133,6 +134,12 @@ def model_config_of(config: RunConfig) -> ModelConfig:
     """The model's shape, from its config.json, and how the run wants it computed."""
     shape = model.load_config(config.model, dtype=config.dtype)
     return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
+
+
+def check_length(config: RunConfig, model_config: ModelConfig) -> None:
+    """Raises InputError where the run's longest sequence is longer than those that the model was made for."""
+    sampling = config.sampling
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens, prefix="config.sampling.")
 
 
 def check_attention(model_config: ModelConfig, mesh: Mesh | None) -> None:
@@ -242,6 +249,7 @@ def build(
         mesh=inputs.mesh,
         interrupted=interrupted,
     )
+    log_larger_microbatch(config, inputs.model_config, inputs.mesh)
     pipeline = Pipeline(
         inputs.stream,
         sampler,

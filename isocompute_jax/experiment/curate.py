@@ -97,7 +97,7 @@ def measure(
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
-    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens)
+    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens, prefix="--")
     tokenizer = load_tokenizer(model_directory)
     check_vocabulary(os.fspath(model_directory), tokenizer, model_config.vocab_size)
     sampler = InProcessSampler(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, Tr
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
+
+LOG = logging.getLogger(__name__)
 
 SHORT = 64
 """Sequences of up to so many tokens become trees by themselves: attention of their rows is dense."""
@@ -98,6 +101,26 @@ def row_nodes(sampling: SamplingConfig) -> int:
     """Nodes of a row of trees: room for several rollouts of the greatest length, and no more scores than need be."""
     longest = sampling.max_prompt_tokens + sampling.max_tokens
     return max(64, -(-2 * longest // 32) * 32)
+
+
+def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
+    """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
+    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
+    match shape:
+        case PackShape():
+            tokens, least = shape.rows * shape.row_tokens, "a row"
+        case TreeShape():
+            tokens, least = shape.rows * shape.nodes, "a row"
+        case BatchShape():
+            tokens, least = shape.rows * shape.rollouts * shape.tokens, "a completion"
+    if tokens > config.recipe.microbatch_tokens:
+        LOG.info(
+            "config.recipe.microbatch_tokens = %d is raised to %d: %s on each of %d shards of the batch",
+            config.recipe.microbatch_tokens,
+            tokens,
+            least,
+            sharding.shards(mesh, "rows" if isinstance(shape, PackShape) else "batch"),
+        )
 
 
 def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:

@@ -92,8 +92,9 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
             report(state.step, f"reward {state.reward:.3f}")
     except run_log.Diverged:
         raise
-    except (InputError, RunError, Interrupted):  # of a service that is gone, or that refuses what it gets
-        if state.between_phases:
+    except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
+        # Bad input that shows before anything was logged leaves no run behind that the corrected command would meet.
+        if state.between_phases and (state.logged or not isinstance(error, InputError)):
             checkpoints.save(parts, state)
         raise
     return state

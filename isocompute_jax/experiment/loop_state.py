@@ -60,6 +60,11 @@ class LoopState:
         return self.ledger.step
 
     @property
+    def logged(self) -> bool:
+        """Whether anything has been: an update, an evaluation or a check."""
+        return self.step > 0 or self.evaluated >= 0 or self.checked >= 0
+
+    @property
     def between_phases(self) -> bool:
         """Whether a checkpoint can be written: nothing that was sampled under earlier weights awaits its update."""
         return not self.ready

@@ -49,6 +49,7 @@ def make_sampler(
             model_config,
             session=str(pathlib.Path(workdir).resolve()),
             in_flight=in_flight(config),
+            routing=config.loss.routing != "own",
             interrupted=interrupted,
         )
     return InProcessSampler(

@@ -199,22 +199,23 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
-def check_length(config: ModelConfig, prompt: int, completion: int) -> None:
+def check_length(config: ModelConfig, prompt: int, completion: int, *, prefix: str = "") -> None:
     """Refuses sequences that are longer than those the model was made for; positions beyond were never trained.
 
     Args:
       config: model shape.
       prompt: longest prompt, in tokens.
       completion: longest completion, in tokens.
+      prefix: of the names by which a user sets both, such as `config.sampling.`.
 
     Raises:
       InputError: they are longer together than `config.max_positions`.
     """
     if prompt + completion > config.max_positions:
         raise InputError(
-            f"max_prompt_tokens = {prompt} and max_tokens = {completion} make sequences of up to {prompt + completion} "
-            f"tokens; the model's max_position_embeddings = {config.max_positions}: lower one of them, or take a model "
-            "made for longer sequences"
+            f"{prefix}max_prompt_tokens = {prompt} and {prefix}max_tokens = {completion} make sequences of up to "
+            f"{prompt + completion} tokens; the model's max_position_embeddings = {config.max_positions}: lower one of "
+            "them, or take a model made for longer sequences"
         )
 
 

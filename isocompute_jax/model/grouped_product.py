@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from isocompute_jax.model.kernels.pallas_names import give_back_old_names
+
 GroupedKernel = Literal["blocks", "mosaic", "megablox"]
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 8, 128
@@ -158,6 +160,7 @@ def _mosaic() -> tuple[Any, Any]:
 
     Its public function asks the process's own device what is supported, which need not be the one compiled for.
     """
+    give_back_old_names()
     common, kernels = (
         importlib.import_module(f"tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_{name}")
         for name in ("common", "kernel_sm90")

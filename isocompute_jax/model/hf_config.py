@@ -16,6 +16,7 @@ from typing import Any, cast
 from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, QueryScaling, RopeScaling
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.quiet import hide_missing_pytorch
 
 _SHAPE = {
     "head_dim",
@@ -109,6 +110,7 @@ def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) 
     """
     path = pathlib.Path(directory) / "config.json"
     raw = _read(path)
+    hide_missing_pytorch()
     try:
         raw = _of_text(raw)
         _refuse_what_is_not_implemented(raw)
@@ -131,7 +133,7 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
     try:
         config: Any = getattr(transformers, class_name)(**given)
     except Exception as error:  # transformers checks fields with exceptions of many types
-        raise InputError(str(error)) from error
+        raise InputError(" ".join(str(error).split())) from error  # theirs take several lines
     theta, scaling = _rope(raw, config.default_theta)
     _agreed({name: raw[name] for name in ("num_experts", "num_local_experts") if raw.get(name) is not None}, None)
     special: dict[str, Any] = {}
@@ -203,6 +205,7 @@ def _local_layers(config: Any) -> dict[str, Any]:
 
 def write_config(directory: pathlib.Path, config: ModelConfig, *, token_ids: Mapping[str, Any]) -> None:
     """Writes config.json as transformers does; `token_ids` are its `bos_token_id`, `eos_token_id`, `pad_token_id`."""
+    hide_missing_pytorch()
     import transformers
 
     class_name, model_class, _ = _CLASSES[config.architecture]

@@ -88,7 +88,7 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
       InputError: the model, the mesh and the topology do not go together.
     """
     model_config = build.model_config_of(config)
-    model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
+    build.check_length(config, model_config)
     build.check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
@@ -126,7 +126,7 @@ def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if "tile sizes" in str(error):
+        if "tile sizes" in str(error) or "No supported config" in str(error):
             return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
         wanted = re.search(r"Used ([\d.]+)([KMGT]) of|\(([\d.]+)([KMGT])\) exceeds available", str(error))
         if "RESOURCE_EXHAUSTED" not in str(error) or wanted is None:

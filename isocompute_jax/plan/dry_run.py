@@ -15,7 +15,7 @@ from isocompute_jax.plan.lengths import Lengths, lengths_of
 from isocompute_jax.plan.memory import Memory, memory_of
 from isocompute_jax.plan.roofline import RunCost, Sampling, StepTime, run_cost, sampling_time, step_time
 from isocompute_jax.plan.topology import Topology
-from isocompute_jax.plan.work import work_of
+from isocompute_jax.plan.work import better_layout, work_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Plan:
       sampling: of a step's rollouts, estimated.
       cost: of the run, estimated.
       knobs: what would make it fit; empty where it fits.
+      layout: the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better.
     """
 
     config: RunConfig
@@ -53,6 +54,7 @@ class Plan:
     sampling: Sampling
     cost: RunCost | None
     knobs: tuple[Knob, ...]
+    layout: tuple[int, float] | None = None
 
     @property
     def fits(self) -> bool:
@@ -102,7 +104,7 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
         knobs = tuple(advise(config, topology, memory.peak))
     return Plan(
         config, topology, compiled.model_config, compiled, None, memory, found, work, flops, time, lengths, sampling,
-        cost, knobs,
+        cost, knobs, better_layout(config, compiled.model_config, compiled.mesh, lengths, flops),
     )  # fmt: skip
 
 

@@ -149,6 +149,10 @@ def _program(plan: Plan) -> Iterator[str]:
     yield (
         f"  {flops.computed + flops.computed_float32:.3g} with padding, what is computed again, and the head's passes"
     )
+    if plan.layout is not None:
+        row_tokens, share = plan.layout
+        what = "packed rows" if row_tokens else "prompts that are read once for their rollouts"
+        yield f"  --config.packing.row_tokens={row_tokens}: {what} would compute {share:.0%} of that"
     yield ""
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 
-from isocompute_jax.experiment.config import RunConfig
+from jax.sharding import Mesh
+
+from isocompute_jax.experiment.config import RunConfig, override
+from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.plan.flops import Work
+from isocompute_jax.plan.flops import Flops, Work, step_flops
 from isocompute_jax.plan.lengths import Lengths
 
 FILLED = 0.97
 """Share of packed rows that holds tokens (BENCHMARKS.md, "Packed rows")."""
+WORTH_SAYING = 0.9
+"""Of a step's FLOPs, those of the other layout that are worth a line."""
+LONGEST_PADDED = 2048
+"""Padded completions hold [T, prompt + T] scores: beyond so many tokens they are no choice, whatever they save."""
 
 
 def work_of(
@@ -51,3 +58,34 @@ def _seen(config: ModelConfig, lengths: Lengths) -> float:
         return 1.0
     local = sum(config.local_layers) / config.num_layers
     return 1 - local + local * lengths.pairs_within(config.attention_chunk) / lengths.pairs
+
+
+def better_layout(
+    config: RunConfig, model_config: ModelConfig, mesh: Mesh, lengths: Lengths, flops: Flops
+) -> tuple[int, float] | None:
+    """Whether the other layout computes clearly less: packed rows where prompts are shared, or the other way round.
+
+    Rows repeat a prompt for each of its rollouts, padding fills completions up to the longest. So rows win where
+    max_tokens exceeds the mean completion by more than prompts have tokens.
+
+    Args:
+      config: the run's, resolved.
+      model_config: its model.
+      mesh: of the learner.
+      lengths: assumed of rollouts.
+      flops: of a step as it is configured.
+
+    Returns:
+      `config.packing.row_tokens` of the other layout, and its share of these FLOPs; None where it saves little.
+    """
+    if isinstance(shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh), TreeShape):
+        return None  # which repeat nothing
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    other = 0 if config.packing.row_tokens else -(-longest // 128) * 128
+    if not other and (longest > LONGEST_PADDED or config.mesh.context > 1):
+        return None
+    changed = override(config, "packing.row_tokens", other)
+    shape = shape_of(changed, model_config, changed.problems_per_batch, changed.group_size, mesh)
+    found = step_flops(model_config, work_of(changed, shape, lengths, model_config))
+    share = (found.computed + found.computed_float32) / (flops.computed + flops.computed_float32)
+    return (other, share) if share < WORTH_SAYING else None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.quiet import hide_missing_pytorch
 from isocompute_jax.records.run_files import write_atomic
 
 TOKENIZER = "tokenizer.json"
@@ -90,7 +91,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         )
     # Prompts and completions come in small batches of short texts: handing them to threads costs more than it saves.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
+    hide_missing_pytorch()
     from transformers import AutoTokenizer
 
     try:

@@ -77,7 +77,7 @@ def ends_with(capsys, base_run, tmp_path):
         ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
         ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
         ({"sampling__max_prompt_tokens": 5}, "max_prompt_tokens = 5 are possible: raise it, or leave the problem out"),
-        ({"sampling__max_tokens": 59}, "the model's max_position_embeddings = 64"),  # with prompts of 6
+        ({"sampling__max_tokens": 59}, "config.sampling.max_tokens = 59 make sequences of up to 65"),
         ({"evaluation__k": 5}, "config.evaluation.k = 5 must be at most config.evaluation.samples = 4"),
         ({"evaluation__max_problems": -1}, "config.evaluation.max_problems = -1"),
         ({"evaluation__sets": {"v": "no.jsonl"}}, "no.jsonl: no such problem set"),
@@ -95,7 +95,7 @@ def ends_with(capsys, base_run, tmp_path):
         ({"service__endpoints": "host"}, "config.service.endpoints"),
         ({"dtype": "float8"}, "config.dtype = 'float8': did you mean 'float32'?"),
         ({"model": ""}, "config.model is empty: give a Hugging Face directory"),
-        ({"model": "no/such/model"}, "no/such/model has no tokenizer.json: give a Hugging Face directory"),
+        ({"model": "no/such/model"}, "no/such/model is not a Hugging Face checkpoint: it has no config.json"),
         ({"train_set": "no/such/set.jsonl"}, "no/such/set.jsonl: no such problem set"),
         ({"train_set": "set.csv"}, "problem sets are .jsonl or .parquet files"),
     ],
@@ -165,6 +165,24 @@ def test_a_damaged_model_is_named_with_its_file(ends_with, base_run, tmp_path):
     path, name = damaged("no-config")
     (path / "config.json").unlink()
     ends_with(app.BAD_INPUT, "config.json", model=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (None, "config.json: not JSON"),
+        ({"model_type": "qwen4"}, "config.json: model_type = 'qwen4': "),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "config.json: rope_parameters.rope_type = 'yarn' is not"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"rope_parameters": [1]}, "config.json: rope_parameters = [1] is not implemented"),
+        ({"max_position_embeddings": 0}, "config.json: ModelConfig.max_positions = 0 must be at least 1"),
+    ],
+)
+def test_a_model_config_is_not_blamed_on_its_tokenizer(ends_with, base_run, tmp_path, changes, message):
+    path = shutil.copytree(base_run.model, tmp_path / "model") / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text("{" if changes is None else json.dumps({**values, **changes}))
+    assert "tokenizer" not in ends_with(app.BAD_INPUT, "config.json: ", message, model=str(path.parent))
 
 
 # --- run directories

@@ -2,16 +2,18 @@
 
 import dataclasses
 import logging
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import ComputeConfig, MeshConfig, PackingConfig, SamplingConfig
-from isocompute_jax.experiment.layouts import shape_of
+from isocompute_jax.experiment.layouts import log_larger_microbatch, shape_of
 from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from tests.experiment import builders
 from tests.model.tiny import tiny_config
 
 
@@ -35,6 +37,23 @@ def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, ca
         assert "attention_imbalance" not in padded
     compiled = [record.message for record in caplog.records if "compiled for" in record.message]
     assert 1 <= len(compiled) <= 2 and "rows of 64 tokens" in compiled[0]
+    assert "microbatch_tokens" not in caplog.text
+
+
+def test_a_micro_batch_of_less_than_a_row_is_said_to_be_raised(base_run, caplog):
+    def logged(row_tokens, microbatch_tokens, trees: Literal["auto", "off"] = "off"):
+        recipe = dataclasses.replace(base_run.recipe, microbatch_tokens=microbatch_tokens)
+        config = dataclasses.replace(base_run, packing=PackingConfig(row_tokens, trees=trees), recipe=recipe)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            log_larger_microbatch(config, builders.MODEL, None)
+        return [record.message for record in caplog.records]
+
+    said = "config.recipe.microbatch_tokens = {} is raised to {}: {} on each of 1 shards of the batch"
+    assert logged(64, 63) == [said.format(63, 64, "a row")]
+    assert logged(64, 64) == logged(0, base_run.sampling.max_tokens) == []
+    assert logged(0, 1, trees="auto") == [said.format(1, 64, "a row")]
+    assert logged(0, 1) == [said.format(1, base_run.sampling.max_tokens, "a completion")]
 
 
 @pytest.mark.slow

@@ -294,6 +294,8 @@ def test_sequences_fit_the_model():
     model.check_length(config, 12, 8)
     with pytest.raises(InputError, match=r"max_prompt_tokens = 12 .*max_tokens = 9 .*max_position_embeddings = 20"):
         model.check_length(config, 12, 9)
+    with pytest.raises(InputError, match=r"^--max_prompt_tokens = 12 and --max_tokens = 9 make"):
+        model.check_length(config, 12, 9, prefix="--")
 
 
 def test_the_class_of_another_head_is_refused(load):

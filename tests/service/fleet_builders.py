@@ -97,7 +97,14 @@ def live(count: int = 1, **arguments) -> Iterator[list[Live]]:
 
 @contextlib.contextmanager
 def fleet(
-    *servers, directory, in_flight: InFlight = "abort", session="run", start=None, interrupted=lambda: False, **service
+    *servers,
+    directory,
+    in_flight: InFlight = "abort",
+    routing: bool = False,
+    session="run",
+    start=None,
+    interrupted=lambda: False,
+    **service,
 ) -> Iterator[RemoteSampler]:
     """A sampler over servers (or their addresses)."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]
@@ -107,6 +114,7 @@ def fleet(
         CONFIG,
         session=session,
         in_flight=in_flight,
+        routing=routing,
         start=start,
         interrupted=interrupted,
     )

@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels.pallas_names import give_back_old_names
 
 Implementation = Literal["mosaic", "triton"]
 
@@ -107,6 +108,7 @@ def _tokamax() -> tuple[Any, Any]:
 
     if not flags.FLAGS.is_parsed():  # tokamax reads flags; unparsed, it would parse the caller's command line
         flags.FLAGS.mark_as_parsed()
+    give_back_old_names()
     from tokamax._src.ops.attention import api, base  # pyright: ignore[reportMissingImports]
 
     # Nothing is tuned here: its heuristics choose blocks, of which it would warn with a page for every shape.

@@ -96,6 +96,7 @@ class Dispatcher:
       sender: the learner.
       in_flight: what becomes of groups that are being sampled when weights change.
       vocab_size: V.
+      routing: whether the learner needs the experts that tokens went to.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
 
@@ -112,6 +113,7 @@ class Dispatcher:
         *,
         in_flight: InFlight,
         vocab_size: int,
+        routing: bool,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
@@ -133,7 +135,8 @@ class Dispatcher:
         self._gone_since: float | None = None
         self._closing = False
         self._members = [
-            Member(target, service, sender, changed=self._on_change, fail=self._fail) for target in service.targets
+            Member(target, service, sender, routing=routing, changed=self._on_change, fail=self._fail)
+            for target in service.targets
         ]
         self._watching = [asyncio.create_task(member.watch()) for member in self._members]
         self._watching.append(asyncio.create_task(self._watch_all()))

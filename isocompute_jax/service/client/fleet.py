@@ -44,6 +44,7 @@ class RemoteSampler:
       in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
         new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
         `wait` finishes them first; `continue` and `recompute` continue with the new weights and the old, or new, cache.
+      routing: whether the learner needs the experts that tokens went to; servers that do not say them end the run.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
@@ -62,6 +63,7 @@ class RemoteSampler:
         *,
         session: str,
         in_flight: InFlight,
+        routing: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
         start: str | None = None,
         process_index: int = 0,
@@ -97,6 +99,7 @@ class RemoteSampler:
             sender,
             in_flight=in_flight,
             vocab_size=config.vocab_size,
+            routing=routing,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )

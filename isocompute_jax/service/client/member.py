@@ -68,6 +68,7 @@ class Member:
       target: `host:port` or `unix:PATH`.
       service: the fleet's settings.
       sender: the learner.
+      routing: whether the learner needs the experts that tokens went to.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
 
@@ -88,6 +89,7 @@ class Member:
         service: ServiceConfig,
         sender: Sender,
         *,
+        routing: bool,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
@@ -104,6 +106,7 @@ class Member:
         self.load = 0
         self._service = service
         self._sender = sender
+        self._routing = routing
         self._changed = changed
         self._fail = fail
         self._wanted: Parcel | None = None
@@ -183,6 +186,13 @@ class Member:
             return
         now = time.monotonic()
         self._answered = now
+        if self._routing and not status.routing:
+            self._fail(
+                InputError(
+                    f"{self.target} does not say which experts it chose, and config.loss.routing asks for them: start "
+                    "it with --routing, which the engine jax has, or set config.loss.routing to 'own'"
+                )
+            )
         if status.tokens_generated != self._status.tokens_generated:
             self._progress, self._stuck = now, 0
         if not (self.tasks or self.pushing or status.running_groups):

@@ -200,7 +200,7 @@ class Limits(_message.Message):
     def __init__(self, max_model_len: _Optional[int] = ..., max_group_size: _Optional[int] = ..., max_groups: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class StatusReply(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_FIELD_NUMBER: _ClassVar[int]
     model: str
     engine: str
     engine_version: str
@@ -233,7 +234,8 @@ class StatusReply(_message.Message):
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     vocab_size: int
     taken: bool
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
+    routing: bool
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

@@ -177,6 +177,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             tensors=convert.tensors_to_messages(facts.tensors) if message.tensors else (),
             vocab_size=facts.vocab_size,
             taken=time.monotonic() - self._asked < LEASE_S,
+            routing=facts.routing,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:

@@ -419,6 +419,18 @@ def test_another_model_is_an_error_that_names_the_tensor(tmp_path):
     assert CONFIG.vocab_size == 32
 
 
+def test_a_server_that_does_not_say_its_experts_is_named_where_they_are_needed(tmp_path):
+    with (
+        live(engine=SimulatedEngine(tensors())) as [server],
+        fleet(server, directory=tmp_path, routing=True) as sampler,
+        pytest.raises(InputError, match=rf"{server.address} does not say which experts it chose.*--routing"),
+    ):
+        sampler.update_weights(params(), version=1)
+    telling = live(engine=SimulatedEngine(tensors(), routing=True))
+    with telling as [server], fleet(server, directory=tmp_path, routing=True) as sampler:
+        sampler.update_weights(params(), version=1)
+
+
 def test_tokens_of_the_right_and_the_wrong_kind(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for path, token in ((ours, "a"), (theirs, "b")):

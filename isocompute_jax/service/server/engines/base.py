@@ -32,6 +32,7 @@ class EngineFacts:
       max_model_len: longest prompt and completion together, in tokens.
       max_group_size: largest group it takes.
       tensors: every tensor of the model, in the order and dtype that updates must have.
+      routing: whether completions say the experts that their tokens went to.
     """
 
     engine: str
@@ -41,6 +42,7 @@ class EngineFacts:
     max_model_len: int
     max_group_size: int
     tensors: tuple[TensorSpec, ...]
+    routing: bool = False
 
 
 class Engine(Protocol):

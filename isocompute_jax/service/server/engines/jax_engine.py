@@ -192,6 +192,7 @@ class JaxEngine:
             max_model_len=length,
             max_group_size=settings.max_group_size,
             tensors=tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config)),
+            routing=settings.routing,
         )
 
     def _count_slots(self, length: int) -> int:
