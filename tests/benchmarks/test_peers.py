@@ -79,6 +79,7 @@ def test_only_the_answer_earns_anything():
     assert exact(["50,48", "50,4", ""], ["50,48", "50,48", "1"]) == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_random_weights_never_end_a_completion(tmp_path):
     setting = settings.SETTINGS["smoke"]
     settings.make_files("smoke", setting, tmp_path)

@@ -92,6 +92,7 @@ def test_a_kernel_that_the_device_does_not_have_is_refused_by_name(base_run, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_on_trees_repeats_the_padded_one(undisturbed, base_run, tmp_path):
     """`undisturbed` is on trees: its sequences are short."""
     config = dataclasses.replace(base_run, max_compute=64 * 2, packing=PackingConfig(trees="off"))

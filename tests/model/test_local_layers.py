@@ -17,7 +17,8 @@ LENGTHS = (7, 9, 3)
 ROW = 24
 
 
-@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("gradients", [False, True])
 def test_packed_rows_are_sequences_alone(gradients):
     """Hidden states, or the gradients of a sum; chunks are counted from each sequence's own first token."""
     params = random_params(CONFIG)
