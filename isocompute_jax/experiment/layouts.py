@@ -19,6 +19,8 @@ LOG = logging.getLogger(__name__)
 
 SHORT = 64
 """Sequences of up to so many tokens become trees by themselves: attention of their rows is dense."""
+MANY = 32
+"""Of fewer rollouts, laying trees out costs about what they save."""
 
 LayOut = Callable[[Sequence[RolloutGroup], np.ndarray | None], Batch]
 """(groups, which of them [P], or None for all) -> host arrays of a compiled shape."""
@@ -69,7 +71,7 @@ def shape_of(
         "microbatch_tokens": config.recipe.microbatch_tokens,
     }
     shards = sharding.shards(mesh, "batch")
-    if _in_trees(config, model_config):
+    if _in_trees(config, model_config, problems * group_size):
         nodes = config.packing.row_tokens or row_nodes(config.sampling)
         return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes)
     # Batches carry the sampler's experts where the learner asks for them.
@@ -80,8 +82,8 @@ def shape_of(
     return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 
-def _in_trees(config: RunConfig, model_config: ModelConfig) -> bool:
-    """Whether rollouts are laid out as trees.
+def _in_trees(config: RunConfig, model_config: ModelConfig, rollouts: int) -> bool:
+    """Whether so many rollouts are laid out as trees.
 
     Raises:
       InputError: they cannot be, and the config wants it.
@@ -93,7 +95,7 @@ def _in_trees(config: RunConfig, model_config: ModelConfig) -> bool:
             "rollout: leave it at auto"
         )
     longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
-    short = longest <= SHORT and not config.packing.row_tokens
+    short = longest <= SHORT and rollouts >= MANY and not config.packing.row_tokens
     return wanted == "on" or (wanted == "auto" and short and not experts)
 
 

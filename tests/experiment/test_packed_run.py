@@ -123,10 +123,15 @@ def test_short_sequences_of_dense_models_become_trees(base_run, packing, tokens,
     sampling = SamplingConfig(max_prompt_tokens=4, max_tokens=tokens)
     config = dataclasses.replace(base_run, sampling=sampling, packing=PackingConfig(**packing))
     mixture = {"num_experts": experts, "experts_per_token": 1, "qk_norm": True, "attention_bias": False}
-    shape = shape_of(config, tiny_config(**mixture if experts else {}), 2, 4, None)
+    shape = shape_of(config, tiny_config(**mixture if experts else {}), 4, 8, None)
     assert isinstance(shape, kind)
     if isinstance(shape, TreeShape):
         assert shape.nodes == (packing.get("row_tokens") or (128 if tokens == 60 else 416))
+
+
+def test_few_rollouts_do_not(base_run):
+    assert isinstance(shape_of(base_run, tiny_config(), 4, 7, None), BatchShape)
+    assert isinstance(shape_of(base_run, tiny_config(), 4, 8, None), TreeShape)
 
 
 def test_trees_of_a_mixture_are_refused(base_run):
