@@ -125,9 +125,9 @@ class PackingConfig:
     trees: Trees = option(
         "auto",
         "Whether what rollouts of a prompt have in common, equal beginnings of their completions included, is computed "
-        "once: auto, where sequences are short (64 tokens), batches have 32 rollouts, and neither row_tokens is set nor "
-        "the model a mixture of experts; on, in rows of row_tokens, whose attention holds all pairs of a row; off. Gradients differ by "
-        "rounding alone.",
+        "once: auto, where sequences are short (64 tokens) and batches have 32 rollouts, row_tokens is not set and the "
+        "model is no mixture of experts; on, in rows of row_tokens, whose attention holds all pairs of a row; off. "
+        "Gradients differ by rounding alone.",
         later=True,
     )
 
