@@ -72,6 +72,7 @@ def test_an_interrupted_run_resumes_from_its_checkpoint():
     assert (INTERRUPTED / "model" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_today_is_a_replicate_of_the_old_ones(tmp_path):
     config = dataclasses.replace(config_of(INTERRUPTED), seed=2)
     train(config, tmp_path / "today")

@@ -16,6 +16,7 @@ from isocompute_jax.tasks import load_tokenizer
 JOB = Job("model", "problems", 4, 3, 9, 9, 2, 4, "directory")
 
 
+@pytest.mark.slow
 def test_the_account_is_what_the_compiled_products_count():
     shape = dataclasses.replace(settings.SMOKE, num_layers=1, vocab_size=256, embed_dim=128, mlp_dim=512)
     params = model.init_params(shape, jax.random.key(0))

@@ -214,7 +214,8 @@ def test_a_workdir_that_is_no_run_is_refused_and_left_alone(ends_with, tmp_path)
 # --- runs that fail
 
 
-@pytest.mark.parametrize("sets", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [True, False])
 def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path, sets):
     """With evaluation and without it, and where every reward is 0, so that the learner sees no tokens at all."""
     changes = {"optimizer__base_lr": 1e30} | ({} if sets else {"evaluation__sets": {}})

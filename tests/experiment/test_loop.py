@@ -202,6 +202,7 @@ def test_steps_without_signal_leave_the_weights_and_count_as_compute(base_run, t
     assert {line["trained_tokens"] for line in lines} == {0.0}
 
 
+@pytest.mark.slow
 def test_the_trained_model_loads_in_transformers_and_agrees(undisturbed, base_run):
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer

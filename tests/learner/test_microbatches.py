@@ -129,6 +129,7 @@ def test_the_step_has_the_gradient_of_the_plain_objective():
         assert metrics["kl"] > 0.01 and metrics["entropy"] > 0.1
 
 
+@pytest.mark.slow
 def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
     """`completion_logprobs` (one prompt for all of its rollouts, a chunked head) against whole sequences."""
     groups = make_groups()

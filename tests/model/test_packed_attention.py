@@ -118,7 +118,11 @@ def test_a_sequence_does_not_see_its_neighbours_to_the_bit():
         assert {row.tobytes() for row in rows} == {rows[0].tobytes()}
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (2, 1)], ids=["tensor cuts heads", "one kv head for all"])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"),
+    [pytest.param(4, 2, marks=pytest.mark.slow), (2, 1)],
+    ids=["tensor cuts heads", "one kv head for all"],
+)
 def test_eight_devices_compute_what_one_does(heads, kv_heads):
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
     first = [packed(13, 1, 26), packed(40), packed(20, padding=20), packed(1, 39)]

@@ -116,8 +116,7 @@ def test_logits_equal_transformers(shape, padding, tmp_path):
         "llama",
         "qwen3",
         "qwen3_moe",
-        "llama4_text",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "llama4_tied")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "llama4_text", "llama4_tied")),
     ],
 )
 def test_gradients_equal_transformers(shape, tmp_path):
@@ -149,11 +148,10 @@ def test_gradients_equal_transformers(shape, tmp_path):
 @pytest.mark.parametrize(
     "shape",
     [
-        "tied",
         "llama",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("wide_heads", "deep", "qwen3_moe", "llama4_text", "llama4_tied")
+            for name in ("tied", "wide_heads", "deep", "qwen3_moe", "llama4_text", "llama4_tied")
         ),
     ],
 )

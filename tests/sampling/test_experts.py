@@ -40,7 +40,7 @@ def in_slots():
     return {request.problem_id: tuple(done[i].values()) for i, request in enumerate(requests())}
 
 
-@pytest.mark.parametrize("sampled", [pytest.param(in_units, marks=pytest.mark.slow), in_slots])
+@pytest.mark.parametrize("sampled", [in_units, pytest.param(in_slots, marks=pytest.mark.slow)])
 def test_every_token_that_was_read_says_where_it_went(sampled):
     prefill = jax.jit(model.prefill, static_argnums=0)
     groups = sampled()

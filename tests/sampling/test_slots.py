@@ -46,7 +46,7 @@ LARGER = model.ModelConfig(
 @pytest.mark.parametrize(
     ("config", "scale", "slots", "key_block"),
     [
-        (model.EMBEDDED, 0.1, 8, 256),
+        pytest.param(model.EMBEDDED, 0.1, 8, 256, marks=pytest.mark.slow),
         pytest.param(model.EMBEDDED, 0.1, 48, 8, marks=pytest.mark.slow),
         (dataclasses.replace(model.EMBEDDED, dtype="bfloat16"), 0.1, 64, 256),
         pytest.param(LARGER, 0.06, 48, 8, marks=pytest.mark.slow),
