@@ -79,9 +79,10 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
-# With XLA_FLAGS empty, programs are compiled as a user's are; tests/conftest.py turns LLVM's optimisation off otherwise.
+# Like the fast ones, compiled without LLVM's optimisation (tests/conftest.py), which is most of their time; `test-avx2`, and
+# the targets with XLA_FLAGS empty, compile as a user's XLA does.
 test-slow: $(DEV) ## the tests that take minutes each
-	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
 # Sums come out in another order on other machines: what only holds on this one shows here.
 test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
