@@ -15,8 +15,9 @@ def figures_of(path):
 
 
 def misfit(path):
-    """The layout without rematerialisation."""
-    config = override(_config(path), "compute.remat", "none")
+    """The layout with rows of 28k tokens, without rematerialisation."""
+    config = override(override(_config(path), "compute.remat", "none"), "packing.row_tokens", 28 * 1024)
+    config = override(config, "recipe.microbatch_tokens", 8 * 28 * 1024)
     plan = dry_run(config, parse_topology(config.plan.topology))
     return figures(plan) | {"knobs": [dataclasses.asdict(knob) for knob in plan.knobs]}
 

@@ -72,7 +72,7 @@ def test_experts_and_all_weights_are_divided(request):
 
 
 def test_what_does_not_fit_is_told_with_a_knob_that_helps(gpu):
-    """Everything kept of 16k tokens in 32 layers is more than an H200 has; the results of products are not."""
+    """Everything kept of 28k tokens in 32 layers is more than an H200 has; the results of products are not."""
     found = gpu.call("tests.aot.layout_programs:misfit", CONFIGS["h200_1x8_dense8b_16k"], timeout=1800)
     assert not found["fits"]
     [knob] = found["knobs"]
