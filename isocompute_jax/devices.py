@@ -20,6 +20,8 @@ def cut_cpu(size: int) -> None:
             jax.config.update("jax_num_cpu_devices", size)
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores_for(size: int) -> None:
+    """`cut_cpu`, if this process may use so many cores: a mesh of more devices is a mistake, to be refused as one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if size <= cores:
+        cut_cpu(size)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model, sharding
-from isocompute_jax.devices import cores, cut_cpu
+from isocompute_jax.devices import cores_for
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
@@ -344,8 +344,7 @@ def make_mesh(config: RunConfig) -> Mesh | None:
     """
     sizes = dataclasses.asdict(config.mesh)
     used = math.prod(sizes.values())
-    if used <= cores():
-        cut_cpu(used)
+    cores_for(used)
     present = jax.device_count()
     if used < present:
         LOG.warning("config.mesh uses %d of %d devices; its axes multiply to what is used", used, present)

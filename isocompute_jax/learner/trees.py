@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from isocompute_jax.learner.batches import TreeBatch
 from isocompute_jax.records.errors import InputError
@@ -115,7 +115,8 @@ class _Rollouts(NamedTuple):
     """R rollouts, group by group, and within a group in the order of their tokens.
 
     number: [R] which rollout of the step it is; prompt: [R] index of its prompt in `prompts`; tokens: [R, T], -1 beyond
-    the `length` [R] of each; common: [R] tokens with which it and the one before it, of the same group, begin alike.
+    the `length` [R] of each; mask, sampler_logprobs: [R, T], of the tokens, in nats; common: [R] tokens with which it
+    and the one before it, of the same group, begin alike.
     """
 
     number: Int[np.ndarray, "R"]
@@ -123,7 +124,7 @@ class _Rollouts(NamedTuple):
     prompts: list[np.ndarray]
     tokens: Int[np.ndarray, "R T"]
     mask: Bool[np.ndarray, "R T"]
-    sampler_logprobs: np.ndarray
+    sampler_logprobs: Float[np.ndarray, "R T"]
     length: Int[np.ndarray, "R"]
     common: Int[np.ndarray, "R"]
 

@@ -40,7 +40,8 @@ def run_layers(
     """Embeds, runs the layers, applies the final norm.
 
     `attend(q, k, v, keys of the layer, whether it is local)` returns the attended values [P, G, T, N, H] and what to
-    collect of the layer; `replay` is [P, G, T, L, A], `axes` are those of [P, G, T].
+    collect of the layer; `tokens` and `positions` are [P, G, T], `replay` is [P, G, T, L, A], `axes` are those of
+    [P, G, T]. Hidden states [P, G, T, D] come back.
     """
     x = params["embed"][tokens]
     if "tokens" in axes and sharding.shards(mesh, "tokens") > 1:
@@ -75,8 +76,11 @@ def run_layers(
 
 
 def split_layers(config: ModelConfig, params: Params) -> Params:
-    """`params` for `run_cached`, the layers of a small model apart: a loop over tokens would copy them each time."""
-    if config.num_layers > UNROLLED_LAYERS:
+    """`params`, the layers of a small model apart: a loop over tokens that cuts them out of the stack copies them.
+
+    Nothing happens to what is apart already, or to a larger model.
+    """
+    if config.num_layers > UNROLLED_LAYERS or isinstance(params["layers"], tuple):
         return params
     layers = tuple(jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.num_layers))
     return {**params, "layers": layers}
@@ -95,8 +99,9 @@ def run_cached(
     """As `run_layers`, with a cache that the layers hand on and write to, each where it is.
 
     `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
-    adds.
+    adds. `tokens` and `positions` are [P, G, T]; hidden states [P, G, T, D] come back.
     """
+    params = split_layers(config, params)
     x = params["embed"][tokens]
     at = places(config, positions)
 
@@ -118,8 +123,7 @@ def run_cached(
         routed = jax.tree.map(lambda *x: jnp.stack(x), *routes)
     else:
         scanned = (params["layers"], jnp.arange(config.num_layers), local)
-        unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
-        (x, cache), routed = jax.lax.scan(body, (x, cache), scanned, unroll=unroll)
+        (x, cache), routed = jax.lax.scan(body, (x, cache), scanned)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
 
 

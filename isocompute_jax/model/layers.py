@@ -143,7 +143,7 @@ def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) 
 
     The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA
     transposes the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that
-    makes it, strided, at three times the time of the products.
+    makes it, strided, which takes longer than the products (BENCHMARKS.md, "Beside TRL and tunix").
     """
     return _swiglu_forward(x, w_gate, w_up, w_down)[0]
 

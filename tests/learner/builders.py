@@ -11,7 +11,7 @@ import optax
 from isocompute_jax import learner, sharding
 from isocompute_jax.learner.credit import AdvantageScale, Aggregation, ZeroVariance
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from tests.model.tiny import tiny_config
+from tests.model.tiny import random_params, tiny_config
 
 PROMPT, LENGTH, GROUP, VOCAB = 6, 5, 4, 12
 REWARDS = ((1, 0, 0, 0), (0, 1, 1, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 0.5, 1, 0), (1, 1, 0, 1))
@@ -112,6 +112,34 @@ def score_function(*, dtype="float32", temperature=1.0, sharded=False):
     chunk_tokens = 7 if dtype == "float64" else 4096
     config, where = tiny_config(dtype=dtype), mesh() if sharded else None
     return learner.make_score(config, temperature=temperature, chunk_tokens=chunk_tokens, mesh=where)
+
+
+LOSSES = {
+    "regularized": REGULARIZED,
+    "gspo": learner.LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4),
+    "sequence": learner.LossConfig(policy_loss="cispo", correction_level="sequence", correction_mode="mask"),
+}
+"""By the names that tests of layouts give them."""
+
+
+@functools.cache
+def step_of(loss: str, dtype: str, sharded: bool = False):
+    score = learner.make_score(
+        tiny_config(dtype=dtype), temperature=0.9, chunk_tokens=16, mesh=mesh() if sharded else None
+    )
+    shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
+    return learner.make_train_step(score, LOSSES[loss], optimizer(), shardings=shardings)
+
+
+def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
+    """What a step on a batch of any layout computed, before its optimizer changed it."""
+    params = random_params(tiny_config(dtype=dtype))
+    reference = random_params(tiny_config(dtype=dtype), seed=1)
+    shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, optimizer())
+    state = learner.init_state(params, optimizer(), shardings)
+    step = step_of(loss, dtype, mesh is not None)
+    state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
+    return state.opt_state[0], metrics
 
 
 def relative_difference(ours, theirs) -> float:

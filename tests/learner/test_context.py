@@ -13,7 +13,6 @@ from isocompute_jax import learner, model, sharding
 from isocompute_jax.learner.objective import Routing
 from tests.learner import builders
 from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
-from tests.learner.test_packed_step import LOSSES
 from tests.model.tiny import random_params, tiny_config
 
 ROW = 16
@@ -60,7 +59,7 @@ def one_step(config, mesh, *, loss="regularized", routing: Routing = "own"):
     groups = [with_experts(config, group) for group in make_groups()] if config.num_experts else make_groups()
     credited = builders.pack(groups)[1]
     batch = batch_of(config, groups, credited.kept, mesh, sampled=routing != "own")
-    step = learner.make_train_step(score, LOSSES[loss], builders.optimizer(), shardings=shardings)
+    step = learner.make_train_step(score, builders.LOSSES[loss], builders.optimizer(), shardings=shardings)
     state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
     return jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)
 

@@ -1,7 +1,6 @@
 """Packed rows and shared prompts are two layouts of one step: the same gradients, metrics and log-probabilities."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +9,18 @@ import pytest
 
 from isocompute_jax import learner
 from tests.learner import builders
-from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
+from tests.learner.builders import (
+    GROUP,
+    LENGTH,
+    PROMPT,
+    REWARDS,
+    gradient_and_metrics,
+    make_groups,
+    relative_difference,
+)
 from tests.model.tiny import random_params, tiny_config
 
 ROW = 32
-LOSSES = {
-    "regularized": builders.REGULARIZED,
-    "gspo": learner.LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4),
-    "sequence": learner.LossConfig(policy_loss="cispo", correction_level="sequence", correction_mode="mask"),
-}
 
 
 def packed_batch(groups, kept, *, shards=1, microbatch_tokens=2 * ROW):
@@ -32,25 +34,6 @@ def packed_batch(groups, kept, *, shards=1, microbatch_tokens=2 * ROW):
         batch_shards=shards,
     )
     return learner.pack(groups, shape, kept=kept)
-
-
-@functools.cache
-def step_of(loss, dtype, sharded=False):
-    optimizer, mesh = builders.optimizer(), builders.mesh() if sharded else None
-    score = learner.make_score(tiny_config(dtype=dtype), temperature=0.9, chunk_tokens=16, mesh=mesh)
-    shardings = learner.state_shardings(tiny_config(), builders.mesh(), optimizer) if sharded else None
-    return learner.make_train_step(score, LOSSES[loss], optimizer, shardings=shardings)
-
-
-def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
-    """What the step computed before its optimizer changed it."""
-    params = random_params(tiny_config(dtype=dtype))
-    reference = random_params(tiny_config(dtype=dtype), seed=1)
-    shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, builders.optimizer())
-    state = learner.init_state(params, builders.optimizer(), shardings)
-    step = step_of(loss, dtype, mesh is not None)
-    state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
-    return state.opt_state[0], metrics
 
 
 def both(loss, **kwargs):

@@ -1,7 +1,6 @@
 """Trees: every prefix of a group once in a row, every rollout whole, and the step that of the padded layout."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,17 @@ from isocompute_jax import learner
 from isocompute_jax.learner.trees import subtree_ends
 from isocompute_jax.records.errors import InputError
 from tests.learner import builders
-from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
+from tests.learner.builders import (
+    GROUP,
+    LENGTH,
+    PROMPT,
+    REWARDS,
+    gradient_and_metrics,
+    make_groups,
+    relative_difference,
+)
 from tests.learner.test_packing import completion, group
 from tests.model.tiny import random_params, tiny_config
-
-LOSSES = {
-    "regularized": builders.REGULARIZED,
-    "gspo": learner.LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4),
-}
 
 
 def test_golden():
@@ -147,24 +149,6 @@ def tree_batch(groups, kept, *, shards=1):
         batch_shards=shards,
     )
     return learner.grow(groups, shape, kept=kept)
-
-
-@functools.cache
-def step_of(loss, dtype, sharded=False):
-    optimizer, mesh = builders.optimizer(), builders.mesh() if sharded else None
-    score = learner.make_score(tiny_config(dtype=dtype), temperature=0.9, chunk_tokens=16, mesh=mesh)
-    shardings = learner.state_shardings(tiny_config(), builders.mesh(), optimizer) if sharded else None
-    return learner.make_train_step(score, LOSSES[loss], optimizer, shardings=shardings)
-
-
-def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
-    """What the step computed before its optimizer changed it."""
-    params, reference = (random_params(tiny_config(dtype=dtype), seed=seed) for seed in (0, 1))
-    shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, builders.optimizer())
-    state = learner.init_state(params, builders.optimizer(), shardings)
-    step = step_of(loss, dtype, mesh is not None)
-    state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
-    return state.opt_state[0], metrics
 
 
 @pytest.mark.parametrize("loss", ["regularized", pytest.param("gspo", marks=pytest.mark.slow)])

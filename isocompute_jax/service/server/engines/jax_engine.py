@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import model as models
-from isocompute_jax.devices import cores, cut_cpu
+from isocompute_jax.devices import cores_for
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
@@ -261,8 +261,7 @@ def _mesh(settings: JaxSettings) -> Mesh | None:
     """Where weights (`model.param_shardings`) and slots go; None for one device. No rows are packed, to be cut."""
     sizes = {axis: getattr(settings, f"mesh_{axis}") for axis in MESH_AXES if axis != "context"}
     size = math.prod(sizes.values())
-    if size <= cores():
-        cut_cpu(size)
+    cores_for(size)
     try:
         return make_mesh(**sizes) if size > 1 else None
     except ValueError as error:
