@@ -134,6 +134,9 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         sys.exit(_missing(error))
     except (AttributeError, KeyError) as error:
         sys.exit(_fail(f"{_unknown_field(str(error.args[0]), arguments)}\nSee --help.", BAD_INPUT))
+    except BrokenPipeError:  # of who reads the help no further
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        sys.exit(0)
     except OSError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))

@@ -90,7 +90,8 @@ class Server:
             self._deaths = 0 if now - self._started > HEALTHY_S else self._deaths + 1
             wait = BACKOFF_S[min(self._deaths, len(BACKOFF_S)) - 1] if self._deaths else 0.0
             reason = self._worker.reason().splitlines()[0]
-            print(f"server {self.number} at {self.address} died ({reason}); again in {wait:.0f} s", file=sys.stderr)
+            place = f"server {self.number} at {self.address}"
+            print(f"{place} died ({reason}; log: {self._log}); again in {wait:.0f} s", file=sys.stderr)
             self._worker, self._due = None, now + wait
         if self._worker is None and now >= self._due:
             self.start()
@@ -115,6 +116,9 @@ def main(command: Sequence[str]) -> int:
         raise InputError("--model is missing: give the Hugging Face directory that the servers load")
     if not command:
         raise InputError("no command: give it after `--`, with {endpoints} where the servers' addresses go")
+    for what, program in (("--server_python", SERVER_PYTHON.value), ("the command after `--`", command[0])):
+        if shutil.which(program) is None:
+            raise InputError(f"{what}: {program} is no program that can be started; check its path")
     pathlib.Path(LOGS.value).mkdir(parents=True, exist_ok=True)
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as name:

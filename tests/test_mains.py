@@ -34,6 +34,12 @@ def test_help_ends_well_and_names_the_flags(name):
         assert re.search(rf"^ +--(\[no\])?{flag}: \S", done.stdout, re.MULTILINE), flag
 
 
+def test_help_that_nobody_reads_to_the_end_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m isocompute_jax.make_model --help | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def documented_commands() -> list[tuple[str, str]]:
     """(file, command) of every `python -m isocompute_jax...` in a main's or a config's docstring."""
     found = []

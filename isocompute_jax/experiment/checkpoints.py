@@ -22,6 +22,12 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     """The state of the last checkpoint, or the first one where there is none; logs are cut back to it."""
     restored = parts.checkpointer.restore()
     step = -1
+    if restored is None and run_files.read_lines(parts.path / run_files.METRICS):
+        LOG.info(
+            "%s: killed before its first checkpoint: it begins again (config.checkpoint_every_s = %g)",
+            parts.path,
+            parts.config.checkpoint_every_s,
+        )
     if restored is not None:
         state = from_checkpoint(*restored)
         step = state.step

@@ -23,8 +23,8 @@ from isocompute_jax.learner.batches import TreeBatch
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
-LEAST_MICROBATCHES = 16
-"""Micro-batches of a step whose rollouts have nothing in common; steps compute those that they need."""
+LEAST_MICROBATCHES = 32
+"""Micro-batches, over all shards, of a step whose rollouts have nothing in common; steps compute those they need."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,8 @@ def tree_shape(
 
     A micro-batch has up to `microbatch_tokens` nodes, over all of its shards, and at least a row for each of
     `batch_shards`, the number of parts that the batch axis is sharded into. It is a small part of what a step needs if
-    rollouts have nothing in common: the last one of a step is computed whole.
+    rollouts have nothing in common: the last one of a step is computed whole. (On CPUs small ones are no slower, as
+    long as each core has two rows: what they compute stays in its cache.)
 
     Raises:
       InputError: a row does not hold a rollout of the greatest length.
@@ -73,8 +74,9 @@ def tree_shape(
     rollouts = min(total, max(1, row_nodes * 3 // 4))
     # A row is closed only when it has no room for another rollout, so all but the last hold at least that many.
     most_rows = -(-total // min(rollouts, row_nodes // longest))
-    budget = microbatch_tokens // row_nodes
-    rows = max(1, min(budget, most_rows // LEAST_MICROBATCHES) // batch_shards) * batch_shards
+    small = max(2, most_rows // max(LEAST_MICROBATCHES, 16 * batch_shards))
+    budget = microbatch_tokens // row_nodes // batch_shards
+    rows = max(1, min(small, budget, most_rows // batch_shards)) * batch_shards
     return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens)
 
 

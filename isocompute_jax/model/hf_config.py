@@ -80,7 +80,6 @@ _WITHOUT_EFFECT = {
     "initializer_range",
     "intermediate_size_mlp",  # of dense layers between those of experts, which are refused
     "label2id",
-    "max_window_layers",  # layer_types and use_sliding_window decide
     "name_or_path",
     "num_labels",
     "output_attentions",
@@ -91,7 +90,6 @@ _WITHOUT_EFFECT = {
     "return_dict",
     "router_aux_loss_coef",  # of a loss that transformers adds in training
     "sep_token_id",
-    "sliding_window",  # a size; layer_types and use_sliding_window decide
     "task_specific_params",
     "tokenizer_class",
     "transformers_version",
@@ -100,6 +98,9 @@ _WITHOUT_EFFECT = {
     "use_cache",
 }
 """Of the log-probabilities of a sequence. transformers' defaults of generation belong to them, and names with a `_`."""
+
+_WINDOWS = {"max_window_layers", "sliding_window"}
+"""Sizes, of families in which layer_types and use_sliding_window decide."""
 
 
 def load_config(directory: str | os.PathLike[str], *, dtype: str | None = None) -> ModelConfig:
@@ -383,6 +384,8 @@ def _refuse_what_is_not_implemented(raw: dict[str, Any]) -> None:
     if causal not in classes:
         raise InputError(f"architectures = {classes!r} is not implemented (only {[causal]!r}): another head, perhaps")
     without_effect = shape | _READ | _WITHOUT_EFFECT | GenerationConfig().to_dict().keys()
+    if raw["model_type"].startswith("qwen"):
+        without_effect |= _WINDOWS
     for field, value in raw.items():
         if field in _ONLY:
             if value is not None:

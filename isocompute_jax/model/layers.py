@@ -6,7 +6,7 @@ R = N/K, H head size, F mlp. Every activation carries [P, G, T, ...]; a plain ba
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -80,12 +80,18 @@ def attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Ar
         score = jnp.einsum(f"pgtkrh,{keys}->pgktrs", q, source.k, preferred_element_type=wide)
         mask = source.mask[:, :, None, :, None, :]
         scores.append(jnp.where(mask, score, jnp.finfo(wide).min))
-    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(q.dtype)
-    ends = list(itertools.accumulate(source.k.shape[-3] for source in sources))
-    out = jnp.zeros_like(q)
-    for source, part in zip(sources, jnp.split(weights, ends[:-1], axis=-1), strict=True):
+    # Whatever is taken off leaves the quotient, and its gradient, as they are.
+    highest = jax.lax.stop_gradient(
+        functools.reduce(jnp.maximum, [jnp.max(x, axis=-1, keepdims=True, initial=jnp.finfo(wide).min) for x in scores])
+    )
+    weights = [jnp.exp(score - highest) for score in scores]
+    total = functools.reduce(jnp.add, [jnp.sum(x, axis=-1, keepdims=True) for x in weights])
+    parts = []
+    for source, weight in zip(sources, weights, strict=True):
         keys = "pskh" if source.v.ndim == 4 else "pgskh"
-        out += jnp.einsum(f"pgktrs,{keys}->pgtkrh", part, source.v)
+        read = weight.astype(q.dtype)
+        parts.append(jnp.einsum(f"pgktrs,{keys}->pgktrh", read, source.v, preferred_element_type=wide))
+    out = jnp.einsum("pgktrh->pgtkrh", (functools.reduce(jnp.add, parts) / total).astype(q.dtype))
     return checkpoint_name(out.reshape(p, g, t, n, h), ATTENTION_OUTPUT)
 
 

@@ -125,7 +125,12 @@ def main(arguments: Sequence[str]) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != int(parent):  # it died before the line above
             sys.exit("the process that started this one is gone")
-    os.execvp(command[0], command)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(
+            f"error: {command[0]} cannot be started: {error.strerror}; check its path, its rights and its first line"
+        )
 
 
 if __name__ == "__main__":

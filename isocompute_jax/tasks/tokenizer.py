@@ -18,6 +18,7 @@ from isocompute_jax.records.run_files import write_atomic
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
+MODEL_CONFIG = "config.json"
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 ARITHMETIC_VOCABULARY = (PAD, EOS, UNKNOWN, *"0123456789+-=,")
@@ -95,7 +96,9 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        loaded = AutoTokenizer.from_pretrained(
+            str(directory), config=_model_config(directory), local_files_only=True, trust_remote_code=False
+        )
         backend = loaded.backend_tokenizer
     except Exception as error:  # the Rust library raises plain Exception
         raise InputError(f"{path}: cannot load the tokenizer ({error}); restore its files") from error
@@ -111,6 +114,21 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
     )
+
+
+def _model_config(directory: pathlib.Path) -> Any:
+    """transformers' config of the model, which the tokenizer's class may depend on; None where there is none.
+
+    One that it does not take, as the published Llama 4's, whose `attn_temperature_tuning` is 4, is read without checks.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    if not (directory / MODEL_CONFIG).is_file():
+        return None
+    try:
+        return AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception:  # transformers checks fields with exceptions of many types
+        return PreTrainedConfig.from_pretrained(str(directory), local_files_only=True)
 
 
 def _generation_eos_ids(path: pathlib.Path) -> list[int]:

@@ -147,9 +147,14 @@ def test_interrupted_once_and_twice_ends_the_same(base_run, processes, reference
     workdir = tmp_path / "run"
     with processes.start(workdir, config) as process:
         wait_for(process, lambda: (workdir / run_files.METRICS).exists())
+        process.kill()
+    with processes.start(workdir, config) as process:
+        appended = written(workdir)
+        wait_for(process, lambda: appended() > 0)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == app.INTERRUPTED, output
+    assert "killed before its first checkpoint: it begins again" in output
     assert output.count("error: interrupted; the same command resumes from the last checkpoint\n") == 1
     assert "Traceback" not in output
     step = len(run_files.read_lines(workdir / run_files.METRICS))

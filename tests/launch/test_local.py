@@ -121,7 +121,13 @@ def test_a_server_that_cannot_start_is_said_so(launch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["--", "true"], "--model is missing"), (["--model=m"], "no command")]
+    ("arguments", "message"),
+    [
+        (["--", "true"], "--model is missing"),
+        (["--model=m"], "no command"),
+        (["--model=m", "--server_python=/none", "--", "true"], "--server_python: /none is no program"),
+        (["--model=m", "--", "none-such"], "the command after `--`: none-such is no program"),
+    ],
 )
 def test_what_is_missing_is_named(arguments, message):
     done = run([*processes.LAUNCH, *arguments])

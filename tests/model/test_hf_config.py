@@ -193,6 +193,7 @@ def test_llama_4_is_read_whole(tmp_path):
         ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"low_freq_factor": 5}}, "high_freq_factor = 4.0 is below"),
         ("Llama-3.1-8B", {"rope_scaling": LLAMA3 | {"attention_factor": 2}}, "rope_scaling.attention_factor = 2"),
         ("Llama-3.1-8B", {"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type = 'longrope'"),
+        ("Llama-3.1-8B", {"sliding_window": 4096}, "sliding_window = 4096"),
         ("Qwen3-4B", {"attention_bias": True}, "attention_bias = True"),
         ("Qwen3-4B", {"use_sliding_window": True}, "use_sliding_window = True"),
         ("Qwen3-30B-A3B", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),

@@ -36,6 +36,15 @@ def test_a_failed_worker_gives_code_last_lines_and_log(tmp_path):
     assert str(tmp_path / "log") in reason
 
 
+def test_what_is_no_program_is_named(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("no first line that names an interpreter\n")
+    script.chmod(0o755)
+    worker = workers.Worker([str(script)], tmp_path / "log", core=None, environment=os.environ)
+    wait_for(lambda: worker.poll() is not None)
+    assert f"error: {script} cannot be started: Exec format error" in worker.reason()
+
+
 def test_a_killed_worker_names_the_signal(tmp_path):
     worker = run_worker(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     wait_for(lambda: worker.poll() is not None)

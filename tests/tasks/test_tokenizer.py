@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import load_tokenizer, make_problems, save_arithmetic_tokenizer
@@ -120,6 +120,15 @@ def test_a_tokenizer_without_padding_pads_with_its_end(tmp_path):
     config.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match=r"tokenizer_config\.json: names no eos_token"):
         load_tokenizer(tmp_path)
+
+
+def test_a_published_model_config_that_transformers_refuses_is_no_hindrance(tmp_path):
+    save_arithmetic_tokenizer(tmp_path)
+    text = {"model_type": "llama4_text", "attn_temperature_tuning": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": text}))
+    with pytest.raises(Exception, match="attn_temperature_tuning"):
+        AutoConfig.from_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).decode([[3, 4, EOS]]) == ["01"]
 
 
 def test_missing_files_are_named(tmp_path):

@@ -144,6 +144,16 @@ def test_what_cannot_be_served_is_said(start, tmp_path, change, flags, message):
     assert server.end() == 2
 
 
+def test_chunks_that_vllm_cannot_cut_are_refused(start, tmp_path):
+    """It would start, and fail at the first token."""
+    config = dataclasses.replace(builders.TIED, **LLAMA4 | {"attention_chunk": 48, "tied_embeddings": False})
+    model.save_checkpoint(tmp_path, config, builders.make_params(config, 0), tokenizer_from=None)
+    server = start(tmp_path)
+    assert server.process.wait(120) == 2
+    assert "attention_chunk_size = 48 is no multiple of vLLM's block of" in server.text
+    assert "Traceback" not in server.text
+
+
 def test_a_model_that_also_sees_is_refused(start, tmp_path):
     """The learner's names of tensors are those of the text alone."""
     config = dataclasses.replace(builders.TIED, **LLAMA4)

@@ -59,6 +59,7 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     except (ValueError, OSError, NotImplementedError) as error:
         raise InputError(f"--model={settings.model}: vLLM refuses it, or the settings: {error}") from error
     _check_heads(settings.model, config)
+    _check_chunk(settings.model, config)
     if current_platform.is_cpu():
         _check_head_size(settings.model, config)
     return config
@@ -137,6 +138,17 @@ def _check_heads(model: str, config: VllmConfig) -> None:
         raise InputError(
             f"--model={model}: config.json has head_dim = {ours}, and vLLM's Qwen2 takes hidden_size / "
             f"num_attention_heads = {computed}: choose another model, or --engine=jax"
+        )
+
+
+def _check_chunk(model: str, config: VllmConfig) -> None:
+    """Chunked attention of other lengths fails at the first token."""
+    chunk = getattr(config.model_config.hf_text_config, "attention_chunk_size", None)
+    block = config.cache_config.block_size
+    if chunk and block and chunk % block:
+        raise InputError(
+            f"--model={model}: its attention_chunk_size = {chunk} is no multiple of vLLM's block of {block} tokens: "
+            "choose another model, or --engine=jax"
         )
 
 
