@@ -3,8 +3,8 @@
     python -m benchmarks.several_seeds                         # B_problem = 2, n = 4 and 32; 1, 2, 4, 8 seeds
     python -m benchmarks.several_seeds --group_sizes=4 --seeds=1,16
 
-A step of a few rollouts is a hundred operations of ten to twenty microseconds each, so that programs are hardly longer
-for several. The library's functions are pure: `jax.vmap` of `sample_unit` and of `make_train_step` over seeds, each
+A step of a few rollouts is a hundred operations of ten to twenty microseconds each; how much longer do they take for
+several seeds? The library's functions are pure: `jax.vmap` of `sample_unit` and of `make_train_step` over seeds, each
 with weights, moments, problems and rollouts of its own, is all it takes. Whole steps on one pinned core, but for
 logging: prompts, sampling, grading, packing, update, new weights; milliseconds, medians, and steps of all seeds in a
 second.

@@ -34,7 +34,11 @@ class SmallModel:
     mlp_dim: int = option(192, "F, of the MLP, or of each expert.", low=1)
     num_experts: int = option(8, "Experts of each layer, of families with experts.", low=1)
     experts_per_token: int = option(0, "Experts that each token is sent to; 0 for 2, and for 1 of a Llama 4.", low=0)
-    attention_chunk: int = option(1024, "Positions of a chunk in which local layers attend, of llama4_text.", low=1)
+    attention_chunk: int = option(
+        1024,
+        "Positions of a chunk in which local layers attend, of llama4_text; a multiple of 128 for vLLM on CPUs.",
+        low=1,
+    )
     global_interval: int = option(2, "Of every so many layers the last is global, of llama4_text; 0 for none.", low=0)
     tied_embeddings: bool = option(True, "The output head is the embedding table.")
     max_positions: int = option(4096, "Longest sequence.", low=1)
