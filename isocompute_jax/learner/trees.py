@@ -23,7 +23,7 @@ from isocompute_jax.learner.batches import TreeBatch
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
-LEAST_MICROBATCHES = 32
+LEAST_MICROBATCHES = 40
 """Micro-batches, over all shards, of a step whose rollouts have nothing in common; steps compute those they need."""
 
 
@@ -74,7 +74,7 @@ def tree_shape(
     rollouts = min(total, max(1, row_nodes * 3 // 4))
     # A row is closed only when it has no room for another rollout, so all but the last hold at least that many.
     most_rows = -(-total // min(rollouts, row_nodes // longest))
-    small = max(2, most_rows // max(LEAST_MICROBATCHES, 16 * batch_shards))
+    small = max(2, most_rows // max(LEAST_MICROBATCHES, 20 * batch_shards))
     budget = microbatch_tokens // row_nodes // batch_shards
     rows = max(1, min(small, budget, most_rows // batch_shards)) * batch_shards
     return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens)
