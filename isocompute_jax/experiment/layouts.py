@@ -41,14 +41,15 @@ def make_lay_out(
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
     shape = shape_of(config, model_config, problems, group_size, mesh)
-    if isinstance(shape, TreeShape):
-        return lambda groups, kept: learner.grow(groups, shape, kept=kept)
     if isinstance(shape, BatchShape):
         return lambda groups, kept: learner.layout(groups, shape, kept=kept)
     seen = learner.CompiledShapes(what)
 
-    def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch:
-        batch = learner.pack(groups, shape, kept=kept)
+    def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch | TreeBatch:
+        if isinstance(shape, TreeShape):
+            batch = learner.grow(groups, shape, kept=kept)
+        else:
+            batch = learner.pack(groups, shape, kept=kept)
         seen.note(batch)
         return batch
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from isocompute_jax.learner.batches import PackedBatch
+from isocompute_jax.learner.batches import PackedBatch, TreeBatch
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.errors import InputError
@@ -291,9 +291,9 @@ class CompiledShapes:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def note(self, batch: PackedBatch) -> None:
+    def note(self, batch: PackedBatch | TreeBatch) -> None:
         """Logs the shape of a batch if it is a new one."""
-        shape = batch.tokens.shape
+        shape = (batch.nodes if isinstance(batch, TreeBatch) else batch.tokens).shape
         if shape not in self._seen:
             self._seen.add(shape)
             LOG.info("%s is compiled for %d x %d rows of %d tokens (its shape %d)", self._what, *shape, len(self))

@@ -23,24 +23,41 @@ from isocompute_jax.learner.batches import TreeBatch
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
-LEAST_MICROBATCHES = 40
-"""Micro-batches, over all shards, of a step whose rollouts have nothing in common; steps compute those they need."""
+ROWS = 16
+"""Rows of a micro-batch on each shard: more overflow a core's cache."""
+MOST_SIZES = 4
+"""How many numbers of rows the micro-batches of one shape come in, at most: each is compiled once."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeShape:
-    """Up to `microbatches` micro-batches of `rows` rows of `nodes` nodes and `rollouts` completions of `tokens`."""
+    """Up to `microbatches` micro-batches of `rows` rows of `nodes` nodes and `rollouts` completions of `tokens`.
+
+    The rows of a micro-batch are cut into `shards` parts.
+    """
 
     microbatches: int
     rows: int
     nodes: int
     rollouts: int
     tokens: int
+    shards: int = 1
 
     @property
     def edges(self) -> int:
         """Of a row, at most: each node ends one, and each rollout's last token is another."""
         return self.nodes + self.rollouts
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of rows that micro-batches come in: the most, its half, and so on, as shards allow."""
+        halves = (2**i for i in range(MOST_SIZES))
+        return tuple(self.rows // half for half in halves if self.rows % (half * self.shards) == 0)
+
+    def size_for(self, rows: int) -> int:
+        """The largest size with which so many rows take little more than with any other, an eighth at most."""
+        computed = [-(-rows // size) * size for size in self.sizes]
+        return next(size for size, taken in zip(self.sizes, computed, strict=True) if taken * 8 <= min(computed) * 9)
 
 
 def tree_shape(
@@ -56,9 +73,8 @@ def tree_shape(
     """The shape of steps of problems x group_size rollouts, for whatever they have in common.
 
     A micro-batch has up to `microbatch_tokens` nodes, over all of its shards, and at least a row for each of
-    `batch_shards`, the number of parts that the batch axis is sharded into. It is a small part of what a step needs if
-    rollouts have nothing in common: the last one of a step is computed whole. (On CPUs small ones are no slower, as
-    long as each core has two rows: what they compute stays in its cache.)
+    `batch_shards`, the number of parts that the batch axis is sharded into. The last one of a step is computed whole,
+    so that steps come in several sizes of micro-batches.
 
     Raises:
       InputError: a row does not hold a rollout of the greatest length.
@@ -74,10 +90,9 @@ def tree_shape(
     rollouts = min(total, max(1, row_nodes * 3 // 4))
     # A row is closed only when it has no room for another rollout, so all but the last hold at least that many.
     most_rows = -(-total // min(rollouts, row_nodes // longest))
-    small = max(2, most_rows // max(LEAST_MICROBATCHES, 20 * batch_shards))
-    budget = microbatch_tokens // row_nodes // batch_shards
-    rows = max(1, min(small, budget, most_rows // batch_shards)) * batch_shards
-    return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens)
+    most = min(microbatch_tokens // row_nodes, max(ROWS * batch_shards, most_rows // ROWS), most_rows) // batch_shards
+    rows = 2 ** (max(1, most).bit_length() - 1) * batch_shards  # halves are sizes too
+    return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards)
 
 
 def grow(groups: Sequence[RolloutGroup], shape: TreeShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> TreeBatch:
@@ -106,11 +121,11 @@ def no_trees(shape: TreeShape) -> TreeBatch:
 
 
 def _folded(arrays: dict[str, np.ndarray], shape: TreeShape, rows: int) -> TreeBatch:
-    """The first `rows` rows in as many micro-batches as they need."""
-    folded: dict[str, Any] = {
-        name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in arrays.items()
-    }
-    return TreeBatch(num_microbatches=np.int32(-(-rows // shape.rows)), **folded)
+    """The first `rows` rows in as many micro-batches as they need, of the size that suits them."""
+    size = shape.size_for(rows)
+    folds = shape.microbatches * shape.rows // size
+    folded: dict[str, Any] = {name: x.reshape(folds, size, *x.shape[1:]) for name, x in arrays.items()}
+    return TreeBatch(num_microbatches=np.int32(-(-rows // size)), **folded)
 
 
 class _Rollouts(NamedTuple):

@@ -138,6 +138,27 @@ def alike_groups():
     ]
 
 
+def test_micro_batches_are_large_unless_that_leaves_rows_empty():
+    sizes = {"problems_per_batch": 32, "group_size": 16, "max_prompt_tokens": 9, "max_tokens": 9, "row_nodes": 64}
+    one = learner.tree_shape(**sizes, microbatch_tokens=2048)
+    assert one.sizes == (16, 8, 4, 2) and one.microbatches * one.rows >= 512 / 3  # three of the longest to a row
+    assert [one.size_for(rows) for rows in (1, 20, 23, 32, 33, 40, 100)] == [2, 4, 8, 16, 4, 8, 16]
+    cut = learner.tree_shape(**sizes, microbatch_tokens=2048, batch_shards=4)
+    assert cut.sizes == (32, 16, 8, 4)
+    assert learner.tree_shape(**sizes, microbatch_tokens=1, batch_shards=3).sizes == (3,)
+
+
+def test_a_batch_of_any_size_holds_the_same_rows():
+    groups = alike_groups()
+    batches = [
+        learner.grow(groups, learner.TreeShape(8 // rows, rows, nodes=16, rollouts=12, tokens=LENGTH))
+        for rows in (8, 2)
+    ]
+    assert [int(batch.num_microbatches) * batch.nodes.shape[1] for batch in batches] == [6, 6]
+    whole = [batch.nodes.reshape(-1, 16) for batch in batches]
+    np.testing.assert_array_equal(whole[0][:6], whole[1][:6])
+
+
 def tree_batch(groups, kept, *, shards=1):
     shape = learner.tree_shape(
         problems_per_batch=len(REWARDS),
