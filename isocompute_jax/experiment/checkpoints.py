@@ -22,7 +22,8 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     """The state of the last checkpoint, or the first one where there is none; logs are cut back to it."""
     restored = parts.checkpointer.restore()
     step = -1
-    if restored is None and run_files.read_lines(parts.path / run_files.METRICS):
+    log = parts.path / run_files.METRICS
+    if restored is None and log.exists() and log.stat().st_size:  # its last line may be half written
         LOG.info(
             "%s: killed before its first checkpoint: it begins again (config.checkpoint_every_s = %g)",
             parts.path,
