@@ -36,7 +36,8 @@ def test_help_ends_well_and_names_the_flags(name):
 
 def test_help_that_nobody_reads_to_the_end_is_no_error():
     command = f"{shlex.quote(sys.executable)} -m isocompute_jax.make_model --help | true"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    shell = ["bash", "-o", "pipefail", "-c", command]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
 
 

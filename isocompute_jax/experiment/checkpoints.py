@@ -21,14 +21,7 @@ LOG = logging.getLogger(__name__)
 def resume(parts: Parts, state: LoopState) -> LoopState:
     """The state of the last checkpoint, or the first one where there is none; logs are cut back to it."""
     restored = parts.checkpointer.restore()
-    step = -1
-    log = parts.path / run_files.METRICS
-    if restored is None and log.exists() and log.stat().st_size:  # its last line may be half written
-        LOG.info(
-            "%s: killed before its first checkpoint: it begins again (config.checkpoint_every_s = %g)",
-            parts.path,
-            parts.config.checkpoint_every_s,
-        )
+    step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
         state = from_checkpoint(*restored)
         step = state.step
@@ -40,6 +33,12 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
                 "reproducible in distribution, not bit for bit",
                 parts.config.max_staleness,
             )
+    elif log.exists() and log.stat().st_size:  # its last line may be half written
+        LOG.info(
+            "%s: killed before its first checkpoint: it begins again (config.checkpoint_every_s = %g)",
+            parts.path,
+            parts.config.checkpoint_every_s,
+        )
     last = {run_files.METRICS: step, run_files.EVAL: state.evaluated, run_files.AGREEMENT: state.checked}
     for name, known in last.items():
         run_files.cut_back(parts.path / name, step=known)

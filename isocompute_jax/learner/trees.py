@@ -23,8 +23,10 @@ from isocompute_jax.learner.batches import TreeBatch
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
-ROWS = 16
-"""Rows of a micro-batch on each shard: more overflow a core's cache."""
+SHARD_ROWS = 16
+"""Rows of a micro-batch on each shard: what a core's cache holds (BENCHMARKS.md, "Beside TRL and tunix")."""
+LEAST_MICROBATCHES = 16
+"""Micro-batches of a step whose rollouts have nothing in common, where it has so many rows that they may be larger."""
 MOST_SIZES = 4
 """How many numbers of rows the micro-batches of one shape come in, at most: each is compiled once."""
 
@@ -90,8 +92,10 @@ def tree_shape(
     rollouts = min(total, max(1, row_nodes * 3 // 4))
     # A row is closed only when it has no room for another rollout, so all but the last hold at least that many.
     most_rows = -(-total // min(rollouts, row_nodes // longest))
-    most = min(microbatch_tokens // row_nodes, max(ROWS * batch_shards, most_rows // ROWS), most_rows) // batch_shards
-    rows = 2 ** (max(1, most).bit_length() - 1) * batch_shards  # halves are sizes too
+    budget = microbatch_tokens // row_nodes
+    quick = max(SHARD_ROWS * batch_shards, most_rows // LEAST_MICROBATCHES)
+    of_a_shard = max(1, min(budget, quick, most_rows) // batch_shards)
+    rows = 2 ** (of_a_shard.bit_length() - 1) * batch_shards  # a power of two on each shard: halves are sizes too
     return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards)
 
 

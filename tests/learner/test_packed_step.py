@@ -9,15 +9,7 @@ import pytest
 
 from isocompute_jax import learner
 from tests.learner import builders
-from tests.learner.builders import (
-    GROUP,
-    LENGTH,
-    PROMPT,
-    REWARDS,
-    gradient_and_metrics,
-    make_groups,
-    relative_difference,
-)
+from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
 from tests.model.tiny import random_params, tiny_config
 
 ROW = 32
@@ -41,7 +33,7 @@ def both(loss, **kwargs):
     padded, credited = builders.pack(groups, builders.SEVERAL)
     packed = packed_batch(groups, credited.kept)
     assert int(packed.num_microbatches) > 1
-    return [gradient_and_metrics(loss, batch, credited, **kwargs) for batch in (packed, padded)]
+    return [builders.gradient_and_metrics(loss, batch, credited, **kwargs) for batch in (packed, padded)]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +58,9 @@ def test_gradients_are_the_same_in_float64():
 def test_packed_rows_are_sharded():
     groups, mesh = make_groups(), builders.mesh()
     credited = builders.pack(groups)[1]
-    whole, _ = gradient_and_metrics("gspo", packed_batch(groups, credited.kept), credited)
+    whole, _ = builders.gradient_and_metrics("gspo", packed_batch(groups, credited.kept), credited)
     batch = packed_batch(groups, credited.kept, shards=4)
-    sharded, _ = gradient_and_metrics("gspo", batch, credited, mesh=mesh)
+    sharded, _ = builders.gradient_and_metrics("gspo", batch, credited, mesh=mesh)
     assert relative_difference(sharded, whole) < 1e-5
 
 
@@ -115,5 +107,5 @@ def test_a_step_without_a_sequence_changes_nothing():
     )
     batch = packed_batch(groups, np.zeros(len(groups), bool))
     assert batch.num_microbatches == 0
-    gradient, _ = gradient_and_metrics("gspo", batch, nothing)
+    gradient, _ = builders.gradient_and_metrics("gspo", batch, nothing)
     assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(gradient))

@@ -13,15 +13,7 @@ from isocompute_jax import learner
 from isocompute_jax.learner.trees import subtree_ends
 from isocompute_jax.records.errors import InputError
 from tests.learner import builders
-from tests.learner.builders import (
-    GROUP,
-    LENGTH,
-    PROMPT,
-    REWARDS,
-    gradient_and_metrics,
-    make_groups,
-    relative_difference,
-)
+from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
 from tests.learner.test_packing import completion, group
 from tests.model.tiny import random_params, tiny_config
 
@@ -179,7 +171,9 @@ def test_gradients_and_metrics_are_those_of_the_padded_layout(loss):
     trees = tree_batch(groups, credited.kept)
     assert int(trees.num_microbatches) > 1
     assert learner.tree_metrics(trees)["tree_nodes"] < padded.mask.size / 2  # they have much in common
-    (ours, metrics), (theirs, expected) = (gradient_and_metrics(loss, batch, credited) for batch in (trees, padded))
+    (ours, metrics), (theirs, expected) = (
+        builders.gradient_and_metrics(loss, batch, credited) for batch in (trees, padded)
+    )
     assert relative_difference(ours, theirs) < 1e-5
     for name in expected:
         np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
@@ -191,7 +185,7 @@ def test_gradients_are_the_same_in_float64():
     with jax.enable_x64(True):
         padded, credited = builders.pack(groups, builders.SEVERAL)
         ours, theirs = (
-            gradient_and_metrics("regularized", batch, credited, dtype="float64")[0]
+            builders.gradient_and_metrics("regularized", batch, credited, dtype="float64")[0]
             for batch in (tree_batch(groups, credited.kept), padded)
         )
     assert jax.tree.leaves(ours)[0].dtype == np.float64
@@ -202,10 +196,10 @@ def test_gradients_are_the_same_in_float64():
 def test_rows_are_sharded():
     groups, mesh = alike_groups(), builders.mesh()
     credited = builders.pack(groups)[1]
-    whole, _ = gradient_and_metrics("gspo", tree_batch(groups, credited.kept), credited)
+    whole, _ = builders.gradient_and_metrics("gspo", tree_batch(groups, credited.kept), credited)
     batch = tree_batch(groups, credited.kept, shards=4)
     assert batch.tokens.shape[1] == 8  # two rows a shard
-    sharded, _ = gradient_and_metrics("gspo", batch, credited, mesh=mesh)
+    sharded, _ = builders.gradient_and_metrics("gspo", batch, credited, mesh=mesh)
     assert relative_difference(sharded, whole) < 1e-5
 
 
