@@ -17,11 +17,11 @@ from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
     PackingConfig,
+    PlanConfig,
     RecipeConfig,
     RunConfig,
     SamplingConfig,
 )
-from isocompute_jax.experiment.plan_config import PlanConfig
 
 ROW_TOKENS = 32 * 1024
 

@@ -19,6 +19,7 @@ from isocompute_jax.devices import cores_for
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
 from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
@@ -31,7 +32,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer, load_tokenizer
+from isocompute_jax.tasks import Tokenizer, grade, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class Parts:
       lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
       sampler: what draws rollouts.
-      pipeline: leads batches of training rollouts through the sampler.
+      rollouts: training rollouts, graded.
+      pipeline: leads batches of them to the learner.
       checkpointer: writes and reads checkpoints.
       evaluation_steps: steps after which to evaluate.
     """
@@ -98,6 +100,7 @@ class Parts:
     lay_out_probes: LayOut
     reference_params: Params | None
     sampler: Sampler
+    rollouts: GradedStream
     pipeline: Pipeline
     checkpointer: Checkpointer
     evaluation_steps: frozenset[int]
@@ -250,9 +253,11 @@ def build(
         interrupted=interrupted,
     )
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
+    problems = by_id(inputs.problems)
+    rollouts = GradedStream(sampler, lambda group: grade(group, problems[group.problem_id], inputs.tokenizer.decode))
     pipeline = Pipeline(
         inputs.stream,
-        sampler,
+        rollouts,
         functools.partial(training_requests, config, inputs.tokenizer),
         num_steps=config.num_steps,
         window=config.window,
@@ -262,7 +267,7 @@ def build(
         config=config,
         path=path,
         inputs=inputs,
-        problems=by_id(inputs.problems),
+        problems=problems,
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
         lay_out=make_lay_out(config, inputs.model_config, config.problems_per_batch, config.group_size, inputs.mesh),
@@ -276,6 +281,7 @@ def build(
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
+        rollouts=rollouts,
         pipeline=pipeline,
         checkpointer=checkpointer,
         evaluation_steps=evaluation_steps(

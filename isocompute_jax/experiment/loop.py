@@ -28,7 +28,6 @@ from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.layouts import layout_metrics
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
-from isocompute_jax.experiment.rollouts import graded
 from isocompute_jax.experiment.send_weights import send_weights
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
 from isocompute_jax.records import run_files
@@ -131,10 +130,8 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     state = send_weights(parts, state)
     phases.end("weights")
     parts.pipeline.submit(state.step)
-    completed = parts.pipeline.receive(state.step)
-    phases.end("sampling")
-    batches = [graded(groups, parts.problems, parts.inputs.tokenizer) for groups in completed]
-    phases.end("grading")
+    batches = parts.pipeline.receive(state.step)
+    phases.end("sampling", grading=parts.rollouts.grading_s())
     ready = tuple(lay_out(parts, state, groups) for groups in batches)
     phases.end("packing")
     return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))

@@ -1,4 +1,4 @@
-"""The window: batches on their way from the problem stream, through the sampler, to the learner.
+"""The window: batches on their way from the problem stream, through sampler and graders, to the learner.
 
 Batch u is what the update from weights u to weights u + 1 trains on, and batches are used in the order of the stream.
 On-policy, one batch is out at a time. Asynchronous training keeps `window` of them out: before update u the batches up
@@ -10,15 +10,15 @@ dropped or preferred for being short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.rollouts import check_versions
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.sampling import Sampler
 
 MakeRequests = Callable[[Sequence[Problem], int], list[SampleRequest]]
 Key = tuple[int, str]
@@ -30,7 +30,7 @@ class Pipeline:
 
     Args:
       stream: where problems come from.
-      sampler: where they are sampled; its lane of training rollouts belongs to this pipeline alone.
+      rollouts: where they are sampled and graded.
       make_requests: (problems, batch) -> requests; their `step` is the batch, which keys their random numbers.
       num_steps: M; no batch is submitted that no update would use.
       window: batches that may be out at once, the next update's included.
@@ -40,7 +40,7 @@ class Pipeline:
     def __init__(
         self,
         stream: ProblemStream,
-        sampler: Sampler,
+        rollouts: GradedStream,
         make_requests: MakeRequests,
         *,
         num_steps: int,
@@ -48,7 +48,7 @@ class Pipeline:
         at_once: int,
     ):
         self._stream = stream
-        self._sampler = sampler
+        self._rollouts = rollouts
         self._make_requests = make_requests
         self._num_steps = num_steps
         self._window = window
@@ -58,7 +58,6 @@ class Pipeline:
         self._orders: dict[int, list[Key]] = {}  # the groups of each batch that is out, as submitted
         self._out: set[Key] = set()
         self._arrived: dict[Key, RolloutGroup] = {}
-        self._completed: Iterator[RolloutGroup] = iter(())
 
     def position(self, step: int) -> dict[str, Any]:
         """Where the stream has to stand to give batch `step` next: what a checkpoint before update `step` keeps.
@@ -79,11 +78,11 @@ class Pipeline:
             requests = self._make_requests(next(self._stream), batch)
             self._orders[batch] = [(batch, request.problem_id) for request in requests]
             self._out.update(self._orders[batch])
-            self._sampler.submit(requests)
+            self._rollouts.submit(requests)
             self._next = batch + 1
 
     def receive(self, step: int) -> list[list[RolloutGroup]]:
-        """Waits for batch `step`, or for the phase that begins with it; ungraded groups, in the order of submission.
+        """Waits for batch `step`, or for the phase that begins with it; graded groups, in the order of submission.
 
         Raises:
           RunError: the sampler has failed, or has broken its word: a group twice, or of weights that are too old.
@@ -98,7 +97,7 @@ class Pipeline:
         keys = self._orders.pop(batch)
         missing = {key for key in keys if key not in self._arrived}
         while missing:
-            group = self._next_group()
+            group = self._rollouts.take()
             key = (group.step, group.problem_id)
             if key not in self._out:
                 raise RunError(f"the sampler returned problem {key[1]!r} of step {key[0]} twice, or unasked")
@@ -106,13 +105,3 @@ class Pipeline:
             self._arrived[key] = group
             missing.discard(key)
         return [self._arrived.pop(key) for key in keys]
-
-    def _next_group(self) -> RolloutGroup:
-        """The next group to finish, of whatever batch. The stream ends whenever nothing is out; then it is reopened."""
-        group = next(self._completed, None)
-        if group is None:
-            self._completed = self._sampler.completed()
-            group = next(self._completed, None)
-        if group is None:
-            raise RunError("the sampler lost groups: it says that all are done, and some never came")
-        return group

@@ -19,10 +19,11 @@ class Phases:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def end(self, name: str) -> None:
-        """The phase `name` ends now."""
+    def end(self, name: str, **within: float) -> None:
+        """The phase `name` ends now; `within` are seconds of it that were spent on something else."""
         now = time.perf_counter()
-        self.seconds[name] = round(now - self._last, 6)
+        self.seconds[name] = round(now - self._last - sum(within.values()), 6)
+        self.seconds |= {other: round(seconds, 6) for other, seconds in within.items()}
         self._last = now
 
 

@@ -17,13 +17,13 @@ from isocompute_jax.experiment.config import (
     EvaluationConfig,
     MeshConfig,
     PackingConfig,
+    PlanConfig,
     RecipeConfig,
     RunConfig,
     SamplingConfig,
     from_dict,
     override,
 )
-from isocompute_jax.experiment.plan_config import PlanConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig

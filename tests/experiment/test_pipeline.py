@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.step_metrics import staleness_metrics
 from isocompute_jax.records.errors import RunError
@@ -27,7 +28,14 @@ def make_stream(problems_per_batch=3):
 
 def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_batch=3):
     stream = make_stream(problems_per_batch)
-    return Pipeline(stream, sampler, make_requests, num_steps=num_steps, window=window, at_once=at_once)
+    return Pipeline(
+        stream,
+        GradedStream(sampler, lambda group: group),
+        make_requests,
+        num_steps=num_steps,
+        window=window,
+        at_once=at_once,
+    )
 
 
 def names(groups):

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from isocompute_jax.experiment.config import PackingConfig, RecipeConfig, SamplingConfig
+from isocompute_jax.experiment.config import PackingConfig, PlanConfig, RecipeConfig, SamplingConfig
 from isocompute_jax.experiment.layouts import shape_of
-from isocompute_jax.experiment.plan_config import PlanConfig
 from isocompute_jax.plan.compile import plan_mesh
 from isocompute_jax.plan.flops import step_flops
 from isocompute_jax.plan.lengths import lengths_of

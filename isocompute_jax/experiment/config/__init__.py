@@ -1,0 +1,29 @@
+"""The configuration of one run: a small config per room, composed, overridden by flags and validated here.
+
+`configs/*.py` return `RunConfig(...).editable()`; `--config.optimizer.base_lr=3e-6` overrides a field.
+"""
+
+from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
+from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
+from isocompute_jax.experiment.config.editing import override, unknown_field
+from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
+from isocompute_jax.experiment.config.plan import PlanConfig
+from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
+from isocompute_jax.experiment.config.run import RunConfig, from_dict
+from isocompute_jax.experiment.config.sampling import SamplingConfig
+
+__all__ = [
+    "HEALTHY_COEFFICIENT",
+    "AgreementConfig",
+    "ComputeConfig",
+    "EvaluationConfig",
+    "MeshConfig",
+    "PackingConfig",
+    "PlanConfig",
+    "RecipeConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "from_dict",
+    "override",
+    "unknown_field",
+]

@@ -1,0 +1,116 @@
+"""What fields of a run's config cannot be together; single fields are checked by their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from isocompute_jax.learner import pack_shape
+from isocompute_jax.records.errors import InputError
+
+if TYPE_CHECKING:
+    from isocompute_jax.experiment.config.run import RunConfig
+
+HEALTHY_COEFFICIENT = 1e-3
+"""KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
+
+
+def apply_preset(config: RunConfig) -> RunConfig:
+    """Healthy recipes of the IsoCompute Playbook (arXiv 2603.12151)."""
+    healthy, loss = config.recipe.healthy, config.loss
+    if healthy == "none":
+        return config
+    if healthy == "easy":
+        if not loss.kl_coef and not loss.entropy_coef:
+            loss = dataclasses.replace(loss, kl_coef=HEALTHY_COEFFICIENT, entropy_coef=HEALTHY_COEFFICIENT)
+        if loss.entropy_coef and not loss.kl_coef:
+            raise InputError(
+                "config.loss.entropy_coef is on without config.loss.kl_coef: under recipe.healthy=easy an entropy "
+                "bonus needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
+            )
+        return dataclasses.replace(config, loss=loss)
+    if loss.kl_coef or loss.entropy_coef:
+        raise InputError(
+            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef}: under "
+            f"recipe.healthy={healthy} both are off, because they make entropy explode on problems that are rarely "
+            "solved. Set both to 0, or recipe.healthy=none to ablate"
+        )
+    return config
+
+
+def validate(config: RunConfig) -> None:
+    """Raises InputError for the first fields that cannot work together; single fields are checked by their classes."""
+    sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
+    checks = (
+        (bool(config.model), "model is empty: give a Hugging Face directory"),
+        (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
+        (
+            config.num_steps >= 1,
+            f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
+            f"{config.group_size} rollouts",
+        ),
+        (
+            sampling.top_p == 1,
+            f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
+            "distribution than the learner scores",
+        ),
+        (
+            evaluation.k <= evaluation.samples,
+            f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}",
+        ),
+        (
+            loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
+            "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
+        ),
+        (
+            config.mesh.context == 1 or config.packing.row_tokens > 0,
+            f"mesh.context = {config.mesh.context} cuts packed rows, and there are none: set "
+            "config.packing.row_tokens, or give its devices to config.mesh.fsdp",
+        ),
+        (
+            config.mesh.context == 1 or config.packing.trees != "on",
+            f"mesh.context = {config.mesh.context} cuts packed rows, and config.packing.trees = 'on' makes none: leave "
+            "it at auto, or give its devices to config.mesh.fsdp",
+        ),
+        (
+            config.packing.row_tokens % config.mesh.context == 0,
+            f"packing.row_tokens = {config.packing.row_tokens} is no multiple of config.mesh.context = "
+            f"{config.mesh.context}, the parts that rows are cut into: change one of them",
+        ),
+    )
+    for passed, message in (*checks, *_asynchrony_checks(config)):
+        if not passed:
+            raise InputError(f"config.{message}")
+    if config.packing.row_tokens and config.packing.trees != "on":
+        pack_shape(
+            problems_per_batch=config.problems_per_batch,
+            group_size=config.group_size,
+            max_prompt_tokens=sampling.max_prompt_tokens,
+            max_tokens=sampling.max_tokens,
+            row_tokens=config.packing.row_tokens,
+            microbatch_tokens=config.recipe.microbatch_tokens,
+        )
+    if config.service.endpoints:
+        config.service.validate()
+
+
+def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for the asynchronous loop and the agreement check."""
+    agreement, loss = config.agreement, config.loss
+    return (
+        (
+            not config.max_staleness or config.asynchrony == "phases" or bool(config.service.endpoints),
+            f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
+            "a sampler in the learner's process shares its devices, so the two cannot work at once. Give endpoints, "
+            "or set asynchrony='phases', or max_staleness=0",
+        ),
+        (
+            loss.ratio_from == "old" or loss.correction_mode == "off",
+            f"loss.ratio_from = 'sampler' with loss.correction_mode = {loss.correction_mode!r} would correct twice: "
+            "set loss.correction_mode='off', or loss.ratio_from='old'",
+        ),
+        (
+            0 < agreement.warn <= agreement.stop,
+            f"agreement.warn = {agreement.warn} and config.agreement.stop = {agreement.stop}: 0 < warn <= stop",
+        ),
+    )

@@ -1,0 +1,114 @@
+"""The configuration of one run: a small config per room, composed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config.checks import apply_preset, validate
+from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
+from isocompute_jax.experiment.config.editing import build
+from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
+from isocompute_jax.experiment.config.plan import PlanConfig
+from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
+from isocompute_jax.experiment.config.sampling import SamplingConfig
+from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.options import check, option
+from isocompute_jax.service.client.service_config import ServiceConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One training run."""
+
+    model: str = option("", "Hugging Face directory of the base model, tokenizer included.")
+    train_set: str = option("", "Problem set file (JSONL or Parquet).")
+    group_size: int = option(8, "n, rollouts per problem and step; at least 2.", low=2)
+    problems_per_batch: int = option(8, "B_problem, unique problems per step.", low=1)
+    max_compute: int = option(
+        2**16, "C, rollouts to spend; the number of steps is C / (n x B_problem), rounded down.", low=1
+    )
+    problem_set_size: int = option(0, "D, train on the first so many problems of `train_set`; 0 for all.", low=0)
+    seed: int = option(0, "Seed of the data order and of every rollout.", low=0, high=2**32 - 1, replicate=True)
+    checkpoint_every_s: float = option(
+        60.0,
+        "Seconds between checkpoints (0: after every step). Runs are exactly repeatable whatever it is.",
+        low=0,
+        identity=False,
+    )
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "Dtype the model computes in; master weights and moments are float32."
+    )
+    max_staleness: int = option(
+        0,
+        "k, how many updates behind the oldest token of a rollout may be when it is used; 0 is on-policy.",
+        low=0,
+    )
+    asynchrony: Literal["in_flight", "boundary", "phases"] = option(
+        "in_flight",
+        "What k >= 1 means. in_flight (PipelineRL, arXiv 2509.19128): k batches are sampled ahead of the one that is "
+        "waited for, and new weights reach rollouts while they are being drawn, so that a rollout may mix versions; "
+        "boundary: the same window, but new weights wait until what is being drawn is done: no rollout mixes "
+        "versions; phases (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, "
+        "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
+    )
+    sampling: SamplingConfig = option(default_factory=SamplingConfig)
+    recipe: RecipeConfig = option(default_factory=RecipeConfig)
+    loss: LossConfig = option(default_factory=LossConfig)
+    optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
+    mesh: MeshConfig = option(default_factory=MeshConfig)
+    compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
+    packing: PackingConfig = option(default_factory=PackingConfig, later=True)
+    service: ServiceConfig = option(default_factory=ServiceConfig)
+    agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """B = B_problem x n."""
+        return self.problems_per_batch * self.group_size
+
+    @property
+    def num_steps(self) -> int:
+        """M = C / B."""
+        return self.max_compute // self.rollouts_per_step
+
+    @property
+    def updates_per_phase(self) -> int:
+        """Updates between two sampling phases: one, or k of `phases`."""
+        return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1
+
+    @property
+    def window(self) -> int:
+        """Batches that are sampled or ready at once, the next update's included; the oldest is window - 1 behind."""
+        return self.updates_per_phase if self.asynchrony == "phases" else self.max_staleness + 1
+
+    @property
+    def check_every(self) -> int:
+        """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
+        return self.agreement.every if self.service.endpoints else 0
+
+    def editable(self) -> config_dict.ConfigDict:
+        """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
+        return config_dict.ConfigDict(dataclasses.asdict(self)).lock()
+
+    def resolved(self) -> RunConfig:
+        """Applies the `healthy` preset and validates everything; what a run starts from.
+
+        Raises:
+          InputError: names the field at fault and what to do.
+        """
+        config = apply_preset(self)
+        validate(config)
+        return config
+
+
+def from_dict(values: Any) -> RunConfig:
+    """The config that nested mappings spell; an unknown field is an error that names the nearest known one."""
+    return build(RunConfig, values, "config")

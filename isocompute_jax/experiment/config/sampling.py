@@ -1,0 +1,24 @@
+"""How completions are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+    """How completions are sampled, in training and in evaluation."""
+
+    temperature: float = option(1.0, "Sampling temperature, above 0.")
+    top_p: float = option(1.0, "Nucleus size; training requires 1, because the learner scores the whole distribution.")
+    max_prompt_tokens: int = option(9, "Longest prompt, in tokens; a longer one is an error.", low=1)
+    max_tokens: int = option(9, "Longest completion, in tokens.", low=1)
+    max_rollouts_per_dispatch: int = option(512, "Completions decoded at once (memory budget).", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.temperature > 0:
+            raise InputError(f"SamplingConfig.temperature = {self.temperature} must be above 0")
