@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import pathlib
@@ -32,7 +33,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer, grade, load_tokenizer
+from isocompute_jax.tasks import Grading, Tokenizer, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Parts:
       lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
       sampler: what draws rollouts.
+      grading: gives groups their rewards.
       rollouts: training rollouts, graded.
       pipeline: leads batches of them to the learner.
       checkpointer: writes and reads checkpoints.
@@ -100,6 +102,7 @@ class Parts:
     lay_out_probes: LayOut
     reference_params: Params | None
     sampler: Sampler
+    grading: Grading
     rollouts: GradedStream
     pipeline: Pipeline
     checkpointer: Checkpointer
@@ -123,9 +126,10 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
-    problems = load_problems(config.train_set, config.problem_set_size)
+    name_of = config.reward.name_for
+    problems = load_problems(config.train_set, config.problem_set_size, grader_name=name_of)
     limit = config.evaluation.max_problems or None
-    sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
+    sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     check_prompts([problems, *sets.values()], tokenizer, config)
     stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config)
@@ -208,11 +212,27 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
     )
 
 
+def make_grading(config: RunConfig, inputs: Inputs) -> Grading:
+    """What gives groups their rewards, tried on the problems; the caller closes it.
+
+    Raises:
+      InputError: a reward fails at the first problem that is its.
+    """
+    grading = Grading(config.reward, inputs.tokenizer.decode)
+    try:
+        grading.check(itertools.chain(inputs.problems, *inputs.evaluation_sets.values()))
+    except BaseException:
+        grading.close()
+        raise
+    return grading
+
+
 def build(
     config: RunConfig,
     inputs: Inputs,
     path: pathlib.Path,
     *,
+    grading: Grading,
     make_sampler: MakeSampler,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[Parts, LoopState]:
@@ -222,6 +242,7 @@ def build(
       config: the run's, resolved.
       inputs: from `read_inputs`.
       path: the run's directory.
+      grading: gives groups their rewards.
       make_sampler: makes the sampler.
       interrupted: whether the user wants the run to end.
 
@@ -254,7 +275,7 @@ def build(
     )
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
     problems = by_id(inputs.problems)
-    rollouts = GradedStream(sampler, lambda group: grade(group, problems[group.problem_id], inputs.tokenizer.decode))
+    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
     pipeline = Pipeline(
         inputs.stream,
         rollouts,
@@ -281,6 +302,7 @@ def build(
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
+        grading=grading,
         rollouts=rollouts,
         pipeline=pipeline,
         checkpointer=checkpointer,

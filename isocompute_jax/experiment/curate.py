@@ -5,6 +5,7 @@ As in the IsoCompute Playbook (arXiv 2603.12151).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -19,12 +20,12 @@ from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.curation_config import RANGES, CurationConfig
 from isocompute_jax.experiment.data import check_vocabulary
 from isocompute_jax.experiment.progress import progress
-from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, make_requests
 from isocompute_jax.learner import rewards_of
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.sampling import InProcessSampler
-from isocompute_jax.tasks import load_tokenizer, split, write_problems
+from isocompute_jax.tasks import Grading, RewardConfig, graded, load_tokenizer, split, write_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ def measure(
         max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
     )
     measured = []
-    with progress("curation", len(problems)) as report:
+    grading = Grading(RewardConfig(), tokenizer.decode)
+    with contextlib.closing(grading), progress("curation", len(problems)) as report:
         for start in range(0, len(problems), ROUND):
             asked = by_id(problems[start : start + ROUND])
             requests = make_requests(
@@ -120,7 +122,7 @@ def measure(
                 step=0,
             )
             sampler.submit(requests)
-            for group in graded(sampler.completed(), asked, tokenizer):
+            for group in graded(sampler.completed(), asked, grading):
                 problem = asked[group.problem_id]
                 rate = float(np.mean(rewards_of(group)))
                 known = {**problem.measured, f"avg@{config.samples}": rate}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
@@ -47,9 +47,9 @@ class ProblemStream(Iterator[list[Problem]]):
         self._iterator.set_state(state)
 
 
-def load_problems(path: str, size: int = 0) -> list[Problem]:
-    """The first `size` problems of a file (0: all of them)."""
-    problems = read_problems(path)
+def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str] = lambda task: task) -> list[Problem]:
+    """The first `size` problems of a file (0: all of them); `grader_name` as in `tasks.read_problems`."""
+    problems = read_problems(path, grader_name=grader_name)
     if size > len(problems):
         raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
     return problems[:size] if size else problems

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.rollouts import by_id, graded, make_requests, sample
+from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
+from isocompute_jax.experiment.step_metrics import reward_metrics
+from isocompute_jax.learner import rewards_of
 from isocompute_jax.records import metrics
-from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Grading, Tokenizer, graded
 
 LANE = "evaluation"
 
@@ -27,11 +29,19 @@ def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_s
 
 
 def evaluate_set(
-    name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, tokenizer: Tokenizer
+    name: str,
+    problems: Sequence[Problem],
+    *,
+    config: RunConfig,
+    step: int,
+    sampler: Sampler,
+    grading: Grading,
+    tokenizer: Tokenizer,
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
-    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read.
+    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read. A
+    completion solves its problem if its reward is at least `evaluation.solved_at`; one whose reward failed does not.
 
     Returns:
       The columns of eval.jsonl, and how many tokens were sampled.
@@ -39,8 +49,9 @@ def evaluate_set(
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
     requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
-    groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), tokenizer)
-    correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
+    known = by_id(problems)
+    groups = sample(sampler, requests, lane=LANE, version=step, grade=lambda arriving: graded(arriving, known, grading))
+    correct = np.array([int(np.sum(rewards_of(group) >= config.evaluation.solved_at)) for group in groups])
     tokens = sum(group.num_tokens for group in groups)
     logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)
     cut = sum(completion.finish_reason == "length" for group in groups for completion in group.completions)
@@ -49,14 +60,27 @@ def evaluate_set(
         f"avg@{k}": metrics.avg_at_k(correct, samples),
         f"best@{k}": metrics.best_at_k(correct, samples, k),
         f"worst@{k}": metrics.worst_at_k(correct, samples, k),
+        **_by_task(groups, correct, samples, k),
+        **reward_metrics(groups),
         "entropy": -logprobs / tokens,  # per token, estimated from the drawn tokens
         "truncation_rate": cut / (len(groups) * samples),
         "completion_length": tokens / (len(groups) * samples),
+        "mean_reward": float(np.mean([rewards_of(group).mean() for group in groups])),
+        "reward_failures": sum(group.reward_failures for group in groups),
         "samples": samples,
         "problems": len(groups),
         "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),
     }
     return columns, tokens
+
+
+def _by_task(groups: Sequence[RolloutGroup], correct: np.ndarray, samples: int, k: int) -> dict[str, float]:
+    """`avg@k/TASK` of each task, where there are several."""
+    tasks = np.array([group.task for group in groups])
+    names = sorted(set(tasks.tolist()))
+    if len(names) < 2:
+        return {}
+    return {f"avg@{k}/{name}": metrics.avg_at_k(correct[tasks == name], samples) for name in names}
 
 
 def evaluation_seed(seed: int, name: str) -> int:

@@ -24,12 +24,13 @@ from isocompute_jax import learner
 from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.crediting import credit_of
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.layouts import layout_metrics
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
-from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
+from isocompute_jax.experiment.step_metrics import Phases, reward_metrics, rollout_metrics, staleness_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.rollout import RolloutGroup
@@ -43,7 +44,8 @@ def train(
     """Runs one training run in `directory`, or resumes it.
 
     A finished run is left alone before anything is loaded. A new one is in nobody's way until its inputs have been
-    read: then its directory is locked, config.json written, the model loaded and the sampler reached, in this order.
+    read, and its rewards tried: then its directory is locked, config.json written, the model loaded and the sampler
+    reached, in this order.
 
     Args:
       config: the run.
@@ -62,11 +64,19 @@ def train(
         return
     inputs = build.read_inputs(config)
     interrupt = Interrupt()
-    with workdir.opened(path, config, build.facts_of(config, inputs)):
+    with (
+        contextlib.closing(build.make_grading(config, inputs)) as grading,
+        workdir.opened(path, config, build.facts_of(config, inputs)),
+    ):
         parts, state = build.build(
-            config, inputs, path, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
+            config, inputs, path, grading=grading, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
-        with contextlib.closing(parts.sampler), progress(path.name, config.num_steps) as report, interrupt:
+        with (
+            contextlib.closing(parts.rollouts),
+            contextlib.closing(parts.sampler),
+            progress(path.name, config.num_steps) as report,
+            interrupt,
+        ):
             state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
             checkpoints.finish(parts, state)
@@ -116,7 +126,8 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
     phases.end("update")
     ledger = state.ledger.charge_training(batch.groups)
-    columns = {**rollout_metrics(batch.groups), **metrics, "learning_rate": learning_rate}
+    columns = {**rollout_metrics(batch.groups), **reward_metrics(batch.groups)}
+    columns |= {**metrics, "learning_rate": learning_rate}
     columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
     columns |= staleness_metrics(batch.groups, step=now, window=config.window)
     columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
@@ -140,8 +151,7 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
 def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup]) -> ReadyBatch:
     """Tokens and credit of graded groups, with the log-probabilities of now where the update comes later."""
     config = parts.config
-    rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
-    credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
+    credited = credit_of(groups, config)
     tokens = parts.lay_out(groups, credited.kept)
     if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
         tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -74,6 +75,10 @@ class RolloutGroup:
       prompt_tokens: [S] int32.
       completions: G completions, in rollout-index order.
       rewards: [G] float32, or None before grading.
+      task: what its problem's task is, once graded.
+      reward_metrics: name -> [G] what the grader measured beside the reward; NaN where it did not.
+      reward_failures: completions whose reward is not known, because it raised or hung, say; 0 stands for it.
+      dropped: whether the group is left out of the update for that.
     """
 
     problem_id: str
@@ -81,6 +86,10 @@ class RolloutGroup:
     prompt_tokens: np.ndarray
     completions: tuple[Completion, ...]
     rewards: np.ndarray | None = None
+    task: str = ""
+    reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    reward_failures: int = 0
+    dropped: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -36,6 +36,7 @@ class InProcessSampler:
       routing: whether completions say which experts of a mixture their tokens went to.
     """
 
+    concurrent = False
     redrawn_rollouts = 0  # nothing is ever lost
 
     def __init__(

@@ -12,7 +12,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ import numpy as np
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.tasks.protocol import get_task
+from isocompute_jax.tasks.graders.gym import PREFIX as GYM
+from isocompute_jax.tasks.graders.gym import read_gym
+from isocompute_jax.tasks.graders.registry import get_grader
 
 SUFFIXES = (".jsonl", ".parquet")
 COLUMNS = ("id", "prompt", "answer", "task")
@@ -32,23 +34,33 @@ class _Number(str):
     """A number's text as it stands in the file, so that an answer of 3 stays `3` and one of 2.50 stays `2.50`."""
 
 
-def read_problems(path: str | os.PathLike[str], *, default_task: str | None = None) -> list[Problem]:
+def read_problems(
+    path: str | os.PathLike[str],
+    *,
+    default_task: str | None = None,
+    grader_name: Callable[[str], str] = lambda task: task,
+) -> list[Problem]:
     """Reads a problem set.
 
     Args:
-      path: a .jsonl or .parquet file.
+      path: a .jsonl or .parquet file, or problems of reasoning-gym (see `graders.gym.read_gym`).
       default_task: task of the rows that name none.
+      grader_name: task -> the name of what grades its problems, where that is another.
 
     Raises:
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
         row, counted from 1) and field, and what to do.
     """
+    if str(path).startswith(GYM):
+        return read_gym(str(path))
     path = pathlib.Path(path)
     rows = _jsonl_rows(path) if _suffix(path) == ".jsonl" else _parquet_rows(path)
     problems: list[Problem] = []
     seen: dict[str, str] = {}
     for number, where, row in rows:
-        problem = _problem(row, where, default_id=f"{path.stem}-{number}", default_task=default_task)
+        problem = _problem(
+            row, where, default_id=f"{path.stem}-{number}", default_task=default_task, grader_name=grader_name
+        )
         if problem.id in seen:
             raise InputError(f"{where}: id: {problem.id!r} was already given at {seen[problem.id]}; ids must differ")
         seen[problem.id] = where
@@ -189,7 +201,9 @@ def _is_measured(name: str) -> bool:
     return _MEASURED.fullmatch(name) is not None
 
 
-def _problem(row: dict[str, Any], where: str, *, default_id: str, default_task: str | None) -> Problem:
+def _problem(
+    row: dict[str, Any], where: str, *, default_id: str, default_task: str | None, grader_name: Callable[[str], str]
+) -> Problem:
     """Checks one row."""
     task = _text(row, "task", where, numbers=False) or default_task
     if task is None:
@@ -202,7 +216,7 @@ def _problem(row: dict[str, Any], where: str, *, default_id: str, default_task: 
         measured={name: _rate(row, name, where) for name in row if _is_measured(name) and row[name] is not None},
     )
     try:
-        fault = get_task(task).fault(problem)
+        fault = get_grader(grader_name(task)).fault(problem)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if fault is not None:

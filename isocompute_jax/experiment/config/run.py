@@ -17,6 +17,7 @@ from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import RewardConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class RunConfig:
         "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
     )
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
+    reward: RewardConfig = option(default_factory=RewardConfig, later=True)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
