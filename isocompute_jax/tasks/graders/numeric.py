@@ -52,7 +52,7 @@ _NUMBER = re.compile(
 _NAMED = re.compile(r"(?:(?<![\w\\^*/+<>-])[A-Za-z](?:_\{?\w{1,3}\}?|\([a-z]\))?\s{0,3}=\s{0,3})+$")
 _WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|textit|mathbf|bf|rm|left|right|quad|displaystyle)\b|\\[,;: ]")
 _TAG = re.compile("</?[A-Za-z|_][\\w|]*>|\N{REPLACEMENT CHARACTER}")  # of a format, or a special token
-_UNIT_POWER = re.compile(r"(?<=[A-Za-z])\s?\^\s?\{?[23]\}?")
+_UNIT_POWER = re.compile(r"([A-Za-z]+)\s?\^\s?\{?[23]\}?")
 _SLASHED = re.compile(r"(?<=[A-Za-z])/(?=[A-Za-z])")
 _LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+){0,2}[^\s=:;,?!]*$")
 _PLAIN = re.compile(r"[A-Za-z\s$,:;.'\"()\[\]{}=-]*")
@@ -102,7 +102,7 @@ def numeric_answer(text: str) -> Number | None:
     marked = marked_answer(text)
     if marked is not None:
         return _only_number(marked)
-    plain = _plain(text)
+    plain = _without_unit_powers(_plain(text))
     last = last_match(_NUMBER, plain)
     if last is None:
         return None
@@ -151,13 +151,17 @@ def _plain(text: str) -> str:
 
 def _only_number(text: str) -> Number | None:
     """The one number of a marked answer's first sentence; None if there are more, or mathematics around it."""
-    plain = _first_clause(_plain(text))
-    unpowered = _UNIT_POWER.sub("", plain)
-    matches = list(_NUMBER.finditer(unpowered))
+    plain = _without_unit_powers(_first_clause(_plain(text)))
+    matches = list(_NUMBER.finditer(plain))
     if len(matches) != 1:
         return None
     [match] = matches
-    return _value(match) if _leaves_value(unpowered[: match.start()], unpowered[match.end() :]) else None
+    return _value(match) if _leaves_value(plain[: match.start()], plain[match.end() :]) else None
+
+
+def _without_unit_powers(text: str) -> str:
+    """`5 m^2` as `5 m`."""
+    return _UNIT_POWER.sub(lambda found: found[1] if found[1] in UNITS else found[0], text)
 
 
 def _first_clause(text: str) -> str:
@@ -173,7 +177,7 @@ def _leaves_value(before: str, after: str) -> bool:
         return False
     if re.search(r"[A-Za-z]\s?[(\[{]+\s?$", before):  # the number is an argument: f(5)
         return False
-    after = _SLASHED.sub(" per ", _UNIT_POWER.sub("", after))
+    after = _SLASHED.sub(" per ", after)
     if not all(_PLAIN.fullmatch(part) and not _MINUS.search(part) for part in (before, after)):
         return False
     words = [word for word in _WORD.findall(after) if word not in UNITS]

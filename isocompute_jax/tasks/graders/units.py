@@ -34,7 +34,7 @@ UNITS = frozenset(_WORDS.split())
 """Units and counted things, as they are written."""
 
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mbox|textrm|textbf|textit|operatorname)\s?\{([^{}]*)\}")
-_POWER = re.compile(r"(?:\^|\*\*)\s?\{?\s?-?[123]\s?\}?")
+_POWER = re.compile(r"(?<=[A-Za-z} ])(?:\^|\*\*)\s?\{?\s?-?[123]\s?\}?")
 _SPACES = re.compile(r"\\[,;:! ]|\\quad\b|\\qquad\b|~")
 
 
