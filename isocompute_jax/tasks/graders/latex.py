@@ -71,34 +71,24 @@ _WRAPPER = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname\*?|boldsymbol|bm|"
     r"boxed|fbox|underline|emph|ensuremath)\s?\{([^{}]*)\}"
 )
-_MATH = re.compile(r"\$\$?|\\\(|\\\)|\\\[|\\\]")
-_CURRENCY = re.compile(r"\\?[$€£¥]\s?(?=[\d.])")
+_MATH = re.compile(r"(?<!\\)(?:\$\$?|\\\(|\\\)|\\\[|\\\])")
+_DOUBLED = re.compile(r"\\\\+(?=[A-Za-z{}])")
+_ROW = re.compile(r"\\\\(?:\[[^\]]{0,20}\])?")
+_THIN = re.compile(r"(?<=\d)\\[,;:](?=\d{3}(?!\d))")
+_CURRENCY = re.compile(r"(\\\$|(?<!\$)\$(?=[\d.,]+$)|[€£¥])\s?(\d[\d.,]*)")
+_CURRENCIES = {"$": "dollars", "€": "euros", "£": "GBP", "¥": "yen"}
 
 
 def clean(text: str) -> str:
     """An answer in one spelling; wrappers of text are opened, delimiters of formulas and white space at the ends gone."""
     text = plain_unicode(text[:MAX_CHARS]).translate(_SYMBOLS)
-    text = (
-        text.replace("\\\\%", "%").replace("\\%", "%").replace("**", "")
-        if text.startswith("**")
-        else text.replace("\\%", "%")
-    )
-    text = _CURRENCY.sub(" ", text)
+    text = _ROW.sub("\0", text) if r"\begin" in text else _DOUBLED.sub(r"\\", text)
+    text = text.replace(r"\%", "%").strip().removeprefix("**").removesuffix("**")
+    text = _THIN.sub("", text)
+    text = _CURRENCY.sub(lambda found: f" {found[2]} {_CURRENCIES[found[1][-1]]} ", text)
     text = _MATH.sub(" ", text).replace("\\$", " ")
     for _ in range(3):  # nested wrappers
         text = _WRAPPER.sub(r" \1 ", text)
     for pattern, new in _REPLACED:
         text = pattern.sub(new, text)
-    text = _balanced(re.sub(r"\s+", " ", text).strip())
-    return text.rstrip(".,;: ").lstrip(":,; ")
-
-
-def _balanced(text: str) -> str:
-    """Without what a cut or doubled brace leaves: up to two are closed, or taken away, at the end."""
-    plain = text.replace("\\{", "  ").replace("\\}", "  ")
-    missing = plain.count("{") - plain.count("}")
-    if 0 < missing <= 2:
-        return text + "}" * missing
-    while missing < 0 and text.endswith("}") and not text.endswith("\\}"):
-        text, missing = text[:-1], missing + 1
-    return text
+    return re.sub(r"\s+", " ", text).strip().rstrip(".,;: ").lstrip(":,; ").replace("\0", r"\\")

@@ -11,19 +11,19 @@ Conventions: solutions in a list or a set have no order, coordinates and interva
 from __future__ import annotations
 
 import contextlib
+import decimal
 import re
 import resource
 from collections.abc import Callable, Iterator
 from typing import Literal
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders import math_values
+from isocompute_jax.tasks.graders import math_values, units
 from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, all_boxed, marked_answer
 from isocompute_jax.tasks.graders.latex import clean
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
 from isocompute_jax.tasks.graders.math_values import NotUnderstoodError
 from isocompute_jax.tasks.graders.protocol import Grade
-from isocompute_jax.tasks.graders.units import UNITS, is_unit
 
 MEMORY = 4 << 30
 """Bytes of address space that a comparison may use; what needs more is not understood."""
@@ -34,10 +34,13 @@ _JOINED = re.compile(r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _LOOSE_BOX = re.compile(r"\\boxed\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
+_CHOSEN = re.compile(r"\(?\s*([A-Z])\s*(?:\)|[.:]\s|$)")
+_HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
 _NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
 _REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s?\{(\d+)\}")
 _MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s?\\frac\s?\{(\d+)\}\s?\{(\d+)\}")
 _SPACED_MIXED = re.compile(r"(-?)(\d+)\s+(\d+)\s?/\s?(\d+)")
+_DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
 _BASE = re.compile(r"([\dA-F]+)_\{?(\d{1,2})\}?")
 _FIRST_DIGITS = re.compile(
     r"^([-+]?(?:[\d.,]|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*((?:\\?[A-Za-z][A-Za-z.]*|\^\\circ|\^\{?[23]\}?|[\s/·]|\\cdot)+)$"
@@ -112,9 +115,9 @@ def same_answer(gold: str, answer: str) -> bool:
     if gold == answer:
         return True
     choice = _CHOICE.fullmatch(gold)
-    if choice and gold not in ("I",):
-        found = re.match(r"\(?\s*([A-Z])\s*(?:\)|[.:]\s|$)", answer)
-        if found is not None:
+    if choice:
+        found = _CHOSEN.match(answer)
+        if found is not None and not _HEDGED.search(answer):
             return found[1] == choice[1]
     return same_shape(read_shape(gold), read_shape(answer))
 
@@ -123,12 +126,14 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
     """Whether two shapes are the same answer."""
     gold, answer = _without_name(gold, answer)
     pair = (gold.kind, answer.kind)
-    if pair == ("words", "words") or (gold.kind == "words"):
-        return answer.kind in ("words", "value") and _same_words(gold.text, answer.text)
+    if gold.kind == "words" and answer.kind in ("words", "value"):
+        return _same_words(gold.text, answer.text)
     if pair == ("value", "value"):
         return _same_value(gold.text, answer.text)
     if gold.kind in ("list", "set") and answer.kind in ("list", "set"):
         return _same_elements(gold.parts, answer.parts)
+    if answer.kind == "list" and gold.kind == "value":  # one value in several forms
+        return all(same_shape(gold, part) for part in answer.parts)
     if pair == ("tuple", "tuple"):
         return gold.text == answer.text and _same_in_order(gold.parts, answer.parts)
     if pair == ("matrix", "matrix"):
@@ -138,20 +143,26 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
     if pair == ("relation", "relation") and _same_relation(gold, answer):
         return True
     intervals = _intervals(gold), _intervals(answer)
-    if None not in intervals and {gold.kind, answer.kind} & {"relation", "union"}:
-        return _same_elements(intervals[0] or (), intervals[1] or ())
-    return False
+    return None not in intervals and _same_elements(intervals[0] or (), intervals[1] or (), _same_piece)
+
+
+def _same_piece(a: Shape, b: Shape) -> bool:
+    """Whether two intervals, or two sets of points, are the same."""
+    same = _same_in_order if a.kind == "tuple" else _same_elements
+    return a.kind == b.kind and a.text == b.text and same(a.parts, b.parts)
 
 
 def _same_in_order(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
     return len(a) == len(b) and all(map(same_shape, a, b))
 
 
-def _same_elements(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
+def _same_elements(
+    a: tuple[Shape, ...], b: tuple[Shape, ...], same: Callable[[Shape, Shape], bool] = same_shape
+) -> bool:
     """Whether each element of one is an element of the other, as often."""
     rest = list(b)
     for part in a:
-        match = next((other for other in rest if same_shape(part, other)), None)
+        match = next((other for other in rest if same(part, other)), None)
         if match is None:
             return False
         rest.remove(match)
@@ -164,19 +175,24 @@ def _same_elements(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
 def _same_value(gold: str, answer: str) -> bool:
     """Equality of two expressions, which may have units and percent signs."""
     (gold, unit, percent), (answer, other_unit, other_percent) = _measured(gold), _measured(answer)
-    if unit and other_unit and not _same_unit(unit, other_unit):
+    factor = units.factor(other_unit, unit) if unit and other_unit else "1"
+    if factor is None:
         return False
-    if percent != other_percent:
-        if gold == answer:
-            return True
-        gold, answer = (
-            f"({text})/100" if is_percent else text for text, is_percent in ((gold, percent), (answer, other_percent))
-        )
+    if percent and not other_percent and gold == answer:  # the sign is often left out
+        return True
+    if factor != "1":
+        answer = f"({answer})*{factor}"
+    gold, answer = (
+        f"({text})/100" if sign and not (percent and other_percent) else text
+        for text, sign in ((gold, percent), (answer, other_percent))
+    )
     base, other_base = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
     if base or other_base:
         return (base[1] if base else gold) == (other_base[1] if other_base else answer) and (
             not (base and other_base) or base[2] == other_base[2]
         )
+    if _rounds_to(answer, gold):
+        return True
     try:
         return math_values.same_value(_plain_value(gold), _plain_value(answer))
     except (NotUnderstoodError, MemoryError, RecursionError):
@@ -188,28 +204,20 @@ def _measured(text: str) -> tuple[str, str, bool]:
     percent = "%" in text or bool(re.search(r"\bpercent\b", text))
     text = re.sub(r"%|\bpercent\b", "", text).strip()
     found = _FIRST_DIGITS.match(text)
-    if found and found[1].strip() and is_unit(found[2].replace(r"^\circ", " degrees ")):
+    if found and found[1].strip() and units.is_unit(found[2].replace(r"^\circ", " degrees ")):
         return found[1].strip(), found[2].strip(), percent
     return text.replace(r"^\circ", "").strip(), "", percent
 
 
-def _same_unit(a: str, b: str) -> bool:
-    def plain(unit: str) -> str:
-        words = re.sub(r"[^A-Za-z\d/^]", " ", unit.replace(r"^\circ", "degree")).split()
-        return " ".join(_UNIT_NAMES.get(word.rstrip("s").lower(), word.rstrip("s").lower()) for word in words)
-
-    return plain(a) == plain(b) or not {plain(a), plain(b)} <= _SHORT
-
-
-_UNIT_NAMES = {
-    "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m", "kilometer": "km", "kilometre": "km",
-    "millimeter": "mm", "millimetre": "mm", "inche": "in", "inch": "in", "foot": "ft", "feet": "ft", "second": "s",
-    "sec": "s", "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg", "liter": "l", "litre": "l",
-    "pound": "lb", "ounce": "oz", "degree": "deg", "mile": "mi", "yard": "yd", "dollar": "usd", "day": "day",
-    "week": "week", "month": "month", "year": "year", "radian": "rad", "square": "sq",
-}  # fmt: skip
-_SHORT = frozenset(_UNIT_NAMES.values()) | {"", "cent", "euro", "mg", "ml", "ton"}
-"""Units that differ when they are written differently."""
+def _rounds_to(answer: str, gold: str) -> bool:
+    """Whether a decimal with at least as many digits as a decimal gold answer rounds to it."""
+    if not (_DECIMAL.fullmatch(gold) and _DECIMAL.fullmatch(answer)):
+        return False
+    places = len(gold.partition(".")[2])
+    if len(answer.partition(".")[2]) < places:
+        return False
+    exact, other = decimal.Decimal(gold), decimal.Decimal(answer)
+    return abs(exact - other) <= decimal.Decimal(5).scaleb(-places - 1)
 
 
 def _plain_value(text: str) -> str:
@@ -311,6 +319,7 @@ def _difference(shape: Shape) -> str:
     return f"({_plain_value(shape.parts[0].text)})-({_plain_value(shape.parts[1].text)})"
 
 
+_REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|\\R|\\Re")
 _LOW = {"<": "(", r"\leq": "["}
 _HIGH = {"<": ")", r"\leq": "]"}
 _INFINITY = Shape("value", r"\infty")
@@ -325,6 +334,8 @@ def _intervals(shape: Shape) -> tuple[Shape, ...] | None:
     if shape.kind == "tuple" and len(shape.parts) == 2 and shape.text in ("()", "[]", "(]", "[)", "][", "]]", "[["):
         low, high = shape.text.translate(str.maketrans({"]": "("}))[0], shape.text[1].replace("[", ")")
         return (Shape("tuple", low + high, shape.parts),)
+    if (shape.kind == "value" and _REALS.fullmatch(shape.text)) or (shape.kind == "words" and "real numbers" in shape.text):
+        return (Shape("tuple", "()", (_MINUS_INFINITY, _INFINITY)),)
     if shape.kind != "relation":
         return (shape,) if shape.kind == "set" else None
     signs, sides = shape.text.split(), shape.parts

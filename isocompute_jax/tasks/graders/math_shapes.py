@@ -105,17 +105,20 @@ def _union(text: str) -> Shape | None:
 
 
 def _matrix(text: str) -> Shape | None:
-    found = _MATRIX.fullmatch(text)
+    start = max(text.find(r"\begin"), 0)
+    found, factor = _MATRIX.fullmatch(text[start:]), text[:start].strip()
     if found is None or found[1] == "vmatrix":
         return None
-    rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", found[2]) if row.strip()]
+    rows = [row for row in found[2].split(r"\\") if row.strip()]
+    if factor:
+        rows = ["&".join(f"({factor})({cell.strip()})" for cell in row.split("&")) for row in rows]
     return Shape("matrix", parts=tuple(
         Shape("tuple", "()", tuple(read_shape(cell) for cell in row.split("&"))) for row in rows
     ))  # fmt: skip
 
 
 def _relation(text: str) -> Shape | None:
-    """`a < x \\leq b`: the signs and what stands between them, where they stand in no brackets."""
+    r"""`a < x \leq b`: the signs and what stands between them, where they stand in no brackets."""
     marked = _RELATION.sub(lambda found: f"\0{found[0]}\0", text)
     pieces = split_top(marked, "\0")
     if len(pieces) < 3 or len(pieces) % 2 == 0:
@@ -135,13 +138,23 @@ def _bracketed(text: str) -> Shape | None:
         return Shape("tuple", "<>", _items(text[7:-7]))
     if text in (r"\emptyset", r"\{\}"):
         return Shape("set")
-    if len(text) > 2 and text[0] in "([]" and text[-1] in ")][":
+    if len(text) > 2 and text[0] in "([]" and text[-1] in ")][" and _encloses(text[1:-1]):
         items = _items(text[1:-1])
         if len(items) > 1:
             return Shape("tuple", text[0] + text[-1], items)
-        if text[0] + text[-1] == "()" and len(split_top(f"{text[1:-1]}", ")")) == 1:
+        if text[0] + text[-1] == "()":
             return read_shape(text[1:-1])
     return None
+
+
+def _encloses(inside: str) -> bool:
+    """Whether the brackets around a text belong together: `(a)(b)` is not in brackets."""
+    depth = 0
+    for char in inside:
+        depth += (char in "(") - (char in ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _set(inside: str) -> Shape:
@@ -158,7 +171,7 @@ def _items(text: str) -> tuple[Shape, ...]:
 
 
 def _plus_minus(text: str) -> Shape:
-    """`a \\pm b` is a + b and a - b."""
+    r"""`a \pm b` is a + b and a - b."""
     plus = text.replace(r"\pm", "+").replace(r"\mp", "-")
     minus = text.replace(r"\pm", "-").replace(r"\mp", "+")
     return Shape("list", parts=tuple(Shape("value", part.strip().removeprefix("+").strip()) for part in (plus, minus)))

@@ -1,7 +1,6 @@
 """Equality of two expressions in LaTeX: parsed by latex2sympy2_extended (math-verify's parser), compared by value.
 
-Two expressions are equal if their values agree to 40 digits at random points of their symbols, or to a relative 1e-6
-where one of them has decimals. What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
+Two expressions are equal if their values agree to 40 digits at random points of their symbols; decimals are exact. What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
 SymPy is imported when the first expression is.
 """
 
@@ -9,20 +8,25 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 from typing import Any
 
 DIGITS = 60
 AGREE = 40
 """Digits that must agree, of the DIGITS that are computed."""
-APPROXIMATE = 1.0001e-6  # so that 0.333333 is a third
 POINTS = ((0.7390851, 1.2020569, 0.9159655), (1.6449341, 0.5772157, 1.3247180), (2.6854520, 1.4513692, 0.6434105))
 NEGATIVE = ((-0.6180339, -1.3063778, -0.8346268), (-1.7632228, 0.7642236, -2.5029079))
 """Where expressions are evaluated: constants without a relation to each other."""
 
-_DECIMAL = re.compile(r"\d\.\d|(?<!\d)\.\d")
-_HUGE = re.compile(r"\^\s?\{?\s?\d{6,}|\d{6,}\s?!|!\s?!\s?!|\^\s?\{?\s?\d+\s?\^\s?\{?\s?\d+\s?\^")
-_TOWER = re.compile(r"(\d+)\s?\^\s?\{?\s?(\d+)\s?\^\s?\{?\s?(\d+)")
+MOST_DIGITS = 100_000
+"""Of a number that is computed."""
+DEEPEST = 30
+"""Brackets within brackets."""
+
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
+_HUGE = re.compile(r"\d{6,}\s?!|!\s?!\s?!")
+_TOWER = re.compile(r"\d+(?:\s?\^\s?\{?\s?\d+)+")
 _UNKNOWN = re.compile(r"[@#&;\"`?]|'|\\(?:ldots|cdots|dots|vdots)|\.\.\.")
 
 
@@ -37,16 +41,37 @@ def parse(text: str) -> Any:
     Raises:
       NotUnderstoodError: the text is none, or its value is out of all bounds.
     """
-    if not text or _HUGE.search(text) or _UNKNOWN.search(text):
+    if not text or _HUGE.search(text) or _UNKNOWN.search(text) or _depth(text) > DEEPEST:
         raise NotUnderstoodError(text)
-    for _, base, exponent in _TOWER.findall(text):
-        if int(exponent) * len(base) > 6:
-            raise NotUnderstoodError(text)
+    if any(_tower_digits(tower) > MOST_DIGITS for tower in _TOWER.findall(text)):
+        raise NotUnderstoodError(text)
+    text = _DECIMAL.sub(lambda found: f"\\frac{{{int(found[1] + found[2])}}}{{{10 ** len(found[2])}}}", text)
     latex2sympy, config = _parser()
     try:
         return latex2sympy(text, is_real=None, normalization_config=None, conversion_config=config)
     except Exception as error:  # antlr and the conversion raise whatever they like
         raise NotUnderstoodError(text) from error
+
+
+def _depth(text: str) -> int:
+    """The most brackets within brackets."""
+    depth = most = 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        most = max(most, depth)
+    return most
+
+
+def _tower_digits(tower: str) -> float:
+    """About how many digits `a^b^c` has; infinity for more than can be said."""
+    *bases, top = (int(number[:20]) for number in re.findall(r"\d+", tower))
+    value: float = top
+    for base in reversed(bases):
+        digits = value * math.log10(max(base, 1))
+        if digits > 300 and base is not bases[0]:
+            return math.inf
+        value = 10.0**digits if digits <= 300 else math.inf
+    return digits if bases else 0.0
 
 
 @functools.cache
@@ -55,7 +80,7 @@ def _parser() -> tuple[Any, Any]:
 
     for name in ("math_verify", "latex2sympy2_extended"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they warn of every text that is no formula
-    return latex2sympy, ConversionConfig(lowercase_symbols=False)
+    return latex2sympy, ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
 
 
 def same_value(gold: str, answer: str) -> bool:
@@ -71,12 +96,11 @@ def same_value(gold: str, answer: str) -> bool:
         found = parse(answer)
     except NotUnderstoodError:
         return False
-    tolerance = APPROXIMATE if _DECIMAL.search(gold) or _DECIMAL.search(answer) else 10.0**-AGREE
-    return same_expression(expected, found, tolerance)
+    return same_expression(expected, found)
 
 
-def same_expression(a: Any, b: Any, tolerance: float = 10.0**-AGREE) -> bool:
-    """Whether two SymPy expressions have the same values, up to a relative tolerance."""
+def same_expression(a: Any, b: Any) -> bool:
+    """Whether two SymPy expressions have the same values."""
     import sympy
 
     if not isinstance(a, sympy.Expr) or not isinstance(b, sympy.Expr):
@@ -89,7 +113,7 @@ def same_expression(a: Any, b: Any, tolerance: float = 10.0**-AGREE) -> bool:
             x, y = _value(a, values), _value(b, values)
             if x is None or y is None or (real_only and not (x.is_real and y.is_real)):
                 continue
-            if not _close(x, y, tolerance):
+            if not _close(x, y):
                 return False
             compared += 1
     return compared > 0 or _left_to_math_verify(a, b)
@@ -107,7 +131,7 @@ def constant_factor(a: Any, b: Any) -> Any:
         if x is None or y is None or not (x.is_finite and y.is_finite) or x == 0 or y == 0:
             return None
         factors.append(x / y)
-    return factors[0] if factors and all(_close(factors[0], factor, 10.0**-AGREE) for factor in factors) else None
+    return factors[0] if factors and all(_close(factors[0], factor) for factor in factors) else None
 
 
 def is_number(text: str) -> bool:
@@ -135,13 +159,13 @@ def _value(expression: Any, values: dict[Any, Any]) -> Any:
     return number if number.is_number and number.is_finite and not number.has(sympy.zoo, sympy.nan) else None
 
 
-def _close(x: Any, y: Any, tolerance: float) -> bool:
+def _close(x: Any, y: Any) -> bool:
     import sympy
 
     if x in (sympy.oo, -sympy.oo) or y in (sympy.oo, -sympy.oo):
         return x == y
     size = max(abs(x), abs(y))
-    return bool(abs(x - y) <= tolerance * size) if size > 0 else True
+    return bool(abs(x - y) <= 10.0**-AGREE * size) if size > 0 else True
 
 
 def _left_to_math_verify(a: Any, b: Any) -> bool:

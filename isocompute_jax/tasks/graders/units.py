@@ -44,3 +44,55 @@ def is_unit(text: str) -> bool:
     plain = _POWER.sub(" ", plain)
     words = [word.strip(".") for word in re.split(r"[\s/·*$]+|\\cdot\b", plain)]
     return all(word in UNITS or word.lower() in UNITS for word in words if word)
+
+
+_NAMES = {
+    "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m", "kilometer": "km", "kilometre": "km",
+    "millimeter": "mm", "millimetre": "mm", "inche": "in", "inch": "in", "foot": "ft", "feet": "ft", "second": "s",
+    "sec": "s", "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg", "milligram": "mg",
+    "liter": "l", "litre": "l", "milliliter": "ml", "millilitre": "ml", "pound": "lb", "ounce": "oz", "degree": "deg",
+    "mile": "mi", "yard": "yd", "dollar": "usd", "radian": "rad", "kph": "km/h", "kmh": "km/h", "mph": "mi/h",
+    "squared": "^2", "cubed": "^3", "per": "/",
+}  # fmt: skip
+_SCALES: dict[str, tuple[str, str]] = {
+    "mm": ("length", "1"), "cm": ("length", "10"), "m": ("length", "1000"), "km": ("length", "1000000"),
+    "in": ("feet", "1"), "ft": ("feet", "12"), "yd": ("feet", "36"), "mi": ("feet", "63360"),
+    "s": ("time", "1"), "min": ("time", "60"), "h": ("time", "3600"), "day": ("time", "86400"),
+    "week": ("time", "604800"), "mg": ("mass", "1"), "g": ("mass", "1000"), "kg": ("mass", "1000000"),
+    "oz": ("pounds", "1"), "lb": ("pounds", "16"), "ml": ("volume", "1"), "l": ("volume", "1000"),
+    "cent": ("money", "1"), "usd": ("money", "100"), "deg": ("angle", "1"), "rad": ("radians", "1"),
+    "euro": ("euros", "1"), "month": ("months", "1"), "year": ("months", "12"), "gbp": ("gbp", "1"),
+}  # fmt: skip
+"""Unit -> what it measures, and how many of the smallest one it is; what is not compared stands alone."""
+
+
+def factor(unit: str, wanted: str) -> str | None:
+    r"""What a number in `unit` is multiplied with to be one in `wanted`, as LaTeX.
+
+    Returns:
+      `1` where the units are the same or not known (different words for what is counted); None where they contradict.
+    """
+    ours, theirs = _canonical(unit), _canonical(wanted)
+    if ours == theirs:
+        return "1"
+    if ours in _SCALES and theirs in _SCALES:
+        (measured, count), (other, per) = _SCALES[ours], _SCALES[theirs]
+        return f"\\frac{{{count}}}{{{per}}}" if measured == other else None
+    known = all(
+        part in _SCALES or part in ("/", "sq", "square", "cu", "^2", "^3") for part in (ours + " " + theirs).split()
+    )
+    return None if known else "1"
+
+
+def _canonical(unit: str) -> str:
+    """A unit's words in one spelling, with spaces between: `km / h`."""
+    plain = _SPACES.sub(" ", _WRAPPED.sub(r" \1 ", unit.replace(r"^\circ", " degree ")))
+    words = re.findall(r"[A-Za-z]+|/|\^\{?\d\}?", plain)
+    named = [_NAMES.get(word, _NAMES.get(word.lower().rstrip("s"), word)) for word in words]
+    spread = " ".join(named).replace("{", "").replace("}", "").replace("/", " / ").split()
+    lowered = [word if word in _SCALES else word.lower().rstrip("s") or word for word in spread]
+    if lowered[:1] in (["square"], ["sq"]):
+        lowered = [*lowered[1:], "^2"]
+    if lowered[:1] in (["cubic"], ["cu"]):
+        lowered = [*lowered[1:], "^3"]
+    return " ".join(lowered)
