@@ -1,4 +1,4 @@
-r"""Where a final answer stands in a text: the last `\boxed{...}`; else what follows the last `####` or `answer is`.
+r"""Where a final answer stands in a text: the last `\boxed{...}`; else behind the last `####`, `answer is` or `answer:`.
 
 Everything runs in time linear in the text, of which only the last `MAX_TEXT_CHARS` are read: no text can make it hang.
 """
@@ -11,7 +11,7 @@ import unicodedata
 
 MAX_TEXT_CHARS = 100_000
 
-_MARKER = re.compile(r"####|answer\s{1,3}is\b", re.IGNORECASE)
+_MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)", re.IGNORECASE)
 _BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋]+")

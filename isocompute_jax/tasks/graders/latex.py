@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (the signs that people write are what this file is about)
 r"""Answers as people and models write them, in one spelling: `\dfrac12`, `½` and `frac{1}{2}` all become `\frac{1}{2}`.
 
 Text in, text out, in time linear in it; what is not understood stays as it is.
@@ -23,9 +24,15 @@ _SYMBOLS = str.maketrans({
 _REPLACED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), new)
     for pattern, new in (
-        (r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]igg?[lr]?|rm|bf|it|normalsize|large)(?![A-Za-z])\.?", ""),
+        (r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?", ""),
+        (r"\\(?:rm|bf|it|normalsize|large)(?![A-Za-z])", ""),
         (r"\\(?:,|;|:|!|>|quad(?![a-z])|qquad(?![a-z])|hspace\{[^{}]*\}|hfill)|\\ |~", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"(?<=\d)\s?[xX]\s?(?=10\s?\^)", r"\\times "),
+        (r"\\(?:d?dot|bar)\s?\{(\d+)\}(?!.*\\dot)", r"\\overline{\1}"),
+        (r"(?<=[\d)\]}])\s+U\s+(?=[(\[])", r"\\cup "),
+        (r"\\(?:backslash|smallsetminus)(?![A-Za-z])", r"\\setminus "),
         (r"(?<![\\A-Za-z])frac\s?\{", r"\\frac{"),
         (r"(?<![\\A-Za-z])sqrt", r"\\sqrt"),
         (r"\\(?:lbrace|\{)", r"\\{"),
@@ -80,7 +87,7 @@ _CURRENCIES = {"$": "dollars", "€": "euros", "£": "GBP", "¥": "yen"}
 
 
 def clean(text: str) -> str:
-    """An answer in one spelling; wrappers of text are opened, delimiters of formulas and white space at the ends gone."""
+    """An answer in one spelling: wrappers of text are opened, delimiters of formulas and outer white space gone."""
     text = plain_unicode(text[:MAX_CHARS]).translate(_SYMBOLS)
     text = _ROW.sub("\0", text) if r"\begin" in text else _DOUBLED.sub(r"\\", text)
     text = text.replace(r"\%", "%").strip().removeprefix("**").removesuffix("**")

@@ -20,7 +20,7 @@ _RELATION = re.compile(
     r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|\\approx(?![A-Za-z])|\\in(?![A-Za-z])|<|>|="
 )
 _OR = re.compile(r"(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])|;")
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?:\s?%)?")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?(?:\s?%|\s?[A-Za-z]+)?")
 _RATIO = re.compile(r"[^:]+:[^:]+(?::[^:]+)?")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
@@ -44,7 +44,7 @@ def read_shape(text: str) -> Shape:
     """The shape of a cleaned answer (`latex.clean`)."""
     text = text.strip()
     if _THOUSANDS.fullmatch(text):
-        return Shape("value", text.replace(",", ""))
+        return Shape("value", re.sub(r"(?<=\d)[, ](?=\d)", "", text))
     pieces = [piece for part in split_top(text, ",") for piece in _split_words(part)]
     if len(pieces) > 1 and all(piece.strip() for piece in pieces):
         return _listed([read_shape(piece) for piece in pieces])
@@ -105,6 +105,8 @@ def _union(text: str) -> Shape | None:
 
 
 def _matrix(text: str) -> Shape | None:
+    if text[:1] in "([" and text[-1:] in ")]" and text[1:-1].strip().startswith(r"\begin{array}"):
+        text = text[1:-1].strip()
     start = max(text.find(r"\begin"), 0)
     found, factor = _MATRIX.fullmatch(text[start:]), text[:start].strip()
     if found is None or found[1] == "vmatrix":

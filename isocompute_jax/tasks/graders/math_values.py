@@ -1,7 +1,9 @@
 """Equality of two expressions in LaTeX: parsed by latex2sympy2_extended (math-verify's parser), compared by value.
 
-Two expressions are equal if their values agree to 40 digits at random points of their symbols; decimals are exact. What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
-SymPy is imported when the first expression is.
+Two expressions are equal if their values agree to 40 digits at random points of their symbols; decimals are exact.
+What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
+
+SymPy is imported when the first expression is read.
 """
 
 from __future__ import annotations

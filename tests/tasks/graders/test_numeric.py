@@ -255,7 +255,24 @@ def test_hostile_texts_return_at_once(piece):
 
 @pytest.mark.parametrize(
     "answer",
-    ["3i", "5²", "2x", "x ≤ 5", "x >= 5", "≥5", "5!", "sin(5)", "5^2", "½x", "2½", "x₂", "±5", "5 or so", "5-3", "f(5)"],
+    [
+        "3i",
+        "5²",
+        "2x",
+        "x ≤ 5",
+        "x >= 5",
+        "≥5",
+        "5!",
+        "sin(5)",
+        "5^2",
+        "½x",
+        "2½",
+        "x₂",
+        "±5",
+        "5 or so",
+        "5-3",
+        "f(5)",
+    ],
 )
 def test_a_gold_answer_that_is_not_understood_is_refused_at_load(answer):
     """Each was read as a number once, 5² as 5 and 3i as 3."""
@@ -285,13 +302,17 @@ def test_gold_answers_with_names_and_units(answer, value):
 
 
 @pytest.mark.parametrize("place", ["{}", "\\boxed{{{}}}", "#### {}", "The answer is {}", "So it is {}."])
-@pytest.mark.parametrize("text", ["≥5", "> 5", "x >= 5", "5!", "sin(5)", "5²", "2^5", "5x", "5i", "±5", "5^2", "√5", "3+5"])
+@pytest.mark.parametrize(
+    "text", ["≥5", "> 5", "x >= 5", "5!", "sin(5)", "5²", "2^5", "5x", "5i", "±5", "5^2", "√5", "3+5"]
+)
 def test_mathematics_around_a_number_earns_nothing(place, text):
     assert Numeric().grade(problem("5", "numeric"), place.format(text)).reward == 0.0
 
 
 @pytest.mark.parametrize("place", ["{}", "\\boxed{{{}}}", "#### {}", "The answer is {}", "So it is {}."])
-@pytest.mark.parametrize("text", ["5", "5 cm", "5cm", "$5", "5 apples", "5\\text{ cm}", "5.0", "x = 5", "5 km/h", "5 m^2"])
+@pytest.mark.parametrize(
+    "text", ["5", "5 cm", "5cm", "$5", "5 apples", "5\\text{ cm}", "5.0", "x = 5", "5 km/h", "5 m^2"]
+)
 def test_units_and_names_around_a_number_do_not_matter(place, text):
     assert Numeric().grade(problem("5", "numeric"), place.format(text)).reward == 1.0
 
