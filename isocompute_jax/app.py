@@ -22,8 +22,10 @@ from isocompute_jax.records.errors import InputError, RunError
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EXTRAS = {
     "train": (
-        "flax", "grain", "jaxtyping", "ml_collections", "optax", "orbax", "safetensors", "tokenizers", "transformers",
+        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections", "optax",
+        "orbax", "safetensors", "sympy", "tokenizers", "transformers",
     ),
+    "gym": ("reasoning_gym",),
     "serve": ("google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "xxhash"),
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""

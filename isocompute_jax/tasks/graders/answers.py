@@ -1,4 +1,4 @@
-r"""Where a final answer stands in a text: the last `\boxed{...}`; else behind the last `####`, `answer is` or `answer:`.
+r"""Where a final answer stands in a text: in the last `\boxed{...}`; else behind `####`, `answer is` or `answer:`.
 
 Everything runs in time linear in the text, of which only the last `MAX_TEXT_CHARS` are read: no text can make it hang.
 """

@@ -54,7 +54,7 @@ _WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|textit|mathbf|bf|rm|left|ri
 _TAG = re.compile("</?[A-Za-z|_][\\w|]*>|\N{REPLACEMENT CHARACTER}")  # of a format, or a special token
 _UNIT_POWER = re.compile(r"([A-Za-z]+)\s?\^\s?\{?[23]\}?")
 _SLASHED = re.compile(r"(?<=[A-Za-z])/(?=[A-Za-z])")
-_LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+){0,2}[^\s=:;,?!]*$")
+_LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+)?[^\s=:;,?!]*$")
 _PLAIN = re.compile(r"[A-Za-z\s$,:;.'\"()\[\]{}=-]*")
 _MINUS = re.compile(r"(?<![A-Za-z])-|-(?![A-Za-z])")
 _WORD = re.compile(r"[A-Za-z]+")

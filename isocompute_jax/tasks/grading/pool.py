@@ -55,7 +55,7 @@ class WorkerPool:
         """The grades of texts by the grader `name`, in one call.
 
         Raises:
-          RunError: no process can be started, or it cannot import the grader.
+          RunError: no process can be started, or it cannot import the grader, or the grader cannot work.
         """
         async with self._worker() as one:
             await one.load(name)
@@ -66,6 +66,8 @@ class WorkerPool:
                 return Failure("hung", f"no answer within {self._deadline_s:g} s; its process was killed")
             except EOFError:
                 return Failure("died", f"its process ended with {await one.ending()}")
+        if "fatal" in answer:
+            raise RunError(f"reward {name}: {answer['fatal']}")
         if "failure" in answer:
             return Failure(*answer["failure"])
         return [Grade(reward, metrics) for reward, metrics in answer["grades"]]
@@ -121,7 +123,7 @@ class _Worker:
     async def load(self, name: str) -> None:
         """Has it import a grader, once; that takes no time of a call's deadline."""
         if name not in self._loaded:
-            await self._must({"name": name, "problems": [], "texts": []}, f"a worker process cannot load {name}")
+            await self._must({"load": name}, f"a worker process cannot load {name}")
             self._loaded.add(name)
 
     async def _must(self, request: dict[str, Any], what: str) -> None:
@@ -131,9 +133,9 @@ class _Worker:
             how = f"no answer within {START_S:g} s" if isinstance(error, TimeoutError) else await self.ending()
             await self.kill()
             raise RunError(f"{what}: {how}") from None
-        if "failure" in answer:
+        if answer.keys() & {"failure", "fatal"}:
             await self.kill()
-            raise RunError(f"{what}: {answer['failure'][1]}")
+            raise RunError(f"{what}: {answer.get('fatal') or answer['failure'][1]}")
 
     async def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         """Sends a request and waits for the answer.

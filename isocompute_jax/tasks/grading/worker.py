@@ -18,6 +18,8 @@ import sys
 import traceback
 from typing import IO, Any
 
+from isocompute_jax.records.errors import InputError, RunError
+
 HEADER = struct.Struct("!I")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LONGEST_MESSAGE = 4000
@@ -39,7 +41,10 @@ def main(parent: int) -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What a request is answered with: `grades`, a [reward, metrics] for each text, or `failure`, [kind, message]."""
+    """What a request is answered with.
+
+    `grades`, a [reward, metrics] for each text; or `failure`, [kind, message]; or `fatal`, why nothing can be graded.
+    """
     try:
         if "path" in request:
             sys.path[:] = request["path"]
@@ -48,6 +53,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
         from isocompute_jax.tasks.graders.registry import get_grader
 
+        if "load" in request:
+            get_grader(request["load"])
+            return {}
         grader: Any = get_grader(request["name"])
         problems, texts = request["problems"], request["texts"]
         try:
@@ -60,6 +68,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         except InvalidRewardError as error:
             return {"failure": ["invalid", str(error)]}
         return {"grades": [[grade.reward, dict(grade.metrics)] for grade in grades]}
+    except (InputError, RunError) as error:
+        return {"fatal": str(error)}
     except (Exception, SystemExit, KeyboardInterrupt):
         return {"failure": ["raised", traceback.format_exc()[-LONGEST_MESSAGE:]]}
 

@@ -282,7 +282,7 @@ def test_a_gold_answer_that_is_not_understood_is_refused_at_load(answer):
 @pytest.mark.parametrize(
     ("answer", "value"),
     [
-        ("–5", -5),  # an en dash
+        ("\u20135", -5),  # an en dash
         ("\u22125", -5),
         ("½", Fraction(1, 2)),
         ("\uff15", 5),  # full width
@@ -318,5 +318,5 @@ def test_units_and_names_around_a_number_do_not_matter(place, text):
 
 
 def test_the_sign_of_an_en_dash_is_read():
-    assert Numeric().grade(problem("-5", "numeric"), "The answer is –5").reward == 1.0
-    assert Numeric().grade(problem("5", "numeric"), "The answer is –5").reward == 0.0
+    assert Numeric().grade(problem("-5", "numeric"), "The answer is \u20135").reward == 1.0
+    assert Numeric().grade(problem("5", "numeric"), "The answer is \u20135").reward == 0.0
