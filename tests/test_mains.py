@@ -14,6 +14,7 @@ from isocompute_jax.sweeps.grid import grid, parse_grid
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
     "train": ["config", "resolved_config", "workdir", "dry_run", "topology"],
+    "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
     "study": ["preset", "workdir", "workers"],
