@@ -16,6 +16,7 @@ B, the midpoint C_mid and each one's own asymptote A, with intervals, in --workd
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from absl import flags
 
@@ -48,12 +49,9 @@ def main() -> None:
     from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
     from isocompute_jax.sweeps.status import print_plan, print_result
 
-    for flag, what in ((CONFIG, "the recipe"), (VARY, "what to change"), (WORKDIR, "where the runs go")):
-        if not flag.value:
-            raise InputError(f"--{flag.name} is missing: say {what}; see --help")
-    base = from_dict(CONFIG.value.to_dict())
-    runs = planned(base, parse_variants(VARY.value, KNOWN), [_seed(text) for text in SEEDS.value])
-    root = pathlib.Path(WORKDIR.value)
+    base = from_dict(_needed(CONFIG, "the recipe").to_dict())
+    runs = planned(base, parse_variants(_needed(VARY, "what to change"), KNOWN), [_seed(text) for text in SEEDS.value])
+    root = pathlib.Path(_needed(WORKDIR, "where the runs go"))
     if DRY_RUN.value:
         check_directories(runs, root)
         print_plan(open_state(runs, root))
@@ -72,6 +70,12 @@ def main() -> None:
     )
     print(outputs.write(analyse([root / run.name for run in runs], AnalysisOptions(read=read)), root))
     print(f"written to {root}/ablation.*")
+
+
+def _needed(flag: flags.FlagHolder[Any], what: str) -> Any:
+    if not flag.value:
+        raise InputError(f"--{flag.name} is missing: say {what}; see --help")
+    return flag.value
 
 
 def _seed(text: str) -> int:
