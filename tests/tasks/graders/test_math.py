@@ -37,7 +37,9 @@ def group(*texts: str) -> RolloutGroup:
 
 @contextlib.contextmanager
 def grading(deadline_s: float):
-    engine = Grading(RewardConfig(workers=1, deadline_s=deadline_s), lambda batch: ["".join(map(chr, b)) for b in batch])
+    engine = Grading(
+        RewardConfig(workers=1, deadline_s=deadline_s), lambda batch: ["".join(map(chr, b)) for b in batch]
+    )
     with contextlib.closing(engine):
         yield engine
 
@@ -45,7 +47,7 @@ def grading(deadline_s: float):
 @pytest.mark.slow
 @pytest.mark.parametrize("half", HALVES, ids=lambda path: path.stem)
 def test_agreement_with_the_graded_pairs(half):
-    """98% of verdicts, with at most 0.5% of wrong answers paid, and none that hangs; in a worker, as training runs it."""
+    """98% of verdicts, at most 0.5% of wrong answers paid, and none that hangs; in a worker, as training runs it."""
     pairs = [json.loads(line) for line in half.read_text(encoding="utf-8").splitlines()]
     with grading(deadline_s=20.0) as engine:
         futures = [
@@ -154,7 +156,9 @@ def test_what_hangs_is_killed_and_counted():
     assert found.reward_failures == 1
 
 
-@pytest.mark.parametrize("text", ["9^{9^{9^9}}", "10^{10^{10}}", "99999999!", "3!!!!!!!!!", "{" * 500 + "7" + "}" * 500])
+@pytest.mark.parametrize(
+    "text", ["9^{9^{9^9}}", "10^{10^{10}}", "99999999!", "3!!!!!!!!!", "{" * 500 + "7" + "}" * 500]
+)
 def test_what_would_take_for_ever_is_refused_unread(text):
     with pytest.raises(math_values.NotUnderstoodError):
         math_values.parse(text)
