@@ -14,6 +14,7 @@ if importlib.util.find_spec("reasoning_gym") is None:
     pytest.skip("reasoning-gym is not installed", allow_module_level=True)
 
 
+@pytest.mark.slow  # the library imports all its tasks, which takes seconds
 def test_problems_by_name_and_their_scores():
     problems = read_problems("gym:leg_counting:5:3")
     assert problems == read_problems("gym:leg_counting:5:3") != read_problems("gym:leg_counting:5:4")
@@ -29,7 +30,7 @@ def test_problems_by_name_and_their_scores():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("gym:leg_countin:5", "did you mean 'leg_counting'"),
+        pytest.param("gym:leg_countin:5", "did you mean 'leg_counting'", marks=pytest.mark.slow),
         ("gym:leg_counting", "write gym:NAME:COUNT"),
         ("gym:leg_counting:many", "write gym:NAME:COUNT"),
     ],
