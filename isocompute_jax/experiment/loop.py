@@ -16,6 +16,7 @@ import dataclasses
 import logging
 import os
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -126,7 +127,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
     phases.end("update")
     ledger = state.ledger.charge_training(batch.groups)
-    columns = {**rollout_metrics(batch.groups), **reward_metrics(batch.groups)}
+    columns: dict[str, Any] = {**rollout_metrics(batch.groups), **reward_metrics(batch.groups)}
     columns |= {**metrics, "learning_rate": learning_rate}
     columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
     columns |= staleness_metrics(batch.groups, step=now, window=config.window)

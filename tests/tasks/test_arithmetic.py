@@ -88,7 +88,7 @@ def test_impossible_counts(count):
     [("50,48", 1.0), ("50,48,", 0.0), ("50, 48", 0.0), ("48", 0.0), ("050,48", 0.0), ("50,48\n", 0.0), ("", 0.0)],
 )
 def test_only_the_whole_answer_is_rewarded(text, reward):
-    assert get_grader("arithmetic").grade(problem("47+3-2="), text).reward == reward
+    assert Arithmetic().grade(problem("47+3-2="), text).reward == reward
 
 
 @pytest.mark.parametrize(

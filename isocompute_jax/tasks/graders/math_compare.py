@@ -293,15 +293,16 @@ def _intervals(shape: Shape) -> tuple[Shape, ...] | None:
         signs, sides = [_FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
     if not all(sign in _LOW for sign in signs):
         return _punctured(shape) if signs == [r"\neq"] else None
-    numbers = [math_values.is_number(_plain_value(side.text)) for side in sides]
-    match numbers:
+    match [math_values.is_number(_plain_value(side.text)) for side in sides]:
         case [False, True]:
-            return (Shape("tuple", "(" + _HIGH[signs[0]], (_MINUS_INFINITY, sides[1])),)
+            brackets, ends = "(" + _HIGH[signs[0]], (_MINUS_INFINITY, sides[-1])
         case [True, False]:
-            return (Shape("tuple", _LOW[signs[0]] + ")", (sides[0], _INFINITY)),)
+            brackets, ends = _LOW[signs[0]] + ")", (sides[0], _INFINITY)
         case [True, False, True]:
-            return (Shape("tuple", _LOW[signs[0]] + _HIGH[signs[1]], (sides[0], sides[2])),)
-    return None
+            brackets, ends = _LOW[signs[0]] + _HIGH[signs[1]], (sides[0], sides[-1])
+        case _:
+            return None
+    return (Shape("tuple", brackets, ends),)
 
 
 def _without_points(text: str) -> tuple[Shape, ...] | None:

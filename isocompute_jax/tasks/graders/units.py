@@ -88,7 +88,7 @@ def _canonical(unit: str) -> str:
     """A unit's words in one spelling, with spaces between: `km / h`."""
     plain = _SPACES.sub(" ", _WRAPPED.sub(r" \1 ", unit.replace(r"^\circ", " degree ")))
     words = re.findall(r"[A-Za-z]+|/|\^\{?\d\}?", plain)
-    named = [_NAMES.get(word, _NAMES.get(word.lower().rstrip("s"), word)) for word in words]
+    named = [_NAMES.get(word) or _NAMES.get(word.lower().rstrip("s")) or word for word in words]
     spread = " ".join(named).replace("{", "").replace("}", "").replace("/", " / ").split()
     lowered = [word if word in _SCALES else word.lower().rstrip("s") or word for word in spread]
     if lowered[:1] in (["square"], ["sq"]):
