@@ -22,6 +22,7 @@ def written_before(config) -> dict:
     nested = written(config)
     for name in ("compute", "packing", "plan"):
         del nested[name]
+    del nested["reward"], nested["evaluation"]["solved_at"]
     del nested["loss"]["routing"], nested["mesh"]["expert"], nested["mesh"]["context"], nested["optimizer"]["moments"]
     return nested
 
