@@ -30,12 +30,23 @@ EXTRAS = {
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""
 
+FIRST_FIELDS = {"config.reward": "config.reward.function"}
+"""Groups of fields that a flag of their own name sets: which of their fields it means."""
+
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 def run(main: Callable[[], None]) -> None:
     """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code."""
+    sys.argv[1:] = map(spelt_out, sys.argv[1:])  # ml_collections reads it too
     app.run(lambda _: sys.exit(_logged(main)), flags_parser=_parse)
+
+
+def spelt_out(argument: str) -> str:
+    """`--config.reward=VALUE` as `--config.reward.function=VALUE` (see `FIRST_FIELDS`); any other argument as it is."""
+    name, equals, value = argument.partition("=")
+    field = FIRST_FIELDS.get(name.lstrip("-"))
+    return f"--{field}={value}" if equals and field and name.startswith("-") else argument
 
 
 @contextlib.contextmanager

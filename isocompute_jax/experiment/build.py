@@ -33,7 +33,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Tokenizer, load_tokenizer
+from isocompute_jax.tasks import Grading, Tokenizer, get_grader, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -126,6 +126,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
+    check_graders(config)
     name_of = config.reward.name_for
     problems = load_problems(config.train_set, config.problem_set_size, grader_name=name_of)
     limit = config.evaluation.max_problems or None
@@ -210,6 +211,17 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
         model_params=model.count_params(inputs.model_config),
         seed=config.seed,
     )
+
+
+def check_graders(config: RunConfig) -> None:
+    """Raises InputError where `config.reward` names what does not exist, before a problem is blamed for it."""
+    named = {"function": config.reward.function} | {f"tasks.{task}": name for task, name in config.reward.tasks.items()}
+    for field, name in named.items():
+        try:
+            if name:
+                get_grader(name)
+        except InputError as error:
+            raise InputError(f"config.reward.{field}: {error}") from None
 
 
 def make_grading(config: RunConfig, inputs: Inputs) -> Grading:

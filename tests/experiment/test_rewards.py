@@ -139,7 +139,10 @@ def test_the_policy_stop_ends_the_run_and_names_the_problem(short, tmp_path):
 
 def test_bad_rewards_are_refused_before_anything_is_written(short, tmp_path):
     for reward, message in (
-        (RewardConfig(function="nowhere:f"), "no module 'nowhere'"),
+        (
+            RewardConfig(function="nowhere:f"),
+            r"config\.reward\.function: reward 'nowhere:f': there is no module 'nowhere'",
+        ),
         (RewardConfig(tasks={"numeric": f"{REWARDS}:text"}), "returned '1.0'"),
     ):
         with pytest.raises(InputError, match=message):

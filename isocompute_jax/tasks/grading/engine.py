@@ -79,7 +79,7 @@ class Grading:
             [outcome] = self._start().submit(self._outcomes(name, problem, [""])).result()
             if isinstance(outcome, Failure):
                 raise InputError(
-                    f"reward {name} {outcome.kind} when it was tried on problem {problem.id!r} and an empty "
+                    f"reward {name} {outcome.what} when it was tried on problem {problem.id!r} and an empty "
                     f"completion, which a model may give: {outcome.message.strip()}"
                 )
 
@@ -185,7 +185,7 @@ class Grading:
             self._failures.note(failure, problem_id=problem.id, grader=name)
         if failures and policy == "stop":
             raise RunError(
-                f"reward {name} {failures[0].kind} on problem {problem.id!r} (config.reward.on_failure = 'stop'): "
+                f"reward {name} {failures[0].what} on problem {problem.id!r} (config.reward.on_failure = 'stop'): "
                 f"{failures[0].message.strip()}"
             )
         rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]

@@ -29,6 +29,11 @@ class Failure:
     message: str
 
     @property
+    def what(self) -> str:
+        """What the reward did, as a verb."""
+        return "returned no reward" if self.kind == "invalid" else self.kind
+
+    @property
     def summary(self) -> str:
         """Its last line, which of a traceback is the exception."""
         return self.message.strip().splitlines()[-1] if self.message.strip() else self.kind
@@ -49,4 +54,4 @@ class FailureLog:
         if seen > LOGGED:
             return
         rest = "; further ones are only counted" if seen == LOGGED else ""
-        LOG.warning("reward %s %s on problem %r: %s%s", grader, failure.kind, problem_id, failure.summary, rest)
+        LOG.warning("reward %s %s on problem %r: %s%s", grader, failure.what, problem_id, failure.summary, rest)

@@ -214,7 +214,7 @@ def test_a_reward_that_cannot_be_used_is_refused_with_the_remedy(name, message):
 
 def test_every_reward_is_tried_on_an_empty_completion_at_the_start():
     functions = {
-        "returns_text": "invalid when it was tried .* returned '1.0', a str and not a number",
+        "returns_text": "returned no reward when it was tried .* returned '1.0', a str and not a number",
         "returns_nothing": "returned None, a NoneType",
         "fails_on_empty": r"raised when it was tried on problem 'p' and an empty completion.*IndexError",
     }
