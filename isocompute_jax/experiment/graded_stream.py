@@ -88,12 +88,12 @@ class GradedStream:
     def _next(self) -> tuple[float, concurrent.futures.Future[RolloutGroup]]:
         """What was graded next; in this thread, what is drawn meanwhile."""
         while True:
+            if self._failure is not None and self._done.empty():
+                raise self._failure
             draws = self._reader is None and self._drawn < self._out
             try:
                 return self._done.get(block=not draws, timeout=WAKE_S)
             except queue.Empty:
-                if self._failure is not None:
-                    raise self._failure from None
                 if draws:
                     self._draw()
 

@@ -11,6 +11,7 @@ Conventions: solutions in a list or a set have no order, coordinates and interva
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import resource
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, all_boxed, mark
 from isocompute_jax.tasks.graders.latex import clean
 from isocompute_jax.tasks.graders.math_compare import same_answer
 from isocompute_jax.tasks.graders.numeric import numeric_answer, reference_number, same_number
-from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.protocol import WORKER, Grade
 
 MEMORY = 4 << 30
 """Bytes of address space that a comparison may use; what needs more is not understood."""
@@ -102,7 +103,10 @@ def _last_boxes(text: str, boxes: list[tuple[int, str]]) -> str:
 
 @contextlib.contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Holds this process to MEMORY; what asks for more gets a MemoryError."""
+    """Holds a worker process to MEMORY; what asks for more gets a MemoryError."""
+    if WORKER not in os.environ:  # the limit is the whole process's
+        yield
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
     try:

@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 
 from isocompute_jax.records.rollout import Problem
 
+WORKER = "ISOCOMPUTE_GRADING_WORKER"
+"""Environment variable that is set in worker processes: there a grader may bound what the process uses."""
+
 
 @dataclass(frozen=True)
 class Grade:

@@ -16,6 +16,7 @@ import asyncio
 import collections
 import concurrent.futures
 import dataclasses
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -25,7 +26,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
 from isocompute_jax.tasks.graders.protocol import Grade
-from isocompute_jax.tasks.graders.registry import get_grader
+from isocompute_jax.tasks.graders.registry import SHIPPED, get_grader
 from isocompute_jax.tasks.grading.failures import Failure, FailureLog
 from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
 from isocompute_jax.tasks.grading.pool import WorkerPool
@@ -49,6 +50,7 @@ class Grading:
         self._config = config
         self._decode = decode
         self._failures = FailureLog()
+        self._starting = threading.Lock()
         self._thread: LoopThread | None = None
         self._pool: WorkerPool | None = None
         self._calls: AsyncCalls | None = None
@@ -74,7 +76,7 @@ class Grading:
         if in_processes:
             self._start().submit(self._warm(in_processes))
         for name, problem in first.items():
-            if ":" not in name:
+            if name in SHIPPED:
                 continue
             [outcome] = self._start().submit(self._outcomes(name, problem, [""])).result()
             if isinstance(outcome, Failure):
@@ -124,9 +126,10 @@ class Grading:
 
     def _start(self) -> LoopThread:
         """The thread on whose loop everything but inline graders is run."""
-        if self._thread is None:
-            self._thread = LoopThread("graders")
-        return self._thread
+        with self._starting:
+            if self._thread is None:
+                self._thread = LoopThread("graders")
+            return self._thread
 
     async def _warm(self, names: Sequence[str]) -> None:
         await self._workers().warm(names)

@@ -19,7 +19,7 @@ from typing import Any
 
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.protocol import WORKER, Grade
 from isocompute_jax.tasks.grading import worker
 from isocompute_jax.tasks.grading.failures import Failure
 
@@ -114,7 +114,11 @@ class _Worker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={
+                    **os.environ,
+                    WORKER: "1",
+                    "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                },
             )
         )
         await one._must({"path": list(sys.path)}, "a worker process does not start")

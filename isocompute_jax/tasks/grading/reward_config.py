@@ -53,4 +53,5 @@ class RewardConfig:
     @property
     def processes(self) -> int:
         """Worker processes at most."""
-        return self.workers or max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.workers or max(1, min(MOST_WORKERS, cores // 2))
