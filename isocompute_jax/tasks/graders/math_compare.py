@@ -16,6 +16,8 @@ from isocompute_jax.tasks.graders.math_values import NotUnderstoodError
 
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
+"""Two letters that are no product."""
 _CHOSEN = re.compile(r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)")
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
 _NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
@@ -50,9 +52,12 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
     if pair == ("value", "words") and answer.text.casefold() in _NUMBERS:
         return _same_value(gold.text, str(_NUMBERS.index(answer.text.casefold())))
     if gold.kind == "words" and answer.kind in ("words", "value"):
-        return _same_words(gold.text, answer.text)
+        product = len(gold.text) == len(answer.text) == 2 and gold.text not in _SHORT_WORDS
+        return _same_words(gold.text, answer.text) or (product and _same_value(gold.text, answer.text))
     if pair == ("value", "value"):
         return _same_value(gold.text, answer.text)
+    if gold.kind == "set" and len(gold.parts) == 1 and answer.kind == "value":  # the only solution
+        return same_shape(gold.parts[0], answer)
     if pair == ("set", "set"):
         return _among(gold.parts, answer.parts) and _among(answer.parts, gold.parts)
     if gold.kind in ("list", "set") and answer.kind in ("list", "set"):

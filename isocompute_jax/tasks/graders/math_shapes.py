@@ -43,6 +43,8 @@ class Shape:
 def read_shape(text: str) -> Shape:
     """The shape of a cleaned answer (`latex.clean`)."""
     text = text.strip()
+    if text[:1] == "{" and text[-1:] == "}" and _encloses(text[1:-1], "{}"):
+        return read_shape(text[1:-1])
     if _THOUSANDS.fullmatch(text):
         return Shape("value", re.sub(r"(?<=\d)[, ](?=\d)", "", text))
     pieces = [piece for part in split_top(text, ",") for piece in _split_words(part)]
@@ -105,7 +107,7 @@ def _union(text: str) -> Shape | None:
 
 
 def _matrix(text: str) -> Shape | None:
-    if text[:1] in "([" and text[-1:] in ")]" and text[1:-1].strip().startswith(r"\begin{array}"):
+    if text[:1] in "([" and text[-1:] in ")]" and text[1:-1].strip().startswith((r"\begin{array}", r"\begin{matrix}")):
         text = text[1:-1].strip()
     start = max(text.find(r"\begin"), 0)
     found, factor = _MATRIX.fullmatch(text[start:]), text[:start].strip()
@@ -149,11 +151,11 @@ def _bracketed(text: str) -> Shape | None:
     return None
 
 
-def _encloses(inside: str) -> bool:
+def _encloses(inside: str, brackets: str = "()") -> bool:
     """Whether the brackets around a text belong together: `(a)(b)` is not in brackets."""
     depth = 0
     for char in inside:
-        depth += (char in "(") - (char in ")")
+        depth += (char == brackets[0]) - (char == brackets[1])
         if depth < 0:
             return False
     return depth == 0

@@ -138,6 +138,29 @@ def test_where_the_answer_is_found(text, answer):
     assert answer_of(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("gold", "text", "expected"),
+    [
+        ("42", "Therefore the total is 42.", 1.0),
+        ("42", "So we get $6 \\cdot 7 = 42$.", 1.0),
+        ("42", "#### 42", 1.0),
+        ("1/2", "The answer is $\\frac{1}{2}$.", 1.0),
+        ("x^2+1", "**Final Answer:** $f(x) = x^2 + 1$", 1.0),
+        ("1, 2", "The answer is $1$ and $2$.", 1.0),
+        ("42", "The answer is:\n\n$$42$$", 1.0),
+        ("B", "The answer is (B).", 1.0),
+        ("yes", "The answer is yes.", 1.0),
+        ("yes", "The answer is no.", 0.0),
+        ("42", "The answer is not 42.", 0.0),
+        ("42", "The answer is 42 or 43.", 0.0),
+        ("5", "There are 5 apples and 3 pears.", 0.0),
+        ("5", "", 0.0),
+    ],
+)
+def test_texts_without_a_box(gold, text, expected):
+    assert reward(gold, text) == expected
+
+
 def test_off_the_main_thread_nothing_changes():
     """math-verify's own time limits are signals, which other threads cannot have: there it pays nothing, in silence."""
     cases = [("1/2", "0.5"), ("x^2+2x+1", "(x+1)^2"), (r"\{1, 2\}", "1")]
