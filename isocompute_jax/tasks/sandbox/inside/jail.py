@@ -1,0 +1,213 @@
+"""The jail that programs run in: what this kernel lets us take from them, taken once, when the server starts.
+
+With everything in force a program sees a root directory that holds Python's own library, the shared libraries, four
+devices and one small directory to write to, all of it but the last read-only; it has no network, no shared memory, no
+/proc, another user id than ours, and a process-id namespace that ends with its job.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from typing import NamedTuple
+
+from . import linux
+
+MEASURES = ("processes", "network", "files", "shared_memory", "user")
+"""Own process ids, no network, hidden files, own shared memory, own user id."""
+
+_HUGE_RANGE = 1 << 31
+_FIRST_UID = 1 << 30  # far from real users, and from the subordinate ids of containers (usually below 2**29)
+_NOBODY = 65534
+_ROOTS = ("/sys", "/mnt", "/media")  # the jail's root is mounted over one of them, in our own mount namespace
+_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_WRITABLE = "/tmp"
+
+
+class Jail(NamedTuple):
+    """What is in force, and where and as whom programs run.
+
+    Attributes:
+      measures: those of `MEASURES` that are in force.
+      uid: the user and group id of programs; None where they keep ours.
+      scratch: the directory that holds their working directories.
+    """
+
+    measures: frozenset[str]
+    uid: int | None
+    scratch: str
+
+
+def enter(wanted: frozenset[str], scratch: str) -> Jail:
+    """Shuts this process in, as far as the kernel lets it and as is wanted; `scratch` serves where files stay visible."""
+    root = os.geteuid() == 0
+    uid = _unique_uid() if root and "user" in wanted else None
+    got = set() if uid is None else {"user"}
+    if sys.platform == "linux":
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        first_to_die()
+        spaces = {"network": linux.CLONE_NEWNET, "shared_memory": linux.CLONE_NEWIPC}
+        if root or (wanted - {"user"} and _own_user_namespace()):
+            got |= {name for name in spaces if name in wanted and _unshare(spaces[name])}
+            if "shared_memory" in got:
+                _write("/proc/sys/kernel/shmmni", "0")  # not one segment: they would not count as the program's memory
+            if "processes" in wanted and _can_have_processes():
+                got.add("processes")
+            if "files" in wanted and ("processes" in got or root) and _hide_files():  # without /proc nothing is found
+                got.add("files")
+                scratch = _WRITABLE
+    return Jail(frozenset(got), uid, scratch)
+
+
+def library_is_readable(jail: Jail) -> bool:
+    """Whether programs can import what is not loaded yet: they are another user, and Python may be in somebody's home."""
+    path = os.path.dirname(os.__file__)
+    while jail.uid is not None and path != os.path.dirname(path):
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            return "files" in jail.measures  # there the directories above it are ours
+        path = os.path.dirname(path)
+    return True
+
+
+def first_to_die() -> None:
+    """Where memory runs out, the kernel takes the sandbox and not the run."""
+    _write("/proc/self/oom_score_adj", "1000")
+
+
+def _own_user_namespace() -> bool:
+    """Whether we now have every capability over namespaces of our own."""
+    uid, gid = os.geteuid(), os.getegid()
+    return (
+        _unshare(linux.CLONE_NEWUSER)
+        and _write("/proc/self/setgroups", "deny")
+        and _write("/proc/self/uid_map", f"{_NOBODY} {uid} 1")
+        and _write("/proc/self/gid_map", f"{_NOBODY} {gid} 1")
+    )
+
+
+def _can_have_processes() -> bool:
+    """Whether a child may have a process-id namespace: tried in one, since it could not be had twice in ours."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _unshare(linux.CLONE_NEWPID) else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _hide_files() -> bool:
+    """Whether our root directory now is one of our own making."""
+    place = next((path for path in _ROOTS if os.path.isdir(path)), None)
+    if place is None or not _unshare(linux.CLONE_NEWNS):
+        return False
+    try:
+        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+        linux.mount("none", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+        for path in _visible():
+            _show(path, place)
+        os.mkdir(place + _WRITABLE)
+        linux.mount("none", place, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | _flags_of(place))
+        os.chroot(place)  # a process below a chroot makes no user namespaces, and so gets no capabilities back
+        os.chdir("/")
+    except OSError:
+        return False
+    return True
+
+
+def _visible() -> list[str]:
+    """What a program may read: libraries, Python's own among them, and harmless devices; outer directories first."""
+    python = {os.path.dirname(os.__file__), f"{sys.base_prefix}/lib", f"{sys.base_exec_prefix}/lib"}
+    found: list[str] = []
+    for path in sorted({*_LIBRARIES, *python}):
+        if os.path.lexists(path) and not any(path.startswith(f"{outer}/") for outer in found):
+            found.append(path)
+    return [*found, *filter(os.path.exists, _DEVICES)]
+
+
+def _show(path: str, place: str) -> None:
+    """Makes `path` of the machine appear in the jail, read-only and without installed packages."""
+    target = place + path
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), target)
+        return
+    if os.path.isdir(path):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT))
+    linux.mount(path, target, None, linux.MS_BIND | linux.MS_REC)
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | _flags_of(target)
+    linux.mount("none", target, None, flags)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for packages in (f"{target}/{version}/site-packages", f"{target}/{version}/dist-packages"):
+        if os.path.isdir(packages):
+            linux.mount("none", packages, "tmpfs", linux.MS_RDONLY, "size=4k,mode=755")
+
+
+def _flags_of(path: str) -> int:
+    """Flags that a remount must keep: the kernel refuses to loosen those of a mount that is not our own."""
+    found = os.statvfs(path).f_flag  # statvfs(3) numbers these five as mount(2) does, and relatime otherwise
+    kept = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME | linux.MS_NODIRATIME
+    return found & kept | (linux.MS_RELATIME if found & os.ST_RELATIME else 0)
+
+
+def open_scratch(jail: Jail, *, megabytes: int, files: int) -> None:
+    """Gives a job an empty place to write to, of limited size where files are hidden."""
+    if "files" in jail.measures:
+        flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+        linux.mount("none", jail.scratch, "tmpfs", flags, f"size={megabytes}m,nr_inodes={files},mode=755")
+
+
+def allowance(jail: Jail, processes: int) -> int | None:
+    """How many processes and threads the user of a program may have so that it has `processes`; None if unknown.
+
+    The kernel counts by user, those of a user namespace apart; where programs keep our id ours count too.
+    """
+    if "processes" in jail.measures or jail.uid not in (None, _NOBODY):
+        return processes
+    user, others = os.geteuid() if jail.uid is None else jail.uid, 0
+    if not os.path.isdir("/proc/self/task"):
+        return None
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            others += len(os.listdir(f"/proc/{name}/task")) if os.stat(f"/proc/{name}").st_uid == user else 0
+    return others + processes
+
+
+def close_scratch(jail: Jail) -> None:
+    """Takes away what a job wrote, whatever it did to make that hard: rights, links, deep directories."""
+    if "files" in jail.measures:
+        linux.unmount(jail.scratch)
+        return
+    for name in os.listdir(jail.scratch):
+        path = os.path.join(jail.scratch, name)
+        os.spawnvp(os.P_WAIT, "chmod", ["chmod", "-R", "u+rwx", path])
+        os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", path])
+
+
+def _unique_uid() -> int:
+    """A user id that no other process has, so that limits and signals concern this sandbox's programs alone."""
+    try:
+        with open("/proc/self/uid_map") as file:
+            everything = any(int(line.split()[2]) >= _HUGE_RANGE for line in file)
+    except (OSError, ValueError, IndexError):
+        everything = False
+    return _FIRST_UID + os.getpid() if everything else _NOBODY
+
+
+def _unshare(flag: int) -> bool:
+    try:
+        linux.unshare(flag)
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: str, text: str) -> bool:
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError:
+        return False
+    return True
