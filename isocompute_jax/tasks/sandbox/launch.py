@@ -8,6 +8,7 @@ import json
 import marshal
 import os
 import pathlib
+import secrets
 import select
 import shutil
 import struct
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from isocompute_jax.records.errors import RunError
@@ -154,8 +156,8 @@ class Sandbox:
         if self._server is not None and self._server.poll() is None:
             return self._server
         self._stop()
-        self._scratch = tempfile.mkdtemp(prefix="sandbox-")
-        os.chmod(self._scratch, 0o711)  # a program of another user passes through to its own directory
+        # Made by the server, where it needs one, and removed with it, also when this process is killed.
+        self._scratch = os.path.join(tempfile.gettempdir(), f"sandbox-{secrets.token_hex(8)}")
         start = _START.format(folder=str(pathlib.Path(__file__).parent))
         command = [sys.executable, "-S", "-s", "-P", "-X", "utf8", "-c", start, ",".join(self._wanted), self._scratch]
         self._server = subprocess.Popen(
@@ -183,10 +185,8 @@ class Sandbox:
             return
         atexit.unregister(self.close)
         assert server.stdin is not None and server.stdout is not None
-        try:
+        with suppress(OSError):
             server.stdin.close()  # it then ends what it runs, and itself
-        except OSError:
-            pass
         try:
             server.wait(_GRACE_S)
         except subprocess.TimeoutExpired:

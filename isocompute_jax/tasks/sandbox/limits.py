@@ -13,7 +13,9 @@ class SandboxLimits:
     """What the untrusted programs of one completion may use up before they are ended."""
 
     wall_s: float = option(30.0, "Seconds that all tests of one completion may take together.", low=0.05)
-    test_s: float = option(6.0, "Seconds that one test may take; after one that took longer, no other is run.", low=0.05)
+    test_s: float = option(
+        6.0, "Seconds that one test may take; after one that took longer, no other is run.", low=0.05
+    )
     cpu_s: float = option(10.0, "CPU seconds of one process, rounded up to whole ones.", low=0.05)
     memory_mb: int = option(512, "Address space of one process, in MiB.", low=64)
     output_kb: int = option(1024, "KiB that one test may print, or all function results together.", low=1)

@@ -42,7 +42,7 @@ class Jail(NamedTuple):
 
 
 def enter(wanted: frozenset[str], scratch: str) -> Jail:
-    """Shuts this process in, as far as the kernel lets it and as is wanted; `scratch` serves where files stay visible."""
+    """Shuts this process in, as far as is wanted and the kernel lets it; makes `scratch` where files stay visible."""
     root = os.geteuid() == 0
     uid = _unique_uid() if root and "user" in wanted else None
     got = set() if uid is None else {"user"}
@@ -59,11 +59,14 @@ def enter(wanted: frozenset[str], scratch: str) -> Jail:
             if "files" in wanted and ("processes" in got or root) and _hide_files():  # without /proc nothing is found
                 got.add("files")
                 scratch = _WRITABLE
+    if "files" not in got:
+        os.mkdir(scratch)
+        os.chmod(scratch, 0o711)  # programs pass through to directories of their own
     return Jail(frozenset(got), uid, scratch)
 
 
 def library_is_readable(jail: Jail) -> bool:
-    """Whether programs can import what is not loaded yet: they are another user, and Python may be in somebody's home."""
+    """Whether programs can import what is not loaded yet: they are another user, and Python may lie in a home."""
     path = os.path.dirname(os.__file__)
     while jail.uid is not None and path != os.path.dirname(path):
         if not os.stat(path).st_mode & stat.S_IXOTH:
@@ -184,6 +187,12 @@ def close_scratch(jail: Jail) -> None:
         path = os.path.join(jail.scratch, name)
         os.spawnvp(os.P_WAIT, "chmod", ["chmod", "-R", "u+rwx", path])
         os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", path])
+
+
+def remove_scratch(jail: Jail) -> None:
+    """Takes the empty directory away, at the end."""
+    if "files" not in jail.measures:
+        os.rmdir(jail.scratch)
 
 
 def _unique_uid() -> int:

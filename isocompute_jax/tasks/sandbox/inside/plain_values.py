@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """The value in lists, dicts with text keys, numbers, text, bool and None: tuples as lists, sets as sorted lists.
+    """The value in lists, dicts with text keys, numbers, text, bool and None: tuples as lists, sets in order.
 
     Only exact types count: an object of a class of the program's own, whatever it overrides, is refused.
 
@@ -16,7 +17,7 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if kind in (list, tuple) or kind.__name__ in ("deque",):
+    if kind in (list, tuple, collections.deque):
         return [plain(item) for item in value]
     if kind in (set, frozenset):
         return sorted(map(plain, value), key=repr)

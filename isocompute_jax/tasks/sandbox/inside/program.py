@@ -39,7 +39,9 @@ MODULES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "
 """Modules that are there by their names, too. All of these are loaded once, for all programs."""
 
 
-def run(job: dict[str, Any], stdin: int, stdout: int, stderr: int, results: int | None, jail: Jail, place: str) -> NoReturn:
+def run(
+    job: dict[str, Any], stdin: int, stdout: int, stderr: int, results: int | None, jail: Jail, place: str
+) -> NoReturn:
     """Turns this process into the program, in the directory `place`; its exit code is the program's."""
     code = 1
     try:
@@ -108,9 +110,13 @@ def _forget(place: str) -> None:
     os.environ.update(HOME=place, TMPDIR=place, LANG="C.UTF-8")
     sys.argv = ["program.py"]
     sys.path[:] = [path for path in sys.path if os.path.isdir(path) and not path.startswith(os.path.dirname(__file__))]
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="replace", closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = sys.__stdin__ = _text(0, "r", errors="replace")
+    sys.stdout = sys.__stdout__ = _text(1, "w", errors="strict")
+    sys.stderr = sys.__stderr__ = _text(2, "w", errors="backslashreplace")
+
+
+def _text(descriptor: int, mode: str, *, errors: str) -> Any:
+    return open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 (open to the end)
 
 
 def _finish(body: Any) -> int:
@@ -121,10 +127,18 @@ def _finish(body: Any) -> int:
             step()
         except SystemExit as error:
             code = code or (error.code if isinstance(error.code, int) else int(error.code is not None))
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
+        except BaseException as error:
+            _report(error)
             code = code or 1
     return code & 0xFF
+
+
+def _report(error: BaseException) -> None:
+    """The traceback, of the program's own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 def _join_threads() -> None:
@@ -160,8 +174,8 @@ def _calls(job: dict[str, Any]) -> None:
         try:
             answer = [index, plain(_value(call, namespace))]
             line = json.dumps(answer)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
+        except BaseException as error:
+            _report(error)
             line = json.dumps([index])
         view = memoryview(f"{line}\n".encode())
         while view:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import linux, program
-from .jail import Jail, allowance, close_scratch, enter, library_is_readable, open_scratch
+from .jail import Jail, allowance, close_scratch, enter, library_is_readable, open_scratch, remove_scratch
 from .keeper import FRAME, LAST, TICK_MS, die_with_parent, exit_fd, keep, write
 from .sweep import sweep
 
@@ -30,8 +30,8 @@ LIBRARY = "library"
 
 _OFTEN = (
     "array", "calendar", "cmath", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "hashlib", "io", "numbers", "pprint", "queue", "statistics", "struct", "subprocess", "textwrap", "threading", "time",
-    "traceback", "uuid",
+    "hashlib", "io", "numbers", "pprint", "queue", "statistics", "struct", "subprocess", "textwrap", "threading",
+    "time", "traceback", "uuid",
 )  # fmt: skip
 """Loaded beforehand where programs cannot read the library themselves."""
 _FIRST_FD = 10  # a program's own begin at 0
@@ -45,7 +45,7 @@ def main(measures: str, scratch: str) -> None:
         importlib.import_module(name)
     random.seed(0)  # every program finds the same numbers, as it finds the same hashes: rewards can be repeated
 
-    jail = enter(frozenset(measures.split(",")), scratch)
+    jail = enter(frozenset(filter(None, measures.split(","))), scratch)
     parent = os.getppid()
     in_force = set(jail.measures)
     if library_is_readable(jail):
@@ -60,8 +60,9 @@ def main(measures: str, scratch: str) -> None:
         wanted = _serve(job, jail, jobs, answers, parent)
         close_scratch(jail)
         if not wanted:
-            return
+            break
         write(answers, FRAME.pack(LAST, 0, 0, 0, 0))
+    remove_scratch(jail)
 
 
 def _receive(jobs: int) -> dict[str, Any] | None:
