@@ -101,7 +101,7 @@ def _read(answer: str) -> CodeTests:
 
 
 def code_of(text: str) -> str | None:
-    """The last closed block marked as Python, else the last closed one; of what follows the thinking, if there is any."""
+    """The last closed block marked as Python, else the last one; of what follows the thinking, where there is any."""
     text = text.rpartition(_THINKING_ENDS)[2]
     python: str | None = None
     other: str | None = None

@@ -28,10 +28,11 @@ class SandboxLimits:
     def __post_init__(self) -> None:
         check(self)
 
-    def for_server(self) -> dict[str, float]:
+    def for_server(self) -> dict[str, int | float]:
         """The same in the units of the kernel (`inside.program`, `inside.keeper`)."""
-        return dataclasses.asdict(self) | {
+        in_bytes: dict[str, int | float] = {
             "cpu_s": math.ceil(self.cpu_s),
             "memory_bytes": self.memory_mb << 20,
             "file_bytes": self.file_mb << 20,
         }
+        return dataclasses.asdict(self) | in_bytes

@@ -39,7 +39,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    """Mounts, as mount(2)."""
+    """Makes a mount, or changes one."""
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     _call("mount", texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3])
 
@@ -50,7 +50,7 @@ def unmount(target: str) -> None:
 
 
 def prctl(operation: int, value: int) -> None:
-    """Sets a property of this process, as prctl(2) with one argument."""
+    """Sets a property of this process, of one argument."""
     zero = ctypes.c_ulong(0)
     _call("prctl", ctypes.c_int(operation), ctypes.c_ulong(value), zero, zero, zero)
 

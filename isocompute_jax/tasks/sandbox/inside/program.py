@@ -116,7 +116,7 @@ def _forget(place: str) -> None:
 
 
 def _text(descriptor: int, mode: str, *, errors: str) -> Any:
-    return open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 (open to the end)
+    return open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
 def _finish(body: Any) -> int:
