@@ -1,8 +1,7 @@
 """Programs that want the reward without the work, or only want to do harm.
 
-Each could earn it if one measure failed: `REWARD` stands for code that prints the answers once an attack has found
-them. ANSWERS, PORT, ROOT and PID are replaced by a file that holds the answers, a port of this machine that sends them,
-the checkout, and the process that grades.
+Some would earn it if one measure failed. ANSWERS, PORT, ROOT and PID are replaced by a file that holds the answers, a
+port of this machine that sends them, the checkout, and the process that grades.
 """
 
 STDIN = {
@@ -49,7 +48,7 @@ for place in (os.path.dirname('ANSWERS'), '/', '/usr/lib', '/tmp', '/dev', '/dev
     "read the answers": "print(open('ANSWERS').read().split()[int(input()[0]) // 3])",
     "read the answers through a link": "import os\nos.symlink('ANSWERS', 'a')\nprint(open('a').read())",
     "links in its own place": "import os\nos.symlink('/', 'a'); os.symlink('b', 'b'); os.link('/etc/passwd', 'c')",
-    "directory without rights": "import os\nos.mkdir('a'); open('a/b', 'w').close(); os.chmod('a', 0); os.chmod('.', 0)",
+    "directory without rights": "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nfor n in 'a.': os.chmod(n, 0)",
     "delete the directory": "import os\nos.rmdir(os.getcwd())",
     "read the parent": """
 import os
@@ -225,7 +224,7 @@ os._exit(0)
     "closed results": "import os\nos.close(3)\ndef f(x): return x",
     "endless import": "while True: pass",
     "no such function": "def g(x): return x",
-    "class without an end": "class Solution:\n    def __init__(self):\n        while True: pass\n    def f(self, x): return x",
+    "class without an end": "class Solution:\n  def __init__(self):\n    while True: pass\n  def f(self, x): return x",
     "error that cannot be shown": """
 class E(BaseException):
     def __str__(self): raise E

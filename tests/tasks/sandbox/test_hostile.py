@@ -7,12 +7,12 @@ file that everybody may read, and a socket of this machine sends them to whoever
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import pathlib
 import queue
 import socket
-import sys
 import tempfile
 import threading
 from typing import NamedTuple
@@ -28,9 +28,11 @@ from tests.tasks.sandbox.hostile_programs import CALLS, NEEDS, STDIN
 
 ROOT = pathlib.Path(__file__).parents[3]
 LIMITS = SandboxLimits(
-    test_s=0.4, wall_s=1.0, cpu_s=1, memory_mb=160, output_kb=64, file_mb=1, scratch_mb=4, files=64, processes=8
+    test_s=0.25, cpu_s=1, memory_mb=160, output_kb=64, file_mb=1, scratch_mb=4, files=64, processes=8
 )
-AT_A_TIME = 4
+AT_A_TIME = 8
+FALLBACK = ("user",)
+"""What root has left where namespaces are refused; other users have nothing then."""
 SECRETS = ["SECRET-814", "SECRET-277"]
 ADD = "print(sum(map(int, input().split())))"
 GOOD = Problem("good", "", '{"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}', "code")
@@ -44,7 +46,6 @@ class Record(NamedTuple):
     passed: float
     next_reward: float
     processes: list[str]
-    in_force: frozenset[str]
 
 
 def left_by(server: int, mark: str) -> list[str]:
@@ -84,15 +85,16 @@ class Hosts:
         try:
             sandbox = grader._sandbox
             assert sandbox is not None
-            in_force = sandbox.measures()
+            sandbox.limits = LIMITS
             grade = grader.grade(Problem(name, "", json.dumps(answer), "code"), f"```python\n{source}\n```")
             server = sandbox._server
             assert server is not None
             left = left_by(server.pid, sandbox._scratch)
+            sandbox.limits = dataclasses.replace(LIMITS, test_s=20)  # however busy this machine is
             good = grader.grade(GOOD, f"```python\n{ADD}\n```")
         finally:
             self._graders.put(grader)
-        return Record(grade.reward, grade.metrics["tests_passed"], good.reward, left, in_force)
+        return Record(grade.reward, grade.metrics["tests_passed"], good.reward, left)
 
     def close(self) -> None:
         while not self._graders.empty():
@@ -137,10 +139,9 @@ def port():
     thread.join()
 
 
-FALLBACK = ("user",)
-
-
-@pytest.fixture(scope="module", params=[MEASURES, FALLBACK], ids=["all", "fallback"])
+@pytest.fixture(
+    scope="module", params=[MEASURES, pytest.param(FALLBACK, marks=pytest.mark.slow)], ids=["all", "fallback"]
+)
 def records(request, answers, port):
     """Every program's record, and the names that were in temporary and working directories before and after."""
     with Sandbox(LIMITS, measures=request.param) as probe:
@@ -166,7 +167,9 @@ def places(answers: pathlib.Path) -> dict[str, set[str]]:
 def test_a_hostile_program_earns_nothing_and_leaves_nothing(records, name):
     found, _, _ = records
     if name not in found:
-        pytest.skip(f"this kernel grants none of {', '.join(sorted(NEEDS[name]))} here, and the program would get its way")
+        pytest.skip(
+            f"this kernel grants none of {', '.join(sorted(NEEDS[name]))} here, and the program would get its way"
+        )
     record = found[name]
     assert (record.reward, record.passed) == (0, 0)
     assert record.processes == []
@@ -176,3 +179,13 @@ def test_a_hostile_program_earns_nothing_and_leaves_nothing(records, name):
 def test_no_file_is_left(records):
     _, before, after = records
     assert after == before
+
+
+def test_what_is_not_hidden_is_found(answers, port):
+    """The programs above are real attacks: without the measures that they name, they earn the reward."""
+    hosts = Hosts((), answers, port)
+    try:
+        for name in ("read the answers", "connect"):
+            assert hosts.run(name).reward == 1
+    finally:
+        hosts.close()

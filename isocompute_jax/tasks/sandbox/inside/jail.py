@@ -185,8 +185,9 @@ def close_scratch(jail: Jail) -> None:
         return
     for name in os.listdir(jail.scratch):
         path = os.path.join(jail.scratch, name)
-        os.spawnvp(os.P_WAIT, "chmod", ["chmod", "-R", "u+rwx", path])
-        os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", path])
+        for command in (["rm", "-rf", path], ["chmod", "-R", "u+rwx", path], ["rm", "-rf", path]):
+            if os.path.lexists(path):  # it is gone after the first, unless the program took rights away from us
+                os.spawnvp(os.P_WAIT, command[0], command)
 
 
 def remove_scratch(jail: Jail) -> None:
