@@ -15,11 +15,12 @@ _MISSING = {
         "Processes: programs share the process ids of this machine. What they leave is looked for and killed, but they "
         "can see other processes{signals}."
     ),
-    "network": "Network: programs can reach whatever this machine can reach.",
+    "network": "Network: programs can reach whatever this machine can reach{tcp}.",
     "files": (
         "Files: programs can read every file that {reader} may read, problem sets with their answers too, write where "
         "that user may, and fill that disk."
     ),
+    "disk": "Files: rules hide them, but programs can fill the disk of the temporary directory while they run.",
     "shared_memory": "Shared memory: System V segments that programs make are not limited, and remain after them.",
     "library": (
         "Library: Python's standard library lies where the programs' user cannot read it; they can import its common "
@@ -40,6 +41,7 @@ class Isolation:
       files: nothing of the file system but Python, the system's libraries and one small directory.
       shared_memory: no System V shared memory.
       user: another user id than ours.
+      landlock: rules of the kernel, which stand in where files cannot be hidden.
       library: programs can import all of the standard library.
       missing: a sentence for each measure that is not in force.
     """
@@ -49,6 +51,7 @@ class Isolation:
     files: bool
     shared_memory: bool
     user: bool
+    landlock: bool
     library: bool
     missing: tuple[str, ...]
 
@@ -73,16 +76,19 @@ def isolation(sandbox: Sandbox | None = None) -> Isolation:
             return isolation(own)
     found = sandbox.measures()
     held = {name: name in found for name in (*MEASURES, "library")}
-    return Isolation(**held, missing=tuple(_sentences(held)))
+    return Isolation(**held, missing=tuple(_sentences(held, found)))
 
 
-def _sentences(held: dict[str, bool]) -> list[str]:
+def _sentences(held: dict[str, bool], found: frozenset[str]) -> list[str]:
     """One for each thing that a program is not kept from. That it is our own user matters where it can reach us."""
     words = {
-        "signals": "" if held["user"] else ", and signal those of the user who started this",
+        "signals": "" if held["user"] or "no_signals" in found else ", and signal those of the user who started this",
+        "tcp": ", but not by TCP" if "no_tcp" in found else "",
         "reader": "an unprivileged user" if held["user"] else "the user who started this",
     }
     names = [name for name in held if not held[name] and name in _MISSING]
+    if held["landlock"]:
+        names[names.index("files")] = "disk"
     if sys.platform != "linux":
         names += ["memory", "count"]
     return [_MISSING[name].format(**words) for name in names]

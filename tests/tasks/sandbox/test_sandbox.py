@@ -29,7 +29,7 @@ def sandbox():
         yield sandbox
 
 
-@pytest.fixture(scope="module", params=[MEASURES, ("user",), ()], ids=["all", "user", "limits alone"])
+@pytest.fixture(scope="module", params=[MEASURES, ("user", "landlock"), ()], ids=["all", "fallback", "limits alone"])
 def each(request):
     """A sandbox with all that this kernel grants, and with what is left where it grants no namespaces."""
     with Sandbox(PATIENT, measures=request.param) as sandbox:
@@ -234,7 +234,7 @@ def test_threads_take_turns(sandbox):
         assert list(pool.map(lambda text: printed(sandbox, ECHO, text), texts)) == texts
 
 
-@pytest.mark.parametrize("measures", [MEASURES, ("user",)], ids=["all", "fallback"])
+@pytest.mark.parametrize("measures", [MEASURES, pytest.param(("user", "landlock"), marks=pytest.mark.slow)])
 def test_when_the_grader_is_killed_all_of_it_ends(tmp_path, measures):
     source = f"""
 from isocompute_jax.tasks.sandbox import Sandbox
@@ -287,7 +287,7 @@ print([name for _, name in socket.if_nameindex()], dict(os.environ).keys())
 def test_nothing_is_missing_without_a_sentence():
     with Sandbox(measures=()) as bare:
         found = isolation(bare)
-    assert not (found.processes or found.network or found.files or found.shared_memory or found.user)
+    assert not (found.processes or found.network or found.files or found.user or found.landlock)
     starts = [sentence.split(":")[0] for sentence in found.missing]
     assert starts[:4] == ["Processes", "Network", "Files", "Shared memory"]
     assert "that the user who started this may read" in found.missing[2]

@@ -13,17 +13,17 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from . import linux
+from . import landlock, linux
 
-MEASURES = ("processes", "network", "files", "shared_memory", "user")
-"""Own process ids, no network, hidden files, own shared memory, own user id."""
+MEASURES = ("processes", "network", "files", "shared_memory", "user", "landlock")
+"""Own process ids, no network, hidden files, own shared memory, own user id; rules, where files cannot be hidden."""
 
 _HUGE_RANGE = 1 << 31
 _FIRST_UID = 1 << 30  # far from real users, and from the subordinate ids of containers (usually below 2**29)
 _NOBODY = 65534
 _ROOTS = ("/sys", "/mnt", "/media")  # the jail's root is mounted over one of them, in our own mount namespace
 _LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITABLE = "/tmp"
 
 
@@ -62,6 +62,8 @@ def enter(wanted: frozenset[str], scratch: str) -> Jail:
     if "files" not in got:
         os.mkdir(scratch)
         os.chmod(scratch, 0o711)  # programs pass through to directories of their own
+        if "landlock" in wanted and sys.platform == "linux" and landlock.version():
+            got.add("landlock")
     return Jail(frozenset(got), uid, scratch)
 
 
@@ -107,7 +109,7 @@ def _hide_files() -> bool:
     try:
         linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("none", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
-        for path in _visible():
+        for path in (*_visible(), *filter(os.path.exists, DEVICES)):
             _show(path, place)
         os.mkdir(place + _WRITABLE)
         linux.mount("none", place, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | _flags_of(place))
@@ -118,14 +120,20 @@ def _hide_files() -> bool:
     return True
 
 
+def restrict(jail: Jail) -> None:
+    """Puts the rules of Landlock on this process, which is about to become a program, where they are in force."""
+    if "landlock" in jail.measures:
+        landlock.restrict(_visible(), [jail.scratch], filter(os.path.exists, DEVICES))
+
+
 def _visible() -> list[str]:
-    """What a program may read: libraries, Python's own among them, and harmless devices; outer directories first."""
+    """What a program may read: libraries, Python's own among them; outer directories first."""
     python = {os.path.dirname(os.__file__), f"{sys.base_prefix}/lib", f"{sys.base_exec_prefix}/lib"}
     found: list[str] = []
     for path in sorted({*_LIBRARIES, *python}):
         if os.path.lexists(path) and not any(path.startswith(f"{outer}/") for outer in found):
             found.append(path)
-    return [*found, *filter(os.path.exists, _DEVICES)]
+    return found
 
 
 def _show(path: str, place: str) -> None:

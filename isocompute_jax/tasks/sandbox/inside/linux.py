@@ -33,6 +33,16 @@ def _call(name: str, *arguments: object) -> None:
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
+def system_call(number: int, *arguments: bytes | int | None) -> int:
+    """Makes a system call that the C library has no name for."""
+    plain = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    found = _LIBC.syscall(ctypes.c_long(number), *plain)
+    if found < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {os.strerror(code)}")
+    return found
+
+
 def unshare(flags: int) -> None:
     """Gives the calling process new namespaces."""
     _call("unshare", ctypes.c_int(flags))

@@ -19,7 +19,7 @@ import types
 from typing import Any, NoReturn
 
 from . import linux
-from .jail import Jail
+from .jail import Jail, restrict
 from .plain_values import plain
 
 RESULTS_FD = 3
@@ -102,6 +102,7 @@ def _give_up_rights(jail: Jail) -> None:
     if sys.platform == "linux":
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.drop_capabilities()
+        restrict(jail)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

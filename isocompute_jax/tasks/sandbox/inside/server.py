@@ -18,14 +18,14 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from . import linux, program
+from . import landlock, linux, program
 from .jail import Jail, allowance, close_scratch, enter, library_is_readable, open_scratch, remove_scratch
 from .keeper import FRAME, LAST, TICK_MS, die_with_parent, exit_fd, keep, write
 from .sweep import sweep
 
 LENGTH = struct.Struct("<I")
-LIBRARY = "library"
-"""Among what is in force: programs can import all of the standard library."""
+LIBRARY, NO_TCP, NO_SIGNALS = "library", "no_tcp", "no_signals"
+"""Among what is in force, too: programs can import all of the standard library; what Landlock keeps them from."""
 
 _OFTEN = (
     "array", "calendar", "cmath", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
@@ -46,6 +46,9 @@ def main(measures: str, scratch: str) -> None:
     jail = enter(frozenset(filter(None, measures.split(","))), scratch)
     parent = os.getppid()
     in_force = set(jail.measures)
+    if "landlock" in in_force:
+        in_force |= {NO_TCP} if landlock.keeps_from_tcp() else set()
+        in_force |= {NO_SIGNALS} if landlock.keeps_from_signals() else set()
     if library_is_readable(jail):
         in_force.add(LIBRARY)
     else:
