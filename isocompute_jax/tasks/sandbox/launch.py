@@ -43,7 +43,7 @@ class Outcome:
 
     Attributes:
       ending: how it ended.
-      stdout: what it printed, up to `output_kb` (`inside.keeper.STDERR_BYTES` where functions are called).
+      stdout: what it printed, up to `output_kb` (`inside.keeper.KEPT_BYTES` where functions are called).
       stderr: the beginning of its error output.
       results: lines of JSON of the functions that were called.
     """
@@ -75,6 +75,7 @@ class Sandbox:
         self._server: subprocess.Popen[bytes] | None = None
         self._scratch = ""
         self._in_force: frozenset[str] = frozenset()
+        self._owner = 0
 
     def run(self, source: str, inputs: Sequence[str]) -> list[Outcome]:
         """Runs a program once for each text on its standard input, in a fresh process and directory each time.
@@ -140,7 +141,7 @@ class Sandbox:
         except OSError:
             raise _Lost from None
         read = _Reader(server, time.monotonic() + self.limits.wall_s + _GRACE_S)
-        most = (self.limits.output_kb << 10) + 2 * keeper.STDERR_BYTES
+        most = (self.limits.output_kb << 10) + 2 * keeper.KEPT_BYTES
         found: list[Outcome] = []
         while len(found) <= count:
             how, status, *sizes = keeper.FRAME.unpack(read.exactly(keeper.FRAME.size))
@@ -167,6 +168,7 @@ class Sandbox:
             env={"PYTHONHASHSEED": "0"},  # with -P and -s what -I does, but for the same hashes in every run
             start_new_session=True,  # a terminal's Ctrl-C is for the run, which ends this in its own time
         )
+        self._owner = os.getpid()
         atexit.register(self.close)
         try:
             names = _Reader(self._server, time.monotonic() + _START_S).line()
@@ -181,8 +183,8 @@ class Sandbox:
 
     def _stop(self) -> None:
         server, self._server = self._server, None
-        if server is None:
-            return
+        if server is None or self._owner != os.getpid():
+            return  # it is for the process that started it to end it
         atexit.unregister(self.close)
         assert server.stdin is not None and server.stdout is not None
         with suppress(OSError):

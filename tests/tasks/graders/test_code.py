@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 
 import pytest
 from hypothesis import given
@@ -105,14 +106,12 @@ def test_an_answer_of_the_wrong_kind_is_worth_nothing(grader):
 
 
 def test_assertions_of_all_kinds(grader):
-    lines = [
-        "assert f(1)",
-        "assert not f(0)",
-        "assert f(0) is None",
-        "assert f(2) == {1: (1, 2.5), 'a': {3, 4}}",
-        "assert -1 == g(-1)",
-    ]
-    source = "def f(x):\n    return None if x == 0 else [1] if x == 1 else {1: [1, 2.5000000001], 'a': {4, 3}}\ndef g(x): return x"
+    lines = ["assert f(1)", "assert not f(0)", "assert f(0) is None", "assert -1 == g(-1)"]
+    lines += ["assert f(2) == {1: (1, 2.5), 'a': {3, 4}}"]
+    source = """
+def f(x): return None if x == 0 else [1] if x == 1 else {1: [1, 2.5000000001], 'a': {4, 3}}
+def g(x): return x
+"""
     assert grader.grade(problem({"assert_case": lines}), block(source)).metrics == {"tests_passed": 1.0}
 
 
@@ -260,12 +259,12 @@ def test_values(found, expected, same):
         ({"fn_name": "f", "inputs": [1], "outputs": [2]}, r"inputs\[0\] is no list"),
         ({"fn_name": "f()", "inputs": [[1]], "outputs": [2]}, "'f()' is no name of a function".replace("()", r"\(\)")),
         ([{"input": "1"}], 'test 0 is no object with "input" and "output"'),
-        ([{"input": "1", "output": "1", "type": "interactive"}], "type 'interactive' of test 0 is unknown; known: stdin"),
+        ([{"input": "1", "output": "1", "type": "x"}], "type 'x' of test 0 is unknown; known: stdin_stdout, stdin"),
         ([{"input": "1", "output": "1", "type": "functional"}], 'names none; add "metadata"'),
         ([{"input": "x", "output": "1", "fn_name": "f"}], "input of test 0: not JSON"),
         ([{"input": "1", "output": "x", "fn_name": "f"}], "output of test 0: not JSON"),
         ([{"input": "1", "output": "1"}, {"input": [], "output": 1, "fn_name": "f"}], "give each kind a problem"),
-        ({"public_test_cases": [], "private_test_cases": "eJxrYJk"}, "private_test_cases is not JSON; .* unpack them once"),
+        ({"private_test_cases": "eJxrYJk"}, "private_test_cases is not JSON; .* unpack them once"),
         ({"assert_case": ["assert f(1) < 2"]}, r"assert_case\[0\]: 'assert f\(1\) < 2' is not `assert EXPRESSION == "),
         ({"assert_case": ["assert f(1) == g(1)"]}, "is not `assert"),
         ({"assert_case": ["f(1)"]}, "is not `assert"),
@@ -274,8 +273,6 @@ def test_values(found, expected, same):
     ],
 )  # fmt: skip
 def test_tests_that_cannot_be_read_are_refused(grader, tests, message):
-    import re
-
     fault = grader.fault(problem(tests))
     assert fault is not None and fault.startswith("answer: ") and re.search(message, fault), fault
     with pytest.raises(InputError, match=r"problem p1: answer: "):

@@ -52,8 +52,9 @@ def enter(wanted: frozenset[str], scratch: str) -> Jail:
         spaces = {"network": linux.CLONE_NEWNET, "shared_memory": linux.CLONE_NEWIPC}
         if root or (wanted - {"user"} and _own_user_namespace()):
             got |= {name for name in spaces if name in wanted and _unshare(spaces[name])}
-            if "shared_memory" in got:
-                _write("/proc/sys/kernel/shmmni", "0")  # not one segment: they would not count as the program's memory
+            # Not one segment: they would not count as the program's memory, and nobody would remove them.
+            if "shared_memory" in got and not _write("/proc/sys/kernel/shmmni", "0"):
+                got.remove("shared_memory")
             if "processes" in wanted and _can_have_processes():
                 got.add("processes")
             if "files" in wanted and ("processes" in got or root) and _hide_files():  # without /proc nothing is found

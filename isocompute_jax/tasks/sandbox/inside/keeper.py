@@ -19,7 +19,8 @@ FRAME = struct.Struct("<BiIII")
 ENDED, TIME, OUTPUT, SCRATCH, LAST = range(5)
 """It ended by itself; its time was over; it wrote too much; its directory could not be made; no more frames."""
 
-STDERR_BYTES = 4096
+KEPT_BYTES = 4096
+"""Of error output, and of what functions print."""
 _CHUNK = 1 << 16
 TICK_MS = 10  # where a process cannot be waited for together with pipes
 
@@ -115,9 +116,8 @@ class Streams:
         self.lines = 0
         self.poll = select.poll()
         self._index = {descriptor: index for index, descriptor in enumerate(descriptors)}
-        self._open = set(descriptors)
         judged = 2 if len(descriptors) > 2 else 0
-        self._most = [most if index == judged else STDERR_BYTES for index in range(len(descriptors))]
+        self._most = [most if index == judged else KEPT_BYTES for index in range(len(descriptors))]
         self._judged = judged
         for descriptor in descriptors:
             os.set_blocking(descriptor, False)
@@ -136,7 +136,6 @@ class Streams:
                 continue
             if not chunk:
                 self.poll.unregister(descriptor)
-                self._open.discard(descriptor)
                 continue
             some = True
             kept = self.data[index]

@@ -62,7 +62,7 @@ def _connect(stdin: int, stdout: int, stderr: int, results: int | None) -> None:
     os.setsid()
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
-    # All are far above 3: the server moves its own away from there.
+    # 0 to 2 are open in the server and so none of these; 3 may be one, and is taken last.
     for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2), (results, RESULTS_FD)):
         if descriptor is not None:
             os.dup2(descriptor, number)
@@ -114,7 +114,8 @@ def _forget(place: str) -> None:
     os.environ.update(HOME=place, TMPDIR=place, LANG="C.UTF-8")
     builtins.exit = builtins.quit = sys.exit  # which the module `site` would have made
     sys.argv = ["program.py"]
-    sys.path[:] = [path for path in sys.path if os.path.isdir(path) and not path.startswith(os.path.dirname(__file__))]
+    ours = os.path.dirname(os.path.dirname(__file__))
+    sys.path[:] = [path for path in sys.path if path != ours and os.path.isdir(path)]
     sys.stdin = sys.__stdin__ = _text(0, "r", errors="replace")
     sys.stdout = sys.__stdout__ = _text(1, "w", errors="strict")
     sys.stderr = sys.__stderr__ = _text(2, "w", errors="backslashreplace")
@@ -164,7 +165,7 @@ def _load(source: str, name: str) -> dict[str, Any]:
     for word in MODULES:
         if word in source:
             setattr(module, word, sys.modules[word])
-    exec(compile(source, "program.py", "exec"), module.__dict__)
+    exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
 

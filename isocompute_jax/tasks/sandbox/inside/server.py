@@ -42,7 +42,6 @@ def main(measures: str, scratch: str) -> None:
     jobs, answers = (fcntl.fcntl(number, fcntl.F_DUPFD, _FIRST_FD) for number in (0, 1))
     for name in {*program.PRELUDE.values(), *program.MODULES}:
         importlib.import_module(name)
-
     jail = enter(frozenset(filter(None, measures.split(","))), scratch)
     parent = os.getppid()
     in_force = set(jail.measures)
