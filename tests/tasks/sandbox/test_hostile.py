@@ -7,6 +7,7 @@ file that everybody may read, and a socket of this machine sends them to whoever
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -28,7 +29,7 @@ from tests.tasks.sandbox.hostile_programs import CALLS, NEEDS, STDIN
 
 ROOT = pathlib.Path(__file__).parents[3]
 LIMITS = SandboxLimits(
-    test_s=0.25, cpu_s=1, memory_mb=160, output_kb=64, file_mb=1, scratch_mb=4, files=64, processes=8
+    test_s=0.15, cpu_s=1, memory_mb=160, output_kb=64, file_mb=1, scratch_mb=4, files=64, processes=8
 )
 AT_A_TIME = 8
 FALLBACK = ("user", "landlock")
@@ -48,24 +49,24 @@ class Record(NamedTuple):
     processes: list[str]
 
 
-def left_by(server: int, mark: str) -> list[str]:
-    """Processes of a sandbox other than its server, by ancestry and by what a fork keeps: the command, the user."""
-    found = {process.pid: str(process) for process in psutil.Process(server).children(recursive=True)}
-    own_user = psutil.Process(server).uids().real
+def marked(servers: dict[int, str]) -> list[str]:
+    """Processes on this machine that are of a sandbox, by what a fork keeps: the user, or the command."""
+    found = []
     for process in psutil.process_iter():
-        try:
-            others = process.uids().real == (1 << 30) + server != own_user or mark in " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if others and process.pid != server:
-            found[process.pid] = str(process)
-    return list(found.values())
+        with contextlib.suppress(psutil.Error):
+            others = process.uids().real in {(1 << 30) + server for server in servers}
+            command = " ".join(process.cmdline())
+            if process.pid not in servers and (others or any(mark in command for mark in servers.values())):
+                found.append(str(process))
+    return found
 
 
 class Hosts:
     """Runs programs on a few sandboxes at a time."""
 
-    def __init__(self, measures: tuple[str, ...], answers: pathlib.Path, port: int):
+    def __init__(self, measures: tuple[str, ...], answers: pathlib.Path, port: int, test_s: float):
+        self._limits = dataclasses.replace(LIMITS, test_s=test_s)
+        self._servers: dict[int, str] = {}
         self._fill = {"ANSWERS": str(answers), "PORT": str(port), "ROOT": str(ROOT), "PID": str(os.getpid())}
         self._graders: queue.SimpleQueue[CodeGrader] = queue.SimpleQueue()
         for _ in range(AT_A_TIME):
@@ -85,16 +86,21 @@ class Hosts:
         try:
             sandbox = grader._sandbox
             assert sandbox is not None
-            sandbox.limits = LIMITS
+            sandbox.limits = self._limits
             grade = grader.grade(Problem(name, "", json.dumps(answer), "code"), f"```python\n{source}\n```")
             server = sandbox._server
             assert server is not None
-            left = left_by(server.pid, sandbox._scratch)
+            left = [str(process) for process in psutil.Process(server.pid).children(recursive=True)]
+            self._servers[server.pid] = sandbox._scratch
             sandbox.limits = dataclasses.replace(LIMITS, test_s=20)  # however busy this machine is
             good = grader.grade(GOOD, f"```python\n{ADD}\n```")
         finally:
             self._graders.put(grader)
         return Record(grade.reward, grade.metrics["tests_passed"], good.reward, left)
+
+    def left(self) -> list[str]:
+        """Processes that any of the programs left, wherever they went."""
+        return marked(self._servers)
 
     def close(self) -> None:
         while not self._graders.empty():
@@ -146,12 +152,13 @@ def records(request, answers, port):
     with Sandbox(LIMITS, measures=request.param) as probe:
         granted = probe.measures()
     before = places(answers)
-    hosts = Hosts(request.param, answers, port)
+    hosts = Hosts(request.param, answers, port, LIMITS.test_s)
     names = runnable(granted)
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
         found = dict(zip(names, pool.map(hosts.run, names), strict=True))
+    left = hosts.left()
     hosts.close()
-    return found, before, places(answers)
+    return found, left, before, places(answers)
 
 
 def places(answers: pathlib.Path) -> dict[str, set[str]]:
@@ -164,7 +171,7 @@ def places(answers: pathlib.Path) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_hostile_program_earns_nothing_and_leaves_nothing(records, name):
-    found, _, _ = records
+    found, *_ = records
     if name not in found:
         pytest.skip(
             f"this kernel grants none of {', '.join(sorted(NEEDS[name]))} here, and the program would get its way"
@@ -175,14 +182,14 @@ def test_a_hostile_program_earns_nothing_and_leaves_nothing(records, name):
     assert record.next_reward == 1
 
 
-def test_no_file_is_left(records):
-    _, before, after = records
-    assert after == before
+def test_no_process_and_no_file_is_left(records):
+    _, left, before, after = records
+    assert left == [] and after == before
 
 
 def test_what_is_not_hidden_is_found(answers, port):
     """The programs above are real attacks: without the measures that they name, they earn the reward."""
-    hosts = Hosts((), answers, port)
+    hosts = Hosts((), answers, port, test_s=20)
     try:
         for name in ("read the answers", "connect"):
             assert hosts.run(name).reward == 1
