@@ -194,8 +194,10 @@ def close_scratch(jail: Jail) -> None:
         return
     for name in os.listdir(jail.scratch):
         path = os.path.join(jail.scratch, name)
+        with suppress(OSError):
+            os.rmdir(path)  # most are empty
         for command in (["rm", "-rf", path], ["chmod", "-R", "u+rwx", path], ["rm", "-rf", path]):
-            if os.path.lexists(path):  # it is gone after the first, unless the program took rights away from us
+            if os.path.lexists(path):  # after the first it is gone, unless the program took rights away
                 os.spawnvp(os.P_WAIT, command[0], command)
 
 
