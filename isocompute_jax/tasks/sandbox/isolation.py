@@ -91,4 +91,6 @@ def _sentences(held: dict[str, bool], found: frozenset[str]) -> list[str]:
         names[names.index("files")] = "disk"
     if sys.platform != "linux":
         names += ["memory", "count"]
+    elif os.geteuid() == 0 and not held["user"]:  # Linux counts everybody's processes but root's
+        names.append("count")
     return [_MISSING[name].format(**words) for name in names]

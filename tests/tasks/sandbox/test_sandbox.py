@@ -192,6 +192,24 @@ for name in ("CPU", "AS", "FSIZE", "NOFILE", "NPROC", "CORE"):
     assert found[:6] == ["3 3", "314572800 314572800", "3145728 3145728", "17 17", "5 5", "0 0"]
 
 
+def test_so_many_processes_and_no_more(sandbox):
+    if "processes" not in sandbox.measures():
+        pytest.skip("they are counted together with other processes, or not at all")
+    source = """
+import os, time
+started = 1
+try:
+    while os.fork(): started += 1
+    time.sleep(999)
+except OSError: print(started)
+"""
+    sandbox.limits = dataclasses.replace(PATIENT, processes=7)
+    try:
+        assert printed(sandbox, source) == "7\n"
+    finally:
+        sandbox.limits = PATIENT
+
+
 @pytest.mark.parametrize(("field", "value"), [("wall_s", 0), ("memory_mb", 1), ("processes", 0), ("output_kb", -1)])
 def test_a_limit_that_leaves_nothing_is_refused(field, value):
     with pytest.raises(InputError, match=f"SandboxLimits.{field}.*at least"):

@@ -20,11 +20,13 @@ MEASURES = ("processes", "network", "files", "shared_memory", "user", "landlock"
 
 _HUGE_RANGE = 1 << 31
 _FIRST_UID = 1 << 30  # far from real users, and from the subordinate ids of containers (usually below 2**29)
+_FEW_IDS = range(2_000, 60_000)  # where a container has 65,536 of them
 _NOBODY = 65534
 _ROOTS = ("/sys", "/mnt", "/media")  # the jail's root is mounted over one of them, in our own mount namespace
 _LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITABLE = "/tmp"
+_OURS = 3  # processes of the sandbox itself in a user namespace: server, keeper, and between them its parent
 
 
 class Jail(NamedTuple):
@@ -40,26 +42,23 @@ class Jail(NamedTuple):
     uid: int | None
     scratch: str
 
+    @property
+    def unique_uid(self) -> int | None:
+        """The user all of whose processes are this sandbox's; None if there is none."""
+        return self.uid if self.uid is not None and self.uid >= _FIRST_UID else None
+
 
 def enter(wanted: frozenset[str], scratch: str) -> Jail:
     """Shuts this process in, as far as is wanted and the kernel lets it; makes `scratch` where files stay visible."""
-    root = os.geteuid() == 0
-    uid = _unique_uid() if root and "user" in wanted else None
-    got = set() if uid is None else {"user"}
-    if sys.platform == "linux":
-        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        first_to_die()
-        spaces = {"network": linux.CLONE_NEWNET, "shared_memory": linux.CLONE_NEWIPC}
-        if root or (wanted - {"user"} and _own_user_namespace()):
-            got |= {name for name in spaces if name in wanted and _unshare(spaces[name])}
-            # Not one segment: they would not count as the program's memory, and nobody would remove them.
-            if "shared_memory" in got and not _write("/proc/sys/kernel/shmmni", "0"):
-                got.remove("shared_memory")
-            if "processes" in wanted and _can_have_processes():
-                got.add("processes")
-            if "files" in wanted and ("processes" in got or root) and _hide_files():  # without /proc nothing is found
-                got.add("files")
-                scratch = _WRITABLE
+    got = _namespaces(wanted) if sys.platform == "linux" else set()
+    uid = _own_uid() if os.geteuid() == 0 and "user" in wanted else None
+    if uid is not None:
+        got.add("user")
+    # Without /proc, what programs leave is only found in a namespace, or by its user.
+    all_found = "processes" in got or (uid is not None and uid >= _FIRST_UID)
+    if "files" in wanted and all_found and sys.platform == "linux" and _hide_files():
+        got.add("files")
+        scratch = _WRITABLE
     if "files" not in got:
         os.mkdir(scratch)
         os.chmod(scratch, 0o711)  # programs pass through to directories of their own
@@ -121,6 +120,24 @@ def _hide_files() -> bool:
     return True
 
 
+def _namespaces(wanted: frozenset[str]) -> set[str]:
+    """Takes the namespaces that can be had, first of all one in which we may make others; returns what they give."""
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    first_to_die()
+    got: set[str] = set()
+    powerful = _unshare(linux.CLONE_NEWUTS)  # it changes nothing, and takes what the others take
+    if not powerful and not (wanted - {"user", "landlock"} and _own_user_namespace()):
+        return got
+    spaces = {"network": linux.CLONE_NEWNET, "shared_memory": linux.CLONE_NEWIPC}
+    got |= {name for name in spaces if name in wanted and _unshare(spaces[name])}
+    # Not one segment: they would not count as the program's memory, and nobody would remove them.
+    if "shared_memory" in got and not _write("/proc/sys/kernel/shmmni", "0"):
+        got.remove("shared_memory")
+    if "processes" in wanted and _can_have_processes():
+        got.add("processes")
+    return got
+
+
 def restrict(jail: Jail) -> None:
     """Puts the rules of Landlock on this process, which is about to become a program, where they are in force."""
     if "landlock" in jail.measures:
@@ -176,9 +193,11 @@ def allowance(jail: Jail, processes: int) -> int | None:
 
     The kernel counts by user, those of a user namespace apart; where programs keep our id ours count too.
     """
-    if "processes" in jail.measures or jail.uid not in (None, _NOBODY):
+    if jail.uid is not None:
         return processes
-    user, others = os.geteuid() if jail.uid is None else jail.uid, 0
+    if "processes" in jail.measures:
+        return processes + _OURS
+    user, others = os.geteuid(), 0
     if not os.path.isdir("/proc/self/task"):
         return None
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -207,14 +226,30 @@ def remove_scratch(jail: Jail) -> None:
         os.rmdir(jail.scratch)
 
 
-def _unique_uid() -> int:
-    """A user id that no other process has, so that limits and signals concern this sandbox's programs alone."""
+def _own_uid() -> int | None:
+    """A user id for programs, if possible one that nobody else has; None if we cannot become another user."""
     try:
         with open("/proc/self/uid_map") as file:
             everything = any(int(line.split()[2]) >= _HUGE_RANGE for line in file)
     except (OSError, ValueError, IndexError):
         everything = False
-    return _FIRST_UID + os.getpid() if everything else _NOBODY
+    # In containers with few ids two sandboxes may rarely share one: good enough for limits, not for killing by user.
+    uid = _FIRST_UID + os.getpid() if everything else _FEW_IDS[os.getpid() % len(_FEW_IDS)]
+    child = os.fork()
+    if child == 0:
+        try:
+            become(uid)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return uid if os.waitpid(child, 0)[1] == 0 else None
+
+
+def become(uid: int) -> None:
+    """Makes this process another user's, for good."""
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
 
 
 def _unshare(flag: int) -> bool:

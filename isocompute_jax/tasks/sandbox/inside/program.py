@@ -19,7 +19,7 @@ import types
 from typing import Any, NoReturn
 
 from . import linux
-from .jail import Jail, restrict
+from .jail import Jail, become, restrict
 from .plain_values import plain
 
 RESULTS_FD = 3
@@ -96,9 +96,7 @@ def _limit(limits: dict[str, int | None]) -> None:
 def _give_up_rights(jail: Jail) -> None:
     """Another user, no capabilities, and no program that would give them back."""
     if jail.uid is not None:
-        os.setgroups([])
-        os.setgid(jail.uid)
-        os.setuid(jail.uid)
+        become(jail.uid)
     if sys.platform == "linux":
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.drop_capabilities()

@@ -7,7 +7,7 @@ import signal
 import time
 from contextlib import suppress
 
-from .jail import Jail
+from .jail import Jail, become
 
 
 def sweep(jail: Jail, *, group: int | None = None) -> None:
@@ -28,7 +28,7 @@ def sweep(jail: Jail, *, group: int | None = None) -> None:
         if not _reap():
             return
         if not first:
-            _kill_user(jail.uid) if jail.uid is not None else _kill_descendants()
+            _kill_descendants() if jail.unique_uid is None else _kill_user(jail.unique_uid)
             time.sleep(0.001)
 
 
@@ -47,9 +47,7 @@ def _kill_user(uid: int) -> None:
     child = os.fork()
     if child == 0:
         try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
+            become(uid)
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
