@@ -175,9 +175,8 @@ def places(answers: pathlib.Path) -> dict[str, set[str]]:
 def test_a_hostile_program_earns_nothing_and_leaves_nothing(records, name):
     found, *_ = records
     if name not in found:
-        pytest.skip(
-            f"this kernel grants none of {', '.join(sorted(NEEDS.get(name, {'user'})))} here, and the program would get its way"
-        )
+        missing = ", ".join(sorted(NEEDS.get(name, {"user"})))
+        pytest.skip(f"this kernel grants none of {missing} here, and the program would get its way")
     record = found[name]
     assert (record.reward, record.passed) == (0, 0)
     assert record.processes == []
