@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks.graders.arithmetic import Arithmetic
+from isocompute_jax.tasks.graders.code import CodeGrader
 from isocompute_jax.tasks.graders.exact import Exact
 from isocompute_jax.tasks.graders.function import grader_of_function
 from isocompute_jax.tasks.graders.gym import PREFIX as GYM
@@ -32,6 +33,7 @@ ENTRY_POINTS = "isocompute_jax.rewards"
 
 SHIPPED: Mapping[str, Callable[[], AnyGrader]] = {
     "arithmetic": Arithmetic,
+    "code": CodeGrader,
     "exact": Exact,
     "math": Math,
     "numeric": Numeric,
