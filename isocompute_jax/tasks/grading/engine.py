@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
+import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -37,6 +39,10 @@ Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 
 Outcome = Grade | Failure
 
+CLOSE_S = 30.0
+AGAIN_S = 2.0
+LOG = logging.getLogger(__name__)
+
 
 class Grading:
     """Gives groups their rewards; used from any thread.
@@ -52,6 +58,7 @@ class Grading:
         self._failures = FailureLog()
         self._starting = threading.Lock()
         self._thread: LoopThread | None = None
+        self._tasks: set[asyncio.Task] = set()
         self._pool: WorkerPool | None = None
         self._calls: AsyncCalls | None = None
 
@@ -121,7 +128,10 @@ class Grading:
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
-        thread.submit(self._close()).result()
+        try:
+            thread.submit(self._close()).result(CLOSE_S)
+        except concurrent.futures.TimeoutError:
+            LOG.warning("graders did not end within %g s; they end with this process", CLOSE_S)
         thread.close()
 
     def _start(self) -> LoopThread:
@@ -132,7 +142,19 @@ class Grading:
             return self._thread
 
     async def _warm(self, names: Sequence[str]) -> None:
-        await self._workers().warm(names)
+        with self._given_up_at_the_end():
+            await self._workers().warm(names)
+
+    @contextlib.contextmanager
+    def _given_up_at_the_end(self) -> Iterator[None]:
+        """Around what `close` cancels: tasks of ours, not those by which asyncio starts a process."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
 
     def _workers(self) -> WorkerPool:
         if self._pool is None:
@@ -153,7 +175,9 @@ class Grading:
         order: np.ndarray,
         policy: OnFailure,
     ) -> RolloutGroup:
-        return self._finish(group, problem, name, await self._outcomes(name, problem, texts), order, policy)
+        with self._given_up_at_the_end():
+            outcomes = await self._outcomes(name, problem, texts)
+        return self._finish(group, problem, name, outcomes, order, policy)
 
     async def _outcomes(self, name: str, problem: Problem, texts: Sequence[str]) -> list[Outcome]:
         """What each text is worth, by a grader that is not inline."""
@@ -206,11 +230,10 @@ class Grading:
         if self._calls is not None:
             await self._calls.close()
         # What is being graded is given up first: each call ends its own worker.
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others)
+        while self._tasks:  # more than once: in Python 3.11 wait_for loses a cancellation that meets a result
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=AGAIN_S)
         if self._pool is not None:
             await self._pool.close()
         self._pool = self._calls = None

@@ -106,22 +106,27 @@ class _Worker:
     @classmethod
     async def start(cls) -> _Worker:
         """Starts a process. Raises RunError where that fails."""
-        one = cls(
-            await asyncio.create_subprocess_exec(
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
                 f"from {worker.__name__} import main; main({os.getpid()})",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
-                env={
-                    **os.environ,
-                    WORKER: "1",
-                    "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-                },
+                env={**os.environ, WORKER: "1", "PYTHONPATH": _search_path()},
             )
         )
-        await one._must({"path": list(sys.path)}, "a worker process does not start")
+        try:
+            one = cls(await asyncio.shield(starting))
+        except asyncio.CancelledError:  # a process that is half started could not be waited for
+            await cls(await starting).kill()
+            raise
+        try:
+            await one._must({"path": list(sys.path)}, "a worker process does not start")
+        except BaseException:
+            await one.kill()
+            raise
         return one
 
     async def load(self, name: str) -> None:

@@ -248,3 +248,15 @@ def test_closing_gives_up_what_is_being_graded():
         start = time.monotonic()
     assert time.monotonic() - start < 5 and pending.cancelled()
     assert os.getpid() == psutil.Process().pid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3])
+def test_closing_while_processes_start(moment):
+    """Whenever it is: asyncio never finishes a process whose start was cancelled half-way."""
+    with grading("as_told", workers=2) as engine:
+        pending = [engine.submit(group(text), problem()) for text in ("hang", "fine")]
+        time.sleep(moment)
+        start = time.monotonic()
+    assert time.monotonic() - start < 10 and pending[0].cancelled()
+    assert not psutil.Process().children(recursive=True)
