@@ -122,6 +122,8 @@ class _Worker:
         except asyncio.CancelledError:  # a process that is half started could not be waited for
             await cls(await starting).kill()
             raise
+        except OSError as error:
+            raise RunError(f"a worker process does not start: {error.strerror}") from error
         try:
             await one._must({"path": list(sys.path)}, "a worker process does not start")
         except BaseException:
@@ -187,3 +189,8 @@ class _Worker:
         # asyncio keeps the pipe of a dead process open until it is read to its end.
         with contextlib.suppress(OSError, ValueError):
             await asyncio.wait_for(self._stdout.read(), 1.0)
+
+
+def _search_path() -> str:
+    """Where this process finds modules, for one that it starts."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
