@@ -1,6 +1,7 @@
 """Credit: advantages and aggregation weights against plain loops and numbers worked by hand."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isocompute_jax import learner
-from isocompute_jax.learner import aggregation_weights, group_advantages, zero_variance
+from isocompute_jax.learner import aggregation_weights, zero_variance
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import REWARDS, make_groups
 
 SCALES = ["group_std", "batch_std", "none"]
+
+group_advantages = functools.partial(learner.group_advantages, baseline="group_mean")
 
 
 def looped_advantages(rewards, keep, scale):
