@@ -93,7 +93,7 @@ def config_with_everything_changed() -> RunConfig:
         learner_temperature=0.6,
         recipe=RecipeConfig("none", "sequence_mean", "keep", "leave_one_out", "plus_minus_one", "easy", 11, 12, 13),
         loss=LossConfig(
-            "cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, dual_clip=2.0, kl_coef=0.1, chunk_tokens=12
+            "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
         ),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
