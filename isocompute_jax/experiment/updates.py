@@ -57,7 +57,7 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: in
     )
     first = [parts.lay_out(groups, kept & part) for part in dealt[0]]
     old, penalties, metrics = [], None, {}
-    if config.keeps_old_logprobs or config.loss.in_reward:
+    if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
     if config.loss.in_reward:
         penalties, metrics = reward_penalties(parts, first, old, rewards.shape)

@@ -104,6 +104,11 @@ class RunConfig:
         return self.updates_per_phase * self.updates_per_step > 1 and self.loss.ratio_from == "old"
 
     @property
+    def scores_first(self) -> bool:
+        """Whether a batch is scored before the updates on it, whatever for."""
+        return self.keeps_old_logprobs or self.loss.in_reward
+
+    @property
     def temperature(self) -> float:
         """Of the policy that is trained."""
         return self.learner_temperature or self.sampling.temperature
