@@ -34,7 +34,8 @@ def rollout_sums(batch: Batch, values: Float[Array | np.ndarray, "..."], rollout
     """
     places, owners = trained_tokens(batch)
     found = np.ravel(np.asarray(values, np.float64))[places]
-    return np.bincount(owners, weights=found, minlength=rollouts)
+    # Without tokens the counts would be integers.
+    return np.bincount(owners, weights=found, minlength=rollouts).astype(np.float64)
 
 
 def moved(
