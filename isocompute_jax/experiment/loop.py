@@ -16,6 +16,7 @@ import dataclasses
 import logging
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         state = sample(parts, state, phases)
     batch, *later = state.ready
     learning_rate = float(np.asarray(parts.schedule(now)))
-    columns = rollout_metrics(batch.groups)
+    columns: dict[str, Any] = {**rollout_metrics(batch.groups)}
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
     updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")

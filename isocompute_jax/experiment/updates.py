@@ -99,7 +99,7 @@ def reward_penalties(
     """
     loss, rollouts = parts.config.loss, int(np.prod(shape))
     penalties, metrics = np.zeros(rollouts), {}
-    if loss.kl_in == "reward" and loss.kl_coef:
+    if loss.kl_in == "reward" and parts.reference_params is not None:
         kl = np.zeros(rollouts)
         for tokens, scores in zip(batches, old, strict=True):
             reference = parts.score(parts.reference_params, tokens)

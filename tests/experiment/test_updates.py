@@ -29,7 +29,7 @@ from tests.experiment.samplers import Makes
 from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, VOCAB, make_groups
 
 GROUPS = make_groups()
-SIZES = dict(group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH)
+SIZES: dict[str, Any] = dict(group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH)
 
 
 # --- dealing
@@ -105,7 +105,7 @@ REFERENCE = jnp.array(np.random.default_rng(2).normal(size=VOCAB), jnp.float32)
 
 
 def lay_out_for(layout, problems):
-    sizes = dict(SIZES, problems_per_batch=problems)
+    sizes: dict[str, Any] = dict(SIZES, problems_per_batch=problems)
     if layout == "packed":
         rows = learner.pack_shape(**sizes, row_tokens=32, microbatch_tokens=64)
         return lambda groups, kept: learner.pack(groups, rows, kept=kept)

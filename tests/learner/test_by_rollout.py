@@ -1,6 +1,7 @@
 """What a layout says of each rollout, beside loops over the groups, and moved from one layout to another."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from isocompute_jax.learner.by_rollout import trained_tokens
 from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, REWARDS, SEVERAL, make_groups
 
 GROUPS = make_groups()
-SIZES = dict(problems_per_batch=len(REWARDS), group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH)
+SIZES: dict[str, Any] = dict(
+    problems_per_batch=len(REWARDS), group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH
+)
 ROWS = learner.pack_shape(**SIZES, row_tokens=32, microbatch_tokens=64)
 TREES = learner.tree_shape(**SIZES, row_nodes=40, microbatch_tokens=80)
 
