@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax import learner
 from isocompute_jax.learner.by_rollout import trained_tokens
-from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, REWARDS, SEVERAL, make_groups
+from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, SEVERAL, make_groups
 
 GROUPS = make_groups()
 SIZES: dict[str, Any] = dict(

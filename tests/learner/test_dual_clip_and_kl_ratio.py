@@ -71,9 +71,10 @@ def test_every_policy_loss_takes_a_dual_clip(name):
     """It changes the terms of bad tokens that became likelier, where a loss clips at all."""
     ratio, mask = jnp.full(2, 8.0), jnp.ones(2, bool)
     clips: dict[str, Any] = dict(clip_low=0.2, clip_high=9.0)
+    dual: dict[str, Any] = dict(clips, dual_clip=3.0)
     plain, bounded = (
         losses.POLICY_LOSSES[name](jnp.log(ratio), jnp.zeros(2), mask, jnp.array([-1.0, 1.0]), **clips).loss
-        for clips in (clips, clips | {"dual_clip": 3.0})
+        for clips in (clips, dual)
     )
     if name in ("clipped", "gspo"):
         np.testing.assert_allclose(bounded, [3.0, -8.0], rtol=1e-6)
