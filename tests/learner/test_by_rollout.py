@@ -12,7 +12,7 @@ from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, SEVERAL, make_gro
 
 GROUPS = make_groups()
 SIZES: dict[str, Any] = dict(
-    problems_per_batch=len(REWARDS), group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH
+    problems_per_batch=len(GROUPS), group_size=GROUP, max_prompt_tokens=PROMPT, max_tokens=LENGTH
 )
 ROWS = learner.pack_shape(**SIZES, row_tokens=32, microbatch_tokens=64)
 TREES = learner.tree_shape(**SIZES, row_nodes=40, microbatch_tokens=80)
