@@ -141,9 +141,8 @@ def test_the_weighted_term_and_its_gradient_equal_those_of_torch():
             sampler_logprobs=old[None],
             old_logprobs=old[None],
         )
-        return make_loss(score, config, credited, jnp.zeros((6, 1)))(params, microbatch_of(batch, jnp.int32(0), None))[
-            0
-        ]
+        microbatch = microbatch_of(jax.tree.map(jnp.asarray, batch), jnp.int32(0), None)
+        return make_loss(score, config, credited, jnp.zeros((6, 1)))(params, microbatch)[0]
 
     value, gradient = jax.value_and_grad(loss)(jnp.asarray(values))
     assert value == pytest.approx(float(expected.detach()), rel=1e-5)
