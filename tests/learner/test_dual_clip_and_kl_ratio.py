@@ -127,8 +127,9 @@ def test_the_weighted_term_and_its_gradient_equal_those_of_torch():
     expected.backward()
 
     def score(params, batch):
-        logprobs = jax.nn.log_softmax(params)[batch.tokens]
-        return (jnp.asarray(reference).reshape(logprobs.shape) if params.ndim == 2 else logprobs), 0 * logprobs
+        given = params.ndim == 2  # the reference's
+        logprobs = jnp.asarray(reference)[None] if given else jax.nn.log_softmax(params)[batch.tokens]
+        return logprobs, jnp.zeros_like(logprobs)
 
     def loss(params):
         config = learner.LossConfig(kl_coef=1.0, kl_estimator="k3", kl_ratio=True)
