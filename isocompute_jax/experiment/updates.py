@@ -23,19 +23,20 @@ from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
 
 
-def deal(groups: int, *, epochs: int, minibatches: int, seed: int, step: int) -> list[list[Bool[np.ndarray, "P"]]]:
-    """Which of so many groups each update of a step trains on: for each epoch its mini-batches, as masks [P].
+def deal(
+    kept: Bool[np.ndarray, "P"], *, epochs: int, minibatches: int, seed: int, step: int
+) -> list[list[Bool[np.ndarray, "P"]]]:
+    """Which groups each update of a step trains on: for each epoch its mini-batches, as masks [P].
 
-    Every epoch deals all groups anew, in an order that (seed, step, epoch) decide. Where a batch has fewer groups than
-    the config says, parts may differ by one, and there is none without a group.
+    Every epoch deals anew, in an order that (seed, step, epoch) decide. Only groups that take part are dealt, so that
+    mini-batches have as much signal as each other: as many groups up to one, and at least one while there are any.
     """
+    groups = np.flatnonzero(kept)
     dealt = []
     for epoch in range(epochs):
-        order = np.arange(groups)
-        if minibatches > 1:
-            order = np.random.default_rng([seed, step, epoch]).permutation(groups)
-        parts = np.array_split(order, min(minibatches, groups))
-        dealt.append([np.isin(np.arange(groups), part) for part in parts])
+        order = groups if minibatches == 1 else np.random.default_rng([seed, step, epoch]).permutation(groups)
+        parts = np.array_split(order, min(minibatches, max(len(groups), 1)))
+        dealt.append([np.isin(np.arange(len(kept)), part) for part in parts])
     return dealt
 
 
@@ -47,15 +48,14 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: in
     config = parts.config
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     credit = functools.partial(learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
-    kept = credit().kept
     dealt = deal(
-        len(groups),
+        credit().kept,
         epochs=config.recipe.epochs,
         minibatches=config.recipe.minibatches,
         seed=config.seed,
         step=step,
     )
-    first = [parts.lay_out(groups, kept & part) for part in dealt[0]]
+    first = [parts.lay_out(groups, part) for part in dealt[0]]
     old, penalties, metrics = [], None, {}
     if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
@@ -66,16 +66,16 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: in
     updates = []
     for epoch, masks in enumerate(dealt):
         again = epoch > 0 and len(masks) > 1
-        laid_out = [relay(parts, groups, kept & part, first) for part in masks] if again else first
+        laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
         updates += [
             Update(tokens, credit(penalties=penalties, part=part)) for tokens, part in zip(laid_out, masks, strict=True)
         ]
     return ReadyBatch(groups, updates, metrics)
 
 
-def relay(parts: Parts, groups: list[RolloutGroup], kept: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
+def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
     """Some groups as a batch, with the scores that the batches `first` have of them."""
-    tokens = parts.lay_out(groups, kept)
+    tokens = parts.lay_out(groups, part)
     if first[0].old_logprobs is None:
         return tokens
     old = [batch.old_logprobs for batch in first if batch.old_logprobs is not None]

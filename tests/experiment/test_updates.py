@@ -36,26 +36,28 @@ SIZES: dict[str, Any] = dict(group_size=GROUP, max_prompt_tokens=PROMPT, max_tok
 
 
 @given(
-    groups=st.integers(1, 40),
+    kept=st.lists(st.booleans(), min_size=1, max_size=40).map(np.array),
     epochs=st.integers(1, 3),
     minibatches=st.integers(1, 12),
     seed=st.integers(0, 2**32 - 1),
     step=st.integers(0, 10**6),
 )
-def test_every_epoch_deals_every_group_once(groups, epochs, minibatches, seed, step):
-    dealt = updates.deal(groups, epochs=epochs, minibatches=minibatches, seed=seed, step=step)
+def test_every_epoch_deals_every_group_that_takes_part_once(kept, epochs, minibatches, seed, step):
+    dealt = updates.deal(kept, epochs=epochs, minibatches=minibatches, seed=seed, step=step)
     assert len(dealt) == epochs
     for parts in dealt:
-        np.testing.assert_array_equal(np.sum(parts, axis=0), np.ones(groups))
+        np.testing.assert_array_equal(np.sum(parts, axis=0), kept)
         sizes = {int(part.sum()) for part in parts}
-        assert len(parts) == min(minibatches, groups) and min(sizes) > 0 and max(sizes) - min(sizes) <= 1
-    again = updates.deal(groups, epochs=epochs, minibatches=minibatches, seed=seed, step=step)
+        assert max(sizes) - min(sizes) <= 1 and len(parts) == max(1, min(minibatches, kept.sum()))
+    again = updates.deal(kept, epochs=epochs, minibatches=minibatches, seed=seed, step=step)
     np.testing.assert_array_equal(dealt, again)
 
 
 def test_seed_step_and_epoch_each_deal_anew():
     def deal(**changed):
-        return np.array(updates.deal(32, **{"epochs": 2, "minibatches": 4, "seed": 0, "step": 0, **changed}))
+        return np.array(
+            updates.deal(np.ones(32, bool), **{"epochs": 2, "minibatches": 4, "seed": 0, "step": 0, **changed})
+        )
 
     one = deal()
     assert not np.array_equal(one[0], one[1])
@@ -169,9 +171,9 @@ def test_updates_are_those_of_a_walk_written_out(layout):
     signal = centred.any(axis=1)
     advantages = centred / (centred[signal].std() + 1e-6)
     cut = tokens = 0
-    for masks in updates.deal(6, epochs=2, minibatches=3, seed=7, step=3):
+    for masks in updates.deal(signal, epochs=2, minibatches=3, seed=7, step=3):
         for mask in masks:
-            taking_part = np.flatnonzero(mask & signal)
+            taking_part = np.flatnonzero(mask)
             logp, gradient = log_softmax(theta), np.zeros(VOCAB)
             for p in taking_part:
                 drawn = [(g, t) for g, c in enumerate(GROUPS[p].completions) for t in c.tokens[c.mask]]
@@ -218,16 +220,27 @@ def test_one_update_is_the_step_itself():
     assert update.tokens.old_logprobs is None
 
 
-def test_a_mini_batch_without_signal_steps_nothing():
-    """Six mini-batches of one group, one of which has no signal: as many updates count, five step."""
-    parts = parts_of(loss=WIDE, minibatches=6)
+def test_without_signal_nothing_steps():
+    """Five groups of six have a signal: they make five mini-batches, of six that are asked for. And none make one."""
+    parts = parts_of(loss=WIDE, epochs=2, minibatches=6)
     state, metrics = trained(parts)
-    assert (int(state.step), metrics["updates"]) == (6, 5)
+    assert (int(state.step), metrics["updates"]) == (10, 10)
     quiet = [dataclasses.replace(group, rewards=np.ones(GROUP, np.float32)) for group in GROUPS]
     batch = updates.lay_out(parts, fresh(), quiet, 0)
     state, metrics = updates.make_updates(parts, fresh().learner, batch, 1.0, None)
     np.testing.assert_array_equal(state.params, START)
-    assert (int(state.step), metrics["updates"], metrics["trained_tokens"]) == (6, 0, 0)
+    assert (int(state.step), metrics["updates"], metrics["trained_tokens"]) == (2, 0, 0)
+
+
+def test_a_batch_of_more_groups_than_a_step_has_room_for():
+    """Groups that were drawn and left no signal are part of the batch, and in nobody's way."""
+    extra = [dataclasses.replace(group, rewards=np.zeros(GROUP, np.float32)) for group in make_groups(seed=5)]
+    parts = parts_of(loss=WIDE, epochs=2, minibatches=2)
+    state, metrics = trained(parts)
+    batch = updates.lay_out(parts, fresh(), [*GROUPS, *extra], 3)
+    with_extra, columns = updates.make_updates(parts, fresh().learner, batch, 1.0, None)
+    assert metrics["updates"] == columns["updates"] == 4 and metrics["trained_tokens"] == columns["trained_tokens"]
+    np.testing.assert_allclose(with_extra.params, state.params, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
