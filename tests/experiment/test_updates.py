@@ -316,7 +316,8 @@ def test_a_run_of_several_updates_a_step_resumes_exactly(several, tmp_path):
     lines = run_files.read_lines(tmp_path / "whole" / run_files.METRICS)
     assert [line["compute"] for line in lines] == [64, 128, 192]  # a rollout is paid for once
     [state, found] = builders.final_checkpoint(tmp_path / "whole")
-    assert [int(x) for x in state if x.ndim == 0 and x.dtype == np.int32].count(12) >= 1  # 3 steps of 4 updates
+    made = sum(line["updates"] or 2 for line in lines)  # a step without signal counts one an epoch
+    assert made > 3 and made in [int(x) for x in state if x.ndim == 0 and x.dtype == np.int32]
     coef = 0.0
     for line in lines:
         coef, used = learner.adapted_entropy_coef(coef, line["sampler_entropy"], several.loss)
@@ -347,3 +348,22 @@ def test_two_temperatures(base_run, tmp_path):
     assert line["entropy"] < line["sampler_entropy"]
     for check in run_files.read_lines(tmp_path / run_files.AGREEMENT):
         assert check["logprob_difference"] < 1e-5
+
+
+@pytest.mark.slow
+def test_sharded_rows_make_the_same_updates(several, tmp_path):
+    """Old log-probabilities that are scored on two devices, in packed rows, and dealt anew in the second epoch."""
+    config = dataclasses.replace(
+        several,
+        max_compute=64 * 2,
+        loss=LossConfig(clip_low=0.01, clip_high=0.01, kl_coef=1e-2, kl_ratio=True),
+    )
+    loop.train(config, tmp_path / "one")
+    config = override(override(config, "mesh.data", 2), "packing.row_tokens", 32)
+    loop.train(override(config, "recipe.microbatch_tokens", 128), tmp_path / "two")
+    ours, theirs = (run_files.read_lines(tmp_path / name / run_files.METRICS) for name in ("two", "one"))
+    names = ("reward", "updates", "trained_tokens", "loss", "kl", "ratio_max", "clip_fraction", "clip_fraction_last")
+    for mine, yours in zip(ours, theirs, strict=True):
+        for name in names:
+            np.testing.assert_allclose(mine[name], yours[name], rtol=2e-3, atol=1e-5, err_msg=name)
+    assert theirs[0]["clip_fraction_last"] > 0
