@@ -355,7 +355,7 @@ def test_sharded_rows_make_the_same_updates(several, tmp_path):
     """Old log-probabilities that are scored on two devices, in packed rows, and dealt anew in the second epoch."""
     config = dataclasses.replace(
         several,
-        max_compute=64 * 2,
+        max_compute=64,
         loss=LossConfig(clip_low=0.01, clip_high=0.01, kl_coef=1e-2, kl_ratio=True),
     )
     loop.train(config, tmp_path / "one")
