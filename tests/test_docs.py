@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import mains
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$(?:\s*^\1```text\n(.*?)^\1```$)?", re.DOTALL | re.MULTILINE)
@@ -103,7 +105,7 @@ def test_python_commands_have_flags_that_exist(where, words):
     """A main of the package parses the line; of any other script the file or the module exists and knows the flags."""
     arguments = [filled_in(word) for word in words[1:]]
     if main := MAIN.match(" ".join(arguments[:2])):
-        done = python([*arguments, "--only_check_args"], cwd=ROOT)  # absl's flag: parse, and end
+        done = mains.run(arguments[1], [*arguments[2:], "--only_check_args"])  # absl's flag: parse, and end
         assert (main[1], done.returncode, done.stderr) == (main[1], 0, "")
         return
     path = arguments[1].replace(".", "/") + ".py" if arguments[0] == "-m" else arguments[0]

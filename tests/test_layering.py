@@ -32,14 +32,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fit": _BASE | {"app"},  # it must work without the training rooms
     "sweeps": _TRAINING,
     "study": _TRAINING | {"sweeps", "app", "fit"},
+    "ablation": _TRAINING | {"sweeps", "fit"},
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
+    "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
     "make_model": _ARRAYS | {"app"},
 }
-MAINS = {"train", "sweep", "curate", "serve", "make_model"}
+MAINS = {"train", "sweep", "ablate", "curate", "serve", "make_model"}
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.
@@ -130,7 +132,7 @@ def test_the_order_itself():
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
     assert MAY_IMPORT["fit"] == {"records", "options", "app"}
-    assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"study"}
+    assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"study", "ablation", "ablate"}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import pytest
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.sweeps.grid import grid, parse_grid
+from tests import mains
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
     "train": ["config", "resolved_config", "workdir", "dry_run", "topology"],
+    "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
     "study": ["preset", "workdir", "workers"],
@@ -26,8 +28,7 @@ MAINS = {
 
 @pytest.mark.parametrize("name", MAINS)
 def test_help_ends_well_and_names_the_flags(name):
-    command = [sys.executable, "-m", f"isocompute_jax.{name}", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    done = mains.run(f"isocompute_jax.{name}", ["--help"])
     assert (done.returncode, done.stderr) == (0, "")
     assert f"python -m isocompute_jax.{name}" in done.stdout
     for flag in MAINS[name]:
@@ -65,10 +66,9 @@ def parsed_commands():
 
 @pytest.mark.parametrize(("file", "command"), parsed_commands())
 def test_documented_commands_parse(file, command):
-    arguments = shlex.split(command)
-    assert arguments[1].removeprefix("isocompute_jax.") in MAINS
-    command = [sys.executable, *arguments, "--only_check_args"]  # absl's flag: parse, and end
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    _, module, *arguments = shlex.split(command)
+    assert module.removeprefix("isocompute_jax.") in MAINS
+    done = mains.run(module, [*arguments, "--only_check_args"])  # absl's flag: parse, and end
     assert (done.returncode, done.stderr) == (0, "")
     for argument in arguments:
         if argument.startswith("--grid="):
