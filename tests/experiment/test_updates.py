@@ -243,6 +243,19 @@ def test_a_batch_of_more_groups_than_a_step_has_room_for():
     np.testing.assert_allclose(with_extra.params, state.params, atol=1e-6)
 
 
+def test_a_given_weight_of_the_bonus_stands_in_for_the_configs():
+    """A step under entropy_coef = 0.3 is the step of 0 that is given 0.3; and given 0 it has no bonus."""
+    plain, bonus = (parts_of(loss=LossConfig(entropy_coef=coef)) for coef in (0.0, 0.3))
+    batch = updates.lay_out(plain, fresh(), GROUPS, 0)
+
+    def after(parts, coef):
+        return np.asarray(updates.make_updates(parts, fresh().learner, batch, 1.0, coef)[0].params)
+
+    np.testing.assert_allclose(after(plain, 0.3), after(bonus, None), rtol=1e-6)
+    np.testing.assert_allclose(after(bonus, 0.0), after(plain, None), rtol=1e-6)
+    assert np.abs(after(bonus, None) - after(plain, None)).max() > 1e-3
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_terms_in_the_reward_by_hand(layout):
     """r - 0.1 sum(old - ref) - 0.02 sum(old) of each rollout; RLOO of that, before any update, for all epochs."""
