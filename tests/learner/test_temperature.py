@@ -58,13 +58,18 @@ def gradients(length, config):
 @pytest.mark.parametrize(
     ("length", "config"),
     [
-        (2, learner.LossConfig("reinforce", correction_level="sequence", correction_high=np.inf)),
         (2, learner.LossConfig("clipped", correction_level="sequence", correction_high=np.inf)),
-        (1, learner.LossConfig("clipped", correction_level="token", correction_high=np.inf)),
-        (1, learner.LossConfig("cispo", 1.0, np.inf, ratio_from="sampler", correction_mode="off")),
-        (1, learner.LossConfig("clipped", 1.0, np.inf, ratio_from="sampler", correction_mode="off")),
+        *(
+            pytest.param(length, config, marks=pytest.mark.slow)
+            for length, config in (
+                (2, learner.LossConfig("reinforce", correction_level="sequence", correction_high=np.inf)),
+                (1, learner.LossConfig("clipped", correction_level="token", correction_high=np.inf)),
+                (1, learner.LossConfig("cispo", 1.0, np.inf, ratio_from="sampler", correction_mode="off")),
+                (1, learner.LossConfig("clipped", 1.0, np.inf, ratio_from="sampler", correction_mode="off")),
+            )
+        ),
     ],
-    ids=["reinforce", "clipped", "one token", "CISPO from the sampler", "PPO from the sampler"],
+    ids=["clipped", "reinforce", "one token", "CISPO from the sampler", "PPO from the sampler"],
 )
 def test_without_a_cap_the_expected_gradient_is_exact(length, config):
     found, exact = gradients(length, config)
@@ -72,6 +77,7 @@ def test_without_a_cap_the_expected_gradient_is_exact(length, config):
     assert np.abs(exact).max() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
