@@ -24,7 +24,7 @@ from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, mak
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
-from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, TrainState, TrainStep
+from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records import run_files
@@ -61,12 +61,14 @@ class Programs:
       shardings: where the state lives; None for one device.
       train_step: one update; on an accelerator it reuses the old state's memory.
       scorer: (params, batch on the mesh) -> log-probabilities.
+      probe: the same, at the temperature that is sampled at.
     """
 
     optimizer: Any
     shardings: TrainState | None
     train_step: TrainStep
     scorer: Callable[[Params, Batch], jax.Array]
+    probe: Callable[[Params, Batch], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +107,13 @@ class Parts:
     checkpointer: Checkpointer
     evaluation_steps: frozenset[int]
 
-    def score(self, state: TrainState, tokens: Batch) -> jax.Array:
-        """Log-probabilities of the tokens of a batch under the weights of a state."""
-        return self.programs.scorer(state.params, learner.place_batch(tokens, self.inputs.mesh))
+    def score(self, params: Params, tokens: Batch) -> jax.Array:
+        """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
+        return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
+
+    def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
+        """The same, at the temperature that is sampled at: what the sampler should have reported."""
+        return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
 
 
 def read_inputs(config: RunConfig) -> Inputs:
@@ -237,7 +243,8 @@ def build(
         config.loss,
         config.optimizer,
         inputs.mesh,
-        temperature=config.sampling.temperature,
+        temperature=config.temperature,
+        sampling_temperature=config.sampling.temperature,
     )
     placed = None if programs.shardings is None else programs.shardings.params
     params = model.load_params(config.model, inputs.model_config, shardings=placed)
@@ -270,7 +277,7 @@ def build(
         problems=problems,
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_batch, config.group_size, inputs.mesh),
+        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_update, config.group_size, inputs.mesh),
         lay_out_probes=make_lay_out(
             config,
             inputs.model_config,
@@ -288,7 +295,7 @@ def build(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
         ),
     )
-    return parts, LoopState(first, inputs.stream.get_state())
+    return parts, LoopState(first, inputs.stream.get_state(), entropy_coef=config.loss.entropy_coef)
 
 
 def training_requests(
@@ -308,19 +315,27 @@ def make_programs(
     mesh: Mesh | None,
     *,
     temperature: float,
+    sampling_temperature: float | None = None,
     donate: bool | None = None,
 ) -> Programs:
     """The compiled functions of the learner; runs in one process that agree on all of this share them.
 
-    `donate` (whether a step reuses the old state's memory) is left to the platform in training.
+    `sampling_temperature` is the learner's unless given; `donate` (whether a step reuses the old state's memory) is
+    left to the platform in training.
     """
     transformation = learner.make_optimizer(optimizer)
     shardings = None
     if mesh is not None:
         shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-    score = learner.make_score(
-        model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
-    )
+
+    def score_at(temperature: float) -> Score:
+        return learner.make_score(
+            model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
+        )
+
+    score = score_at(temperature)
+    scorer = learner.make_scorer(score, mesh=mesh)
+    apart = sampling_temperature not in (None, temperature)
     return Programs(
         transformation,
         shardings,
@@ -333,7 +348,8 @@ def make_programs(
             shardings=shardings,
             donate=jax.default_backend() != "cpu" if donate is None else donate,
         ),
-        learner.make_scorer(score, mesh=mesh),
+        scorer,
+        learner.make_scorer(score_at(sampling_temperature), mesh=mesh) if apart else scorer,
     )
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from isocompute_jax import model
+from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.experiment.run_log import Diverged
@@ -42,7 +43,8 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     last = {run_files.METRICS: step, run_files.EVAL: state.evaluated, run_files.AGREEMENT: state.checked}
     for name, known in last.items():
         run_files.cut_back(parts.path / name, step=known)
-    return state
+    logs = (run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL))
+    return dataclasses.replace(state, watch=alarms.replayed(parts.config.alarms, *logs))
 
 
 def save_if_due(parts: Parts, state: LoopState) -> LoopState:

@@ -16,8 +16,8 @@ import dataclasses
 import logging
 import os
 import pathlib
+from typing import Any
 
-import jax
 import numpy as np
 
 from isocompute_jax import learner
@@ -25,14 +25,13 @@ from isocompute_jax.experiment import build, checkpoints, measure, run_log, samp
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.interrupt import Interrupt
-from isocompute_jax.experiment.layouts import layout_metrics
-from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
-from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
+from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics, what_was_not_measured
+from isocompute_jax.experiment.updates import lay_out, make_updates
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -100,29 +99,32 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
 
 
 def step(parts: Parts, state: LoopState) -> LoopState:
-    """One step, from problems to new weights."""
+    """One step, from problems to new weights: one update on a sampled batch, or several."""
     config, phases, now = parts.config, Phases(), state.step
     if not state.ready:
         state = sample(parts, state, phases)
     batch, *later = state.ready
     learning_rate = float(np.asarray(parts.schedule(now)))
-    updated, metrics = parts.programs.train_step(
-        state.learner,
-        learner.place_batch(batch.tokens, parts.inputs.mesh),
-        batch.credit,
-        learning_rate,
-        parts.reference_params,
-    )
-    metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
+    columns: dict[str, Any] = {**rollout_metrics(batch.groups)}
+    state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
+    updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")
     ledger = state.ledger.charge_training(batch.groups)
-    columns = {**rollout_metrics(batch.groups), **metrics, "learning_rate": learning_rate}
-    columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
+    columns |= {**metrics, "learning_rate": learning_rate}
     columns |= staleness_metrics(batch.groups, step=now, window=config.window)
-    columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
+    columns |= what_was_not_measured(config)
+    columns |= {} if entropy_coef is None else {"entropy_coef": entropy_coef}
     columns["phase_s"] = phases.seconds
     state = dataclasses.replace(state, learner=updated, ledger=ledger, ready=tuple(later), reward=columns["reward"])
     return run_log.append(parts, state, run_files.METRICS, columns)
+
+
+def adapt_entropy_coef(parts: Parts, state: LoopState, entropy: float) -> tuple[LoopState, float | None]:
+    """The weight of this step's entropy bonus, given the entropy of its rollouts; None for the config's."""
+    if not parts.config.loss.entropy_target:
+        return state, None
+    coef, used = learner.adapted_entropy_coef(state.entropy_coef, entropy, parts.config.loss)
+    return dataclasses.replace(state, entropy_coef=coef), used
 
 
 def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
@@ -132,17 +134,6 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     parts.pipeline.submit(state.step)
     batches = parts.pipeline.receive(state.step)
     phases.end("sampling", grading=parts.rollouts.grading_s())
-    ready = tuple(lay_out(parts, state, groups) for groups in batches)
+    ready = tuple(lay_out(parts, state, groups, state.step + later) for later, groups in enumerate(batches))
     phases.end("packing")
     return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))
-
-
-def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup]) -> ReadyBatch:
-    """Tokens and credit of graded groups, with the log-probabilities of now where the update comes later."""
-    config = parts.config
-    rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
-    credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
-    tokens = parts.lay_out(groups, credited.kept)
-    if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
-        tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))
-    return ReadyBatch(groups, tokens, credited)

@@ -57,7 +57,7 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
     requests = agreement.probes(inputs.problems, inputs.tokenizer, config, step=state.step)
     groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
     found = agreement.compare(
-        groups, lambda tokens: np.asarray(parts.score(state.learner, tokens)), parts.lay_out_probes
+        groups, lambda tokens: np.asarray(parts.score_as_sampled(state.learner.params, tokens)), parts.lay_out_probes
     )
     rollouts = sum(len(group.completions) for group in groups)
     return state, found, rollouts, sum(group.num_tokens for group in groups)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax import learner
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -61,3 +62,15 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int)
         "staleness_mean": float(ages.mean()),
         "staleness_histogram": np.bincount(ages, minlength=window).tolist(),
     }
+
+
+def what_was_not_measured(config: RunConfig) -> dict[str, None]:
+    """Columns that say nothing under this config, as null.
+
+    Without a KL term no reference policy is scored. At two temperatures sampler and learner report different
+    distributions: how far they differ is no sign of a fault (agreement checks compare at the sampler's).
+    """
+    columns = () if config.loss.kl_coef else ("kl",)
+    if config.temperature != config.sampling.temperature:
+        columns += ("logprob_difference", "logprob_difference_max")
+    return dict.fromkeys(columns)

@@ -1,6 +1,7 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
 from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, batch_shardings, place_batch
+from isocompute_jax.learner.by_rollout import moved, rollout_sums
 from isocompute_jax.learner.credit import (
     Credit,
     CreditConfig,
@@ -21,7 +22,7 @@ from isocompute_jax.learner.packing import (
     packing_metrics,
     unpack,
 )
-from isocompute_jax.learner.schedules import make_schedule
+from isocompute_jax.learner.schedules import adapted_entropy_coef, make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
@@ -44,6 +45,7 @@ __all__ = [
     "TrainStep",
     "TreeBatch",
     "TreeShape",
+    "adapted_entropy_coef",
     "aggregation_weights",
     "batch_shape",
     "batch_shardings",
@@ -59,12 +61,14 @@ __all__ = [
     "make_score",
     "make_scorer",
     "make_train_step",
+    "moved",
     "no_trees",
     "pack",
     "pack_shape",
     "packing_metrics",
     "place_batch",
     "rewards_of",
+    "rollout_sums",
     "single_batch",
     "state_shardings",
     "trained_lengths",

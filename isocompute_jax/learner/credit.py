@@ -22,6 +22,8 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.rollout import RolloutGroup
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
+Baseline = Literal["group_mean", "leave_one_out"]
+RewardValues = Literal["as_graded", "plus_minus_one"]
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
 ZeroVariance = Literal["drop", "drop_regularizers", "keep"]
 
@@ -46,6 +48,19 @@ class CreditConfig:
         "drop",
         "What groups with equal rewards take part in: drop, nothing, denominators included; drop_regularizers, all but "
         "the KL and entropy terms; keep, everything.",
+    )
+
+    baseline: Baseline = option(
+        "group_mean",
+        "What is subtracted from a reward: group_mean, the mean of its group (GRPO); leave_one_out, that of the other "
+        "rollouts of the group (RLOO), which makes advantages n / (n - 1) times as large.",
+        later=True,
+    )
+    reward_values: RewardValues = option(
+        "as_graded",
+        "What advantages are made of: as_graded, rewards as they are; plus_minus_one, 2 r - 1, which is -1 and 1 where "
+        "they are 0 and 1. Logs keep rewards as graded.",
+        later=True,
     )
 
     def __post_init__(self) -> None:
@@ -88,20 +103,30 @@ def credit(
     recipe: CreditConfig,
     *,
     max_tokens: int,
+    penalties: Float[np.ndarray, "P G"] | None = None,
+    part: Bool[np.ndarray, "P"] | None = None,
 ) -> Credit:
-    """Advantages and weights of one step's rollouts, over the whole of them.
+    """Advantages of one step's rollouts, over the whole of them, and their weights in one update.
 
     Args:
       rewards: [P, G], one group a row, G >= 2.
       lengths: [P, G] trained tokens per rollout.
       recipe: how.
       max_tokens: longest possible completion (see `aggregation_weights`).
+      penalties: [P, G] subtracted from the values of rewards, for the distance from a reference, say; None for none.
+        A group whose rewards are equal is one without signal whatever its penalties are.
+      part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
     """
-    signal = ~zero_variance(rewards)
-    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
-    advantages = group_advantages(rewards, keep_policy, scale=recipe.advantage_scale)
+    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(
+        ~zero_variance(rewards)
+    )
+    values = named(REWARD_VALUES, recipe.reward_values, "reward_values")(np.asarray(rewards, np.float64))
+    values = values if penalties is None else values - penalties
+    advantages = group_advantages(values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline)
     policy, regularizer = (
-        aggregation_weights(lengths, keep, aggregation=recipe.aggregation, max_tokens=max_tokens)
+        aggregation_weights(
+            lengths, keep if part is None else keep & part, aggregation=recipe.aggregation, max_tokens=max_tokens
+        )
         for keep in (keep_policy, keep_regularizer)
     )
     return Credit(advantages, policy, regularizer)
@@ -126,6 +151,12 @@ KEPT: Mapping[ZeroVariance, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]
 }
 """Which groups count in the policy-gradient term, and which in the KL and entropy terms."""
 
+REWARD_VALUES: Mapping[RewardValues, Callable[[np.ndarray], np.ndarray]] = {
+    "as_graded": lambda rewards: rewards,
+    "plus_minus_one": lambda rewards: 2.0 * rewards - 1.0,
+}
+"""What advantages are made of, from rewards."""
+
 
 # --- advantages
 
@@ -143,8 +174,9 @@ def group_advantages(
     keep: Bool[Array | np.ndarray, "P"],
     *,
     scale: AdvantageScale,
+    baseline: Baseline,
 ) -> Float[np.ndarray, "P G"]:
-    """A_i = (r_i - mean(group)) / scale.
+    """A_i = (r_i - baseline_i) / scale.
 
     Args:
       rewards: [P, G] rewards, one group a row, G >= 2.
@@ -153,6 +185,11 @@ def group_advantages(
         `group_std`: sample standard deviation of the group (ddof 1) + 1e-6 (GRPO, arXiv 2402.03300);
         `batch_std`: standard deviation of the centred rewards over the kept rollouts + 1e-6 (ScaleRL, 2510.13786);
         `none`: 1 (Dr. GRPO, 2503.20783).
+        All of them are of rewards less the group's mean, whatever the baseline.
+      baseline:
+        `group_mean`: the mean of the group (GRPO);
+        `leave_one_out`: that of its other rollouts (RLOO, 2402.14740), which does not depend on r_i, so that the
+        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all).
 
     Returns:
       [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch.
@@ -161,7 +198,8 @@ def group_advantages(
     centred = values - _ordered_sum(values, axis=1) / values.shape[1]
     # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
     centred[zero_variance(rewards)] = 0.0
-    return (centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))).astype(np.float32)
+    scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))
+    return (scaled * named(BASELINES, baseline, "baseline")(values.shape[1])).astype(np.float32)
 
 
 def _ordered_sum(x: Float[np.ndarray, "..."], *, axis: int) -> Float[np.ndarray, "..."]:
@@ -185,6 +223,12 @@ SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray], np.ndarray]] 
     "none": lambda _centred, _keep: np.ones(1),
 }
 """The divisor of centred rewards [P, G], given which groups [P] are kept."""
+
+BASELINES: Mapping[Baseline, Callable[[int], float]] = {
+    "group_mean": lambda _size: 1.0,
+    "leave_one_out": lambda size: size / (size - 1),
+}
+"""The factor by which rewards less a baseline exceed rewards less the mean of a group of so many."""
 
 
 # --- weights

@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
     AgreementConfig,
+    AlarmsConfig,
     ComputeConfig,
     EvaluationConfig,
     MeshConfig,
@@ -89,13 +90,17 @@ def config_with_everything_changed() -> RunConfig:
         max_staleness=2,
         asynchrony="phases",
         sampling=SamplingConfig(0.5, 0.9, 8, 10, 11),
-        recipe=RecipeConfig("none", "sequence_mean", "keep", "easy", 11),
-        loss=LossConfig("cispo", 1.0, 4.0, "sampler", "sequence", "mask", 0.25, 3.0, 0.1, "k3", 0.2, chunk_tokens=12),
+        learner_temperature=0.6,
+        recipe=RecipeConfig("none", "sequence_mean", "keep", "leave_one_out", "plus_minus_one", "easy", 11, 12, 13),
+        loss=LossConfig(
+            "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
+        ),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
         mesh=MeshConfig(2, 3, 4),
         compute=ComputeConfig("full", "chunked", "bf16"),
         packing=PackingConfig(256),
+        alarms=AlarmsConfig(23, 24.0, 25.0, 26.0, 27.0, 0.28, 0.29, 0.3),
         plan=PlanConfig("h200:1x8", 1, 2.0, 3, 4, 5, 6),
         service=ServiceConfig("a:1,b:2", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
         agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),

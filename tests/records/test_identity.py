@@ -7,7 +7,7 @@ import pytest
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, override
 from isocompute_jax.options import option
-from isocompute_jax.records.identity import NOT_IDENTIFYING, differences, flatten, identity, identity_of
+from isocompute_jax.records.identity import LATER, NOT_IDENTIFYING, differences, flatten, identity, identity_of
 
 RUN = RunConfig(model="m", train_set="t.jsonl", evaluation=EvaluationConfig(sets={"v": "v.jsonl"}))
 FACTS = dict(group_size=8, problems_per_batch=8, num_steps=3, problem_set_size=100, model_params=12, seed=7)
@@ -19,11 +19,9 @@ def written(config) -> dict:
 
 def written_before(config) -> dict:
     """Without the fields that came later."""
-    nested = written(config)
-    for name in ("compute", "packing", "plan"):
-        del nested[name]
-    del nested["loss"]["routing"], nested["mesh"]["expert"], nested["mesh"]["context"], nested["optimizer"]["moments"]
-    return nested
+    there = [field for field in dataclasses.fields(config) if not field.metadata.get(LATER) and field.name != "plan"]
+    values = {field.name: getattr(config, field.name) for field in there}
+    return {name: written_before(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
 
 
 @pytest.mark.parametrize(

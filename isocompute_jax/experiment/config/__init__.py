@@ -3,6 +3,7 @@
 `configs/*.py` return `RunConfig(...).editable()`; `--config.optimizer.base_lr=3e-6` overrides a field.
 """
 
+from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.editing import override, unknown_field
@@ -15,6 +16,7 @@ from isocompute_jax.experiment.config.sampling import SamplingConfig
 __all__ = [
     "HEALTHY_COEFFICIENT",
     "AgreementConfig",
+    "AlarmsConfig",
     "ComputeConfig",
     "EvaluationConfig",
     "MeshConfig",

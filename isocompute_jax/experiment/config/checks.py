@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from isocompute_jax.learner import pack_shape
+from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,21 +21,27 @@ def apply_preset(config: RunConfig) -> RunConfig:
     if healthy == "none":
         return config
     if healthy == "easy":
-        if not loss.kl_coef and not loss.entropy_coef:
+        if not loss.kl_coef and not has_bonus(loss):
             loss = dataclasses.replace(loss, kl_coef=HEALTHY_COEFFICIENT, entropy_coef=HEALTHY_COEFFICIENT)
-        if loss.entropy_coef and not loss.kl_coef:
+        if has_bonus(loss) and not loss.kl_coef:
+            bonus = "entropy_coef" if loss.entropy_coef else "entropy_target"
             raise InputError(
-                "config.loss.entropy_coef is on without config.loss.kl_coef: under recipe.healthy=easy an entropy "
-                "bonus needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
+                f"config.loss.{bonus} is on without config.loss.kl_coef: under recipe.healthy=easy an entropy bonus "
+                "needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
             )
         return dataclasses.replace(config, loss=loss)
-    if loss.kl_coef or loss.entropy_coef:
+    if loss.kl_coef or has_bonus(loss):
         raise InputError(
-            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef}: under "
-            f"recipe.healthy={healthy} both are off, because they make entropy explode on problems that are rarely "
-            "solved. Set both to 0, or recipe.healthy=none to ablate"
+            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef} (entropy_target "
+            f"= {loss.entropy_target}): under recipe.healthy={healthy} both are off, because they make entropy explode "
+            "on problems that are rarely solved. Set all to 0, or recipe.healthy=none to ablate"
         )
     return config
+
+
+def has_bonus(loss: LossConfig) -> bool:
+    """Whether entropy is rewarded, by a fixed weight or by one that adapts."""
+    return bool(loss.entropy_coef or loss.entropy_target)
 
 
 def validate(config: RunConfig) -> None:
@@ -78,7 +84,7 @@ def validate(config: RunConfig) -> None:
             f"{config.mesh.context}, the parts that rows are cut into: change one of them",
         ),
     )
-    for passed, message in (*checks, *_asynchrony_checks(config)):
+    for passed, message in (*checks, *_update_checks(config), *_asynchrony_checks(config)):
         if not passed:
             raise InputError(f"config.{message}")
     if config.packing.row_tokens and config.packing.trees != "on":
@@ -92,6 +98,42 @@ def validate(config: RunConfig) -> None:
         )
     if config.service.endpoints:
         config.service.validate()
+
+
+def _update_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for what an update minimises, and how many there are in a step."""
+    loss, minibatches = config.loss, config.recipe.minibatches
+    equal = ", ".join(str(n) for n in range(1, config.problems_per_batch + 1) if config.problems_per_batch % n == 0)
+    return (
+        (
+            config.problems_per_batch % minibatches == 0,
+            f"recipe.minibatches = {minibatches} does not divide config.problems_per_batch = "
+            f"{config.problems_per_batch} into equal parts; possible: {equal}",
+        ),
+        (
+            not loss.dual_clip or loss.policy_loss in ("clipped", "gspo"),
+            f"loss.dual_clip = {loss.dual_clip} with config.loss.policy_loss = {loss.policy_loss!r}, which has no clip "
+            "that it could add to: set it to 0, or loss.policy_loss='clipped'",
+        ),
+        (
+            not loss.kl_ratio or loss.reads_reference,
+            "loss.kl_ratio weighs the KL terms of the loss, and there are none: set config.loss.kl_coef (with "
+            "loss.kl_in='loss'), or loss.kl_ratio=False",
+        ),
+        (
+            not loss.entropy_target or loss.entropy_in == "loss",
+            f"loss.entropy_target = {loss.entropy_target} with config.loss.entropy_in = 'reward': the weight adapts in "
+            "the loss alone. Set loss.entropy_in='loss', or loss.entropy_target=0",
+        ),
+        (
+            config.temperature == config.sampling.temperature
+            or loss.ratio_from == "sampler"
+            or loss.correction_mode != "off",
+            f"learner_temperature = {config.learner_temperature} differs from config.sampling.temperature = "
+            f"{config.sampling.temperature}, and nothing corrects for it: set config.loss.correction_mode='truncate', "
+            "or loss.ratio_from='sampler'",
+        ),
+    )
 
 
 def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
+from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.editing import build
@@ -54,6 +55,13 @@ class RunConfig:
         "versions; phases (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, "
         "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
     )
+    learner_temperature: float = option(
+        0.0,
+        "Temperature of the policy that is trained, where rollouts are sampled at another one: the sampler correction "
+        "accounts for the difference. 0 is sampling.temperature.",
+        low=0,
+        later=True,
+    )
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
@@ -64,6 +72,7 @@ class RunConfig:
     packing: PackingConfig = option(default_factory=PackingConfig, later=True)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    alarms: AlarmsConfig = option(default_factory=AlarmsConfig, later=True, identity=False)
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
@@ -80,8 +89,33 @@ class RunConfig:
         return self.max_compute // self.rollouts_per_step
 
     @property
+    def updates_per_step(self) -> int:
+        """Updates that are made on one sampled batch."""
+        return self.recipe.epochs * self.recipe.minibatches
+
+    @property
+    def problems_per_update(self) -> int:
+        """Problems of a mini-batch."""
+        return self.problems_per_batch // self.recipe.minibatches
+
+    @property
+    def keeps_old_logprobs(self) -> bool:
+        """Whether batches are scored before their updates, for the ratio's denominator."""
+        return self.updates_per_phase * self.updates_per_step > 1 and self.loss.ratio_from == "old"
+
+    @property
+    def scores_first(self) -> bool:
+        """Whether a batch is scored before the updates on it, whatever for."""
+        return self.keeps_old_logprobs or self.loss.in_reward
+
+    @property
+    def temperature(self) -> float:
+        """Of the policy that is trained."""
+        return self.learner_temperature or self.sampling.temperature
+
+    @property
     def updates_per_phase(self) -> int:
-        """Updates between two sampling phases: one, or k of `phases`."""
+        """Batches between two sampling phases: one, or k of `phases`."""
         return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1
 
     @property
