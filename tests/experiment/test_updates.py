@@ -96,8 +96,8 @@ def score(params, batch):
     return logprobs[batch.tokens], jnp.broadcast_to(entropy, batch.tokens.shape)
 
 
-def descend(gradients, state, params=None, *, learning_rate, **_extra):
-    return jax.tree.map(lambda x: -learning_rate * x, gradients), state
+def descend(updates: Any, state: Any, params: Any = None, **options: Any) -> tuple[Any, Any]:
+    return jax.tree.map(lambda x: -options["learning_rate"] * x, updates), state
 
 
 SGD = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), descend)

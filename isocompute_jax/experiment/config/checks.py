@@ -31,10 +31,11 @@ def apply_preset(config: RunConfig) -> RunConfig:
             )
         return dataclasses.replace(config, loss=loss)
     if loss.kl_coef or has_bonus(loss):
+        bonus = "entropy_target" if loss.entropy_target else "entropy_coef"
         raise InputError(
-            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef} (entropy_target "
-            f"= {loss.entropy_target}): under recipe.healthy={healthy} both are off, because they make entropy explode "
-            "on problems that are rarely solved. Set all to 0, or recipe.healthy=none to ablate"
+            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.{bonus} = {getattr(loss, bonus)}: under "
+            f"recipe.healthy={healthy} both are off, because they make entropy explode on problems that are rarely "
+            "solved. Set both to 0, or recipe.healthy=none to ablate"
         )
     return config
 
