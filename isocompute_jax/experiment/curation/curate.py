@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from isocompute_jax.experiment.build import MakeSampler
 from isocompute_jax.experiment.curation import measurement, pictures, samplers, sets
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.measure import measure
 from isocompute_jax.experiment.curation.measurement import Question, Survey
 from isocompute_jax.experiment.curation.samplers import Source
 from isocompute_jax.experiment.curation.store import Store
+from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
@@ -34,7 +36,12 @@ SUMMARY = "curation.json"
 
 
 def curate(
-    problems: Iterable[Problem], out: str | os.PathLike[str], *, source: Source, config: CurationConfig
+    problems: Iterable[Problem],
+    out: str | os.PathLike[str],
+    *,
+    source: Source,
+    config: CurationConfig,
+    make_sampler: MakeSampler = make_sampler,
 ) -> dict[str, int]:
     """Measures every problem and writes the sets; started again, it draws only what `counts.jsonl` in `out` lacks.
 
@@ -47,6 +54,7 @@ def curate(
       out: made if absent.
       source: the model, and where its rollouts are drawn.
       config: what to measure and which sets to cut.
+      make_sampler: makes what draws the rollouts, which by default `source` decides.
 
     Returns:
       Number of problems in range, by set.
@@ -74,7 +82,7 @@ def curate(
         if store.known.any():
             LOG.info("%d of %d rollouts are there already", store.known.sum(), store.known.size)
         if not store.known.all():
-            with samplers.opened(source, shape, tokenizer, out) as sampler:
+            with samplers.opened(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
                 measure(problems, store, sampler, question, config)
         return publish(problems, found, store, out, source=source, config=config)
 

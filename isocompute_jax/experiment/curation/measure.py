@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.measurement import Question, first_rollout
+from isocompute_jax.experiment.curation.measurement import BLOCK, Question, first_rollout
 from isocompute_jax.experiment.curation.store import Store
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.progress import progress
@@ -56,12 +56,16 @@ def measure(
 
     done, tokens, start = int(store.known.sum()), 0, time.monotonic()
     with progress("curation", store.known.size, done=done, unit="rollouts") as report:
-        for problem in problems:
-            for first, count in store.missing(problem.id):
-                while len(out) >= config.groups_in_flight:
-                    receive()
-                request = question.request(problem, first=first, count=count)
-                out[problem.id, request.step] = problem
-                rollouts.submit([request])
+        # Whole blocks before what is left of the last ones: groups of one size are decoded together.
+        for size in sorted({min(config.samples, BLOCK), config.samples % BLOCK} - {0}, reverse=True):
+            for problem in problems:
+                for first, count in store.missing(problem.id):
+                    if count != size:
+                        continue
+                    while len(out) >= config.groups_in_flight:
+                        receive()
+                    request = question.request(problem, first=first, count=count)
+                    out[problem.id, request.step] = problem
+                    rollouts.submit([request])
         while out:
             receive()

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from isocompute_jax import model
-from isocompute_jax.experiment.build import check_mesh, make_mesh
+from isocompute_jax.experiment.build import MakeSampler, check_mesh, make_mesh
 from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.measure import VERSION
 from isocompute_jax.experiment.data import check_vocabulary
-from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.sampling import Sampler
@@ -62,7 +61,12 @@ class Source:
 
 @contextlib.contextmanager
 def opened(
-    source: Source, shape: ModelConfig, tokenizer: Tokenizer, workdir: str | os.PathLike[str]
+    source: Source,
+    shape: ModelConfig,
+    tokenizer: Tokenizer,
+    workdir: str | os.PathLike[str],
+    *,
+    make_sampler: MakeSampler,
 ) -> Iterator[Sampler]:
     """Loads the weights and brings them to the sampler, which serves them until the end of the context.
 
@@ -79,7 +83,9 @@ def opened(
         mesh = make_mesh(config)
         shardings = None if mesh is None else model.param_shardings(shape, mesh)
         params = model.load_params(source.directory, shape, shardings=shardings)
-        sampler = make_sampler(config, shape, params, workdir=workdir, tokenizer=tokenizer, mesh=mesh)
+        sampler = make_sampler(
+            config, shape, params, workdir=workdir, tokenizer=tokenizer, mesh=mesh, interrupted=lambda: False
+        )
         with contextlib.closing(sampler):
             sampler.update_weights(params, version=VERSION)
             del params  # a fleet's are laid down in a file
