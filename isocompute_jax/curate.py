@@ -14,6 +14,7 @@ it draws only those that are new, and with other sets it cuts again without draw
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 from absl import flags
 
@@ -61,7 +62,7 @@ def main() -> None:
                 max_tokens=MAX_TOKENS.value,
                 max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
             ),
-            dtype=DTYPE.value,
+            dtype=cast(Any, DTYPE.value),
             service=from_flags(ServiceConfig),
             mesh=from_flags(MeshConfig),
         )

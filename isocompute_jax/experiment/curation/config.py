@@ -84,5 +84,5 @@ class CurationConfig:
     @property
     def wanted(self) -> dict[str, Range]:
         """The sets to cut with their ranges: those of `sets`, then the others of `ranges`."""
-        names = dict.fromkeys((*self.sets, *self.ranges))
-        return {name: tuple(self.ranges[name]) if name in self.ranges else RANGES[name] for name in names}
+        known = RANGES | dict(self.ranges)
+        return {name: known[name] for name in (*self.sets, *self.ranges)}

@@ -23,7 +23,9 @@ Halves = tuple[list[Problem], list[Problem]]
 """Training and validation problems."""
 
 
-def sorted_out(measured: Iterable[Problem], chosen: Mapping[str, list[Problem]], config: CurationConfig) -> Iterator:
+def sorted_out(
+    measured: Iterable[Problem], chosen: Mapping[str, list[Problem]], config: CurationConfig
+) -> Iterator[Problem]:
     """Passes measured problems on, and puts each of them into the sets of `chosen` whose range holds its rate."""
     column = f"avg@{config.samples}"
     for problem in measured:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_sampler import SimulatedSampler
-from isocompute_jax import app, model
+from isocompute_jax import model
 from isocompute_jax.experiment.config import MeshConfig
 from isocompute_jax.experiment.curation import pictures
 from isocompute_jax.experiment.curation.config import CurationConfig
@@ -260,10 +260,10 @@ def test_what_lacks_a_server_or_a_device_names_flags(problems, source, tmp_path)
         raise RunError("no server; start one (config.service.wait_s), config.dtype; see config.json")
 
 
-def test_two_at_work_in_one_directory_are_refused(problems, source, tmp_path, capsys):
+def test_two_at_work_in_one_directory_are_refused(problems, source, tmp_path):
     def second(*arguments, **options):
-        code = app.exit_code(lambda: curate(problems, tmp_path, source=source, config=ALL, make_sampler=no_sampler))
-        assert code == app.BAD_INPUT and "another curation is at work in" in capsys.readouterr().err
+        with pytest.raises(InputError, match="another curation is at work in"):
+            curate(problems, tmp_path, source=source, config=ALL, make_sampler=no_sampler)
         return simulated(*arguments, **options)
 
     curate(problems, tmp_path, source=source, config=ALL, make_sampler=second)
