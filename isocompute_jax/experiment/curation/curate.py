@@ -83,7 +83,7 @@ def curate(
             LOG.info("%d of %d rollouts are there already", store.known.sum(), store.known.size)
         if not store.known.all():
             with samplers.opened(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
-                measure(problems, store, sampler, question, config)
+                measure(problems, store, sampler, question, config, rounds=not source.service.endpoints)
         return publish(problems, found, store, out, source=source, config=config)
 
 

@@ -21,12 +21,25 @@ VERSION = 0
 
 
 def measure(
-    problems: Iterable[Problem], store: Store, sampler: Sampler, question: Question, config: CurationConfig
+    problems: Iterable[Problem],
+    store: Store,
+    sampler: Sampler,
+    question: Question,
+    config: CurationConfig,
+    *,
+    rounds: bool,
 ) -> None:
-    """Draws what the record lacks, problem by problem.
+    """Draws what the record lacks, problem by problem; `config.groups_in_flight` groups are out at a time.
 
-    `config.groups_in_flight` groups are out at a time: with each that comes back the next one is submitted, so that
-    servers always have work, and only the problems of these are held.
+    Args:
+      problems: in the order in which they are drawn. Only those of which a group is out are held.
+      store: the record.
+      sampler: serves the model.
+      question: how rollouts are asked for.
+      config: how many.
+      rounds: whether the next groups are submitted when all that were out are back, so that a sampler in this process,
+        which draws what is out in one go, always has one compiled shape. Otherwise with each that comes back the next
+        one is submitted, so that servers never wait.
 
     Raises:
       InputError: a server refuses a group, or the token.
@@ -43,16 +56,18 @@ def measure(
 
     rollouts = GradedStream(sampler, graded)
 
-    def receive() -> None:
+    def receive(left: int) -> None:
+        """Until so many groups are out."""
         nonlocal done, tokens
-        group = rollouts.take()
-        del out[group.problem_id, group.step]
-        texts = ()
-        if config.keep_completions:
-            texts = question.tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
-        done += store.add(group, first_rollout(group), texts)
-        tokens += group.num_tokens
-        report(done, f"{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s")
+        while len(out) > left:
+            group = rollouts.take()
+            del out[group.problem_id, group.step]
+            texts = ()
+            if config.keep_completions:
+                texts = question.tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
+            done += store.add(group, first_rollout(group), texts)
+            tokens += group.num_tokens
+            report(done, f"{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s")
 
     done, tokens, start = int(store.known.sum()), 0, time.monotonic()
     with progress("curation", store.known.size, done=done, unit="rollouts") as report:
@@ -62,10 +77,9 @@ def measure(
                 for first, count in store.missing(problem.id):
                     if count != size:
                         continue
-                    while len(out) >= config.groups_in_flight:
-                        receive()
+                    if len(out) == config.groups_in_flight:
+                        receive(0 if rounds else config.groups_in_flight - 1)
                     request = question.request(problem, first=first, count=count)
                     out[problem.id, request.step] = problem
                     rollouts.submit([request])
-        while out:
-            receive()
+        receive(0)

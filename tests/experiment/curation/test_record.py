@@ -65,14 +65,14 @@ def question(tokenizer):
     return Question(tokenizer, SamplingConfig(max_tokens=9), seed=0)
 
 
-def draw(directory, question, samples, *, problems=PROBLEMS, keep=True, window=6, **options):
+def draw(directory, question, samples, *, problems=PROBLEMS, keep=True, window=6, rounds=False, **options):
     """One call; returns the record and the sampler, which may have been killed."""
     sampler = Sampler(question.tokenizer, length=5, **options)
     config = CurationConfig(samples=samples, groups_in_flight=window, keep_completions=keep)
     found = survey(problems, question)
     with Store(directory, identity=IDENTITY, survey=found, samples=samples, keep_completions=keep) as store:
         try:
-            measure(problems, store, sampler, question, config)
+            measure(problems, store, sampler, question, config, rounds=rounds)
         except Killed:
             assert not store.known.all()
     return store, sampler
@@ -116,7 +116,7 @@ def test_the_undisturbed_record(whole):
     assert 0.2 < np.mean(rewards) < 0.8 and 0 < np.mean([cut for _, _, cut in whole.values()]) < 0.5
 
 
-CALLS = st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 300))
+CALLS = st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 300), st.booleans())
 
 
 @settings(max_examples=10)
@@ -125,8 +125,8 @@ def test_kills_growth_and_torn_ends_change_nothing(whole, tokenizer, tmp_path_fa
     """Any calls with any k, killed after any number of groups; then bytes are missing at the end of the files."""
     directory = tmp_path_factory.mktemp("out")
     question = Question(tokenizer, SamplingConfig(max_tokens=9), seed=0)
-    for samples, life, torn in calls:
-        draw(directory, question, samples, life=life)
+    for samples, life, torn, rounds in calls:
+        draw(directory, question, samples, life=life, rounds=rounds)
         counts = directory / COUNTS
         with open(counts, "ab") as file:
             file.truncate(max(0, counts.stat().st_size - torn))
@@ -161,7 +161,8 @@ def test_what_is_out_and_what_is_in_memory_is_bounded_by_the_window(question, tm
     assert sampler.most_out == 10 and sampler.most_alive <= 2
 
 
-def test_servers_always_have_a_full_window_until_the_end(question, tmp_path):
+@pytest.mark.parametrize(("rounds", "expected"), [(False, [4, 4, 4, 4, 3, 2, 1]), (True, [4, 3, 2, 1, 3, 2, 1])])
+def test_servers_always_have_a_full_window_and_one_process_has_rounds(question, tmp_path, rounds, expected):
     seen = []
 
     class Watched(Sampler):
@@ -173,8 +174,8 @@ def test_servers_always_have_a_full_window_until_the_end(question, tmp_path):
     config = CurationConfig(samples=16, groups_in_flight=4)
     found = survey(PROBLEMS, question)
     with Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store:
-        measure(PROBLEMS, store, Watched(question.tokenizer), question, config)
-    assert seen == [4, 4, 4, 4, 3, 2, 1]
+        measure(PROBLEMS, store, Watched(question.tokenizer), question, config, rounds=rounds)
+    assert seen == expected
     assert not (tmp_path / "completions").exists()
 
 
@@ -244,5 +245,5 @@ def test_a_group_that_nobody_asked_for_is_an_error(question, tmp_path, change):
         Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store,
         pytest.raises(RunError, match="twice, or unasked"),
     ):
-        measure(PROBLEMS, store, Broken(question.tokenizer), question, config)
+        measure(PROBLEMS, store, Broken(question.tokenizer), question, config, rounds=True)
     assert len((tmp_path / COUNTS).read_text().splitlines()) == 1
