@@ -9,7 +9,11 @@ import time
 
 import pytest
 
-from isocompute_jax.tasks import make_problems, write_problems
+from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.experiment.curation.curate import curate
+from isocompute_jax.experiment.curation.samplers import Source
+from isocompute_jax.tasks import ProblemFile, make_problems, write_problems
 from tests.experiment import builders
 
 pytestmark = pytest.mark.slow
@@ -18,10 +22,15 @@ FILES = ("measured.jsonl", "all/train.jsonl", "all/validation.jsonl", "curation.
 
 
 @pytest.fixture(scope="module")
-def command(base_run, tmp_path_factory):
-    """A call of 200 groups, eight of which are out at a time."""
-    problems = tmp_path_factory.mktemp("problems") / "problems.jsonl"
-    write_problems(problems, make_problems(100, seed=0))
+def problems(tmp_path_factory):
+    path = tmp_path_factory.mktemp("problems") / "problems.jsonl"
+    write_problems(path, make_problems(100, seed=0))
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(base_run, problems):
+    """A call of 100 or 200 groups, eight of which are out at a time."""
     return [
         *(sys.executable, "-m", "isocompute_jax.curate", f"--model={base_run.model}", f"--problems={problems}"),
         *("--sets=", "--set=all=0:1", "--validation_size=20", "--keep_completions", "--groups_in_flight=8"),
@@ -43,10 +52,14 @@ def contents(out):
 
 
 @pytest.fixture(scope="module")
-def whole(command, environment, tmp_path_factory):
+def whole(base_run, problems, tmp_path_factory):
+    """The same in this process, undisturbed."""
     out = tmp_path_factory.mktemp("whole")
-    done = builders.run([*command, f"--out={out}", "--samples=32"], env=environment)
-    assert done.returncode == 0, done.stderr
+    config = CurationConfig(
+        samples=32, sets=(), ranges={"all": (0.0, 1.0)}, validation_size=20, groups_in_flight=8, keep_completions=True
+    )
+    source = Source(base_run.model, SamplingConfig(max_rollouts_per_dispatch=1024))
+    curate(ProblemFile(problems), out, source=source, config=config)
     return contents(out)
 
 
