@@ -45,12 +45,13 @@ def measure(
       InputError: a server refuses a group, or the token.
       RunError: the sampler has failed, or has broken its word. What was recorded is kept.
     """
-    out: dict[tuple[str, int], Problem] = {}  # by problem and step, the name of a group
+    out: dict[tuple[str, int], Problem] = {}  # by problem and first rollout, the name of a group
 
     def graded(group: RolloutGroup) -> RolloutGroup:
-        problem = out.get((group.problem_id, group.step))
+        first = first_rollout(group)
+        problem = out.get((group.problem_id, first))
         if problem is None:
-            raise RunError(f"the sampler returned problem {group.problem_id!r} of step {group.step} twice, or unasked")
+            raise RunError(f"the sampler returned rollout {first} of problem {group.problem_id!r} twice, or unasked")
         check_versions([group], oldest=VERSION, newest=VERSION)
         return grade(group, problem, question.tokenizer.decode)
 
@@ -61,11 +62,12 @@ def measure(
         nonlocal done, tokens
         while len(out) > left:
             group = rollouts.take()
-            del out[group.problem_id, group.step]
+            first = first_rollout(group)
+            del out[group.problem_id, first]
             texts = ()
             if config.keep_completions:
                 texts = question.tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
-            done += store.add(group, first_rollout(group), texts)
+            done += store.add(group, first, texts)
             tokens += group.num_tokens
             report(done, f"{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s")
 
@@ -79,7 +81,6 @@ def measure(
                         continue
                     if len(out) == config.groups_in_flight:
                         receive(0 if rounds else config.groups_in_flight - 1)
-                    request = question.request(problem, first=first, count=count)
-                    out[problem.id, request.step] = problem
-                    rollouts.submit([request])
+                    out[problem.id, first] = problem
+                    rollouts.submit([question.request(problem, first=first, count=count)])
         receive(0)
