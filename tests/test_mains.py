@@ -17,7 +17,7 @@ MAINS = {
     "train": ["config", "resolved_config", "workdir", "dry_run", "topology"],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
-    "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
+    "curate": ["model", "problems", "out", "samples", "sets", "set", "mixture", "endpoints", "data"],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
     "make_model": ["family", "out", "tokenizer_from", "num_experts"],

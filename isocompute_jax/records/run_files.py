@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
@@ -70,14 +71,14 @@ class Run:
     done: bool
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Writes `data` to a temporary name beside `path`, syncs it, and renames it over `path`."""
+def write_atomic(path: str | os.PathLike[str], data: str | bytes | Iterable[bytes]) -> None:
+    """Writes `data`, or its parts as they come, to a temporary name beside `path`, syncs it, and renames it over it."""
     path = pathlib.Path(path)
     data = data.encode() if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)

@@ -6,14 +6,16 @@ Other columns are left alone: they are neither read nor kept.
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
 import json
 import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.protocol import get_task
 
 SUFFIXES = (".jsonl", ".parquet")
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at a time."""
 COLUMNS = ("id", "prompt", "answer", "task")
 
 _MEASURED = re.compile(r"avg@[1-9][0-9]*")
@@ -43,42 +47,60 @@ def read_problems(path: str | os.PathLike[str], *, default_task: str | None = No
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
         row, counted from 1) and field, and what to do.
     """
-    path = pathlib.Path(path)
-    rows = _jsonl_rows(path) if _suffix(path) == ".jsonl" else _parquet_rows(path)
-    problems: list[Problem] = []
-    seen: dict[str, str] = {}
-    for number, where, row in rows:
-        problem = _problem(row, where, default_id=f"{path.stem}-{number}", default_task=default_task)
-        if problem.id in seen:
-            raise InputError(f"{where}: id: {problem.id!r} was already given at {seen[problem.id]}; ids must differ")
-        seen[problem.id] = where
-        problems.append(problem)
-    if not problems:
-        raise InputError(f"{path}: the problem set is empty; give at least one problem")
-    return problems
+    return list(ProblemFile(path, default_task=default_task))
 
 
-def write_problems(path: str | os.PathLike[str], problems: Sequence[Problem]) -> None:
-    """Writes a problem set; the file appears whole or not at all.
+@dataclasses.dataclass(frozen=True)
+class ProblemFile:
+    """A problem set that is read anew whenever it is iterated over, one problem in memory at a time.
+
+    Attributes and errors are those of `read_problems`.
+    """
+
+    path: str | os.PathLike[str]
+    default_task: str | None = None
+
+    def __iter__(self) -> Iterator[Problem]:
+        path = pathlib.Path(self.path)
+        rows, place = (_jsonl_rows(path), "") if _suffix(path) == ".jsonl" else (_parquet_rows(path), " row ")
+        seen: dict[str, int] = {}
+        for number, where, row in rows:
+            problem = _problem(row, where, default_id=f"{path.stem}-{number}", default_task=self.default_task)
+            if problem.id in seen:
+                first = f"{path}:{place}{seen[problem.id]}"
+                raise InputError(f"{where}: id: {problem.id!r} was already given at {first}; ids must differ")
+            seen[problem.id] = number
+            yield problem
+        if not seen:
+            raise InputError(f"{path}: the problem set is empty; give at least one problem")
+
+
+def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> None:
+    """Writes a problem set; the file appears whole or not at all. Of a .jsonl file one problem is in memory at a time.
 
     Raises:
       InputError: no problems, the same id twice (neither could be read back), or another extension.
     """
     path = pathlib.Path(path)
     suffix = _suffix(path)
-    if not problems:
-        raise InputError(f"{path}: no problems to write; an empty problem set cannot be used")
-    if len({problem.id for problem in problems}) < len(problems):
-        raise InputError(f"{path}: two problems have the same id; ids must differ within a set")
-    rows = [
-        {"id": p.id, "prompt": p.prompt, "answer": p.answer, "task": p.task, **dict(sorted(p.measured.items()))}
-        for p in problems
-    ]
     path.parent.mkdir(parents=True, exist_ok=True)
+    rows = _rows(problems, path)
     if suffix == ".jsonl":
-        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
+        write_atomic(path, (f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode() for row in rows))
     else:
-        write_atomic(path, _parquet_bytes(rows))
+        write_atomic(path, _parquet_bytes(list(rows)))
+
+
+def _rows(problems: Iterable[Problem], path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """The columns of each problem."""
+    seen: set[str] = set()
+    for p in problems:
+        if p.id in seen:
+            raise InputError(f"{path}: two problems have the same id; ids must differ within a set")
+        seen.add(p.id)
+        yield {"id": p.id, "prompt": p.prompt, "answer": p.answer, "task": p.task, **dict(sorted(p.measured.items()))}
+    if not seen:
+        raise InputError(f"{path}: no problems to write; an empty problem set cannot be used")
 
 
 def split(problems: Sequence[Problem], *, validation: int, seed: int) -> tuple[list[Problem], list[Problem]]:
@@ -121,7 +143,7 @@ Row = tuple[int, str, dict[str, Any]]
 
 
 def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
-    for number, line in enumerate(_read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
@@ -139,17 +161,19 @@ def _parquet_rows(path: pathlib.Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(_read_bytes(path)))
-        names = file.schema_arrow.names
-        kept = [name for name in names if name in COLUMNS or _is_measured(name)]
-        repeated = [name for name in kept if names.count(name) > 1]
-        if repeated:
-            raise InputError(f"{path}: the column {repeated[0]!r} occurs twice; rename one")
-        rows = file.read(columns=kept).to_pylist() if kept else []
+        with _open(path) as source:
+            file = pyarrow.parquet.ParquetFile(source)
+            names = file.schema_arrow.names
+            kept = [name for name in names if name in COLUMNS or _is_measured(name)]
+            repeated = [name for name in kept if names.count(name) > 1]
+            if repeated:
+                raise InputError(f"{path}: the column {repeated[0]!r} occurs twice; rename one")
+            batches = file.iter_batches(PARQUET_ROWS, columns=kept) if kept else []
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, row in enumerate(rows, 1):
+                yield number, f"{path}: row {number}", {name: _from_parquet(value) for name, value in row.items()}
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a Parquet file that can be read ({error}); write it again") from error
-    for number, row in enumerate(rows, 1):
-        yield number, f"{path}: row {number}", {name: _from_parquet(value) for name, value in row.items()}
 
 
 def _from_parquet(value: Any) -> Any:
@@ -172,9 +196,16 @@ def _parquet_bytes(rows: list[dict[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def _read_bytes(path: pathlib.Path) -> bytes:
+def _lines(path: pathlib.Path) -> Iterator[bytes]:
+    """Lines of a file, without a byte-order mark."""
+    with _open(path) as file:
+        for number, line in enumerate(file):
+            yield line if number else line.removeprefix(b"\xef\xbb\xbf")
+
+
+def _open(path: pathlib.Path) -> BinaryIO:
     try:
-        return path.read_bytes()
+        return open(path, "rb")
     except FileNotFoundError:
         raise InputError(f"{path}: no such problem set; check the path") from None
     except OSError as error:

@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import tempfile
+import weakref
 
 import pyarrow
 import pyarrow.parquet
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import make_problems, read_problems, split, write_problems
+from isocompute_jax.tasks import ProblemFile, make_problems, problem_sets, read_problems, split, write_problems
 
 SUFFIXES = (".jsonl", ".parquet")
 
@@ -209,3 +210,51 @@ def test_repeated_prompts_stay_together():
 def test_a_split_leaves_something_on_both_sides(validation):
     with pytest.raises(InputError, match=f"validation = {validation}: cannot split 4 problems"):
         split(make_problems(4, seed=0), validation=validation, seed=0)
+
+
+def test_a_file_is_read_and_written_one_problem_at_a_time(tmp_path):
+    """Rows behind the one that is asked for are not looked at, and each pass begins anew."""
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": 2, "task": "numeric"}\n' * 2 + "no JSON\n")
+    found = ProblemFile(path)
+    for _ in range(2):
+        rows = iter(found)
+        assert [next(rows).id, next(rows).id] == ["set-1", "set-2"]
+        with pytest.raises(InputError, match=r"set.jsonl:3: not JSON"):
+            next(rows)
+    seen: list[weakref.ref[Problem]] = []
+    most = 0
+
+    def made():
+        nonlocal most
+        for i in range(9):
+            problem = Problem(f"p{i}", f"{i}=", "1", "numeric")
+            seen.append(weakref.ref(problem))
+            most = max(most, sum(ref() is not None for ref in seen))
+            yield problem
+            del problem
+
+    write_problems(tmp_path / "out.jsonl", made())
+    assert most <= 2 and len(read_problems(tmp_path / "out.jsonl")) == 9
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_cannot_be_written_whole_is_not_written(tmp_path, suffix):
+    path = tmp_path / f"set{suffix}"
+    write_problems(path, [Problem("p", "1=", "1", "numeric")])
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="two problems have the same id"):
+        write_problems(path, (Problem("q", "1=", "1", "numeric") for _ in range(2)))
+    assert path.read_bytes() == before and [path] == list(tmp_path.iterdir())
+
+
+def test_parquet_is_read_in_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(problem_sets, "PARQUET_ROWS", 4)
+    problems = [Problem(f"p{i}", f"{i}=", "1", "numeric") for i in range(10)]
+    write_problems(tmp_path / "set.parquet", problems)
+    assert read_problems(tmp_path / "set.parquet") == problems
+    with pytest.raises(InputError, match=r"set.parquet: row 10: prompt: missing"):
+        table = pyarrow.parquet.read_table(tmp_path / "set.parquet").to_pydict()
+        table["prompt"][-1] = None
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "set.parquet")
+        read_problems(tmp_path / "set.parquet")
