@@ -23,6 +23,7 @@ def written_before(config) -> dict:
     for name in ("compute", "packing", "plan"):
         del nested[name]
     del nested["loss"]["routing"], nested["mesh"]["expert"], nested["mesh"]["context"], nested["optimizer"]["moments"]
+    del nested["sampling"]["thinking"], nested["sampling"]["tool"]
     return nested
 
 
