@@ -10,7 +10,9 @@ wrote, not what the prompt asks.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -66,3 +68,23 @@ def make_problems(count: int, *, seed: int, digits: int = 3) -> list[Problem]:
     drawn = np.random.default_rng(seed).choice(numbers**2, size=count, replace=False).tolist()
     pairs = [divmod(pair, numbers) for pair in drawn]
     return [Problem(f"{a}+{b}", f"{a}+{b},", str(a + b), Calculator.name) for a, b in pairs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstrator:
+    """Who teaches a base model: sometimes it calls the calculator, else it guesses a number.
+
+    Attributes:
+      calls: share of its demonstrations that call, in [0, 1].
+    """
+
+    calls: float
+
+    def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
+        """One demonstration per problem, drawn anew at each call; the calculator's answers stand in it."""
+        calling = rng.random(len(problems)) < self.calls
+        guesses = rng.permutation([problem.answer for problem in problems]).tolist()  # right ones, of others
+        return [
+            f"{problem.prompt.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
+            for problem, calls, guess in zip(problems, calling, guesses, strict=True)
+        ]

@@ -19,6 +19,7 @@ from tests.sampling.turn_builders import (
     PHRASE,
     STOP,
     RuleSampler,
+    Scripted,
     assert_equal_completions,
     ends,
     interruption,
@@ -115,23 +116,6 @@ def test_a_golden_interruption():
     assert completion.logprobs.tolist() == [-1.0] * 3 + [0.0] * 3 + [-1.0] * 2
     assert completion.policy_versions.tolist() == [0] * 3 + [1] * 5
     assert completion.finish_reason == "stop"
-
-
-class Scripted(RuleSampler):
-    """Draws what it is told, turn by turn."""
-
-    def __init__(self, *turns):
-        super().__init__()
-        self._turns = turns
-
-    def completed(self, *, lane="train"):
-        for group in super().completed(lane=lane):
-            tokens = np.array(self._turns[group.turn], np.int32)
-            reason = "stop" if tokens[-1] == STOP else "length"
-            drawn = Completion.drawn(
-                tokens, np.full(len(tokens), -1, np.float32), np.full(len(tokens), group.turn, np.int32), reason
-            )
-            yield dataclasses.replace(group, completions=(drawn,) * len(group.completions))
 
 
 @pytest.mark.parametrize(

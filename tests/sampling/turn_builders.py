@@ -48,13 +48,31 @@ class RuleSampler:
         out = self._out.setdefault(lane, [])
         while out:
             request = out.pop(self._choose(len(out)))
-            yield request.grouped([rule(request, i) for i in range(request.group_size)])
+            yield request.grouped([self.draw(request, i) for i in range(request.group_size)])
+
+    def draw(self, request: SampleRequest, index: int) -> Completion:
+        return rule(request, index)
 
     def update_weights(self, params, *, version: int) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
         self._out.clear()
+
+
+class Scripted(RuleSampler):
+    """Draws what it is told, turn by turn."""
+
+    def __init__(self, *turns):
+        super().__init__()
+        self._turns = turns
+
+    def draw(self, request, index):
+        del index
+        tokens = np.array(self._turns[request.turn], np.int32)
+        versions = np.full(len(tokens), request.turn, np.int32)
+        reason = "stop" if tokens[-1] in request.stop_tokens else "length"
+        return Completion.drawn(tokens, np.full(len(tokens), -1, np.float32), versions, reason)
 
 
 def ends(tokens: np.ndarray) -> int | None:
