@@ -63,8 +63,8 @@ def make_problems(count: int, *, seed: int, digits: int = 3) -> list[Problem]:
       InputError: there are not so many.
     """
     numbers = 10**digits
-    if not 1 <= digits <= len(str(LARGEST)) or not 1 <= count <= numbers**2 // 2:
-        raise InputError(f"count = {count}, digits = {digits}: ask for 1 .. {numbers**2 // 2} sums of 1 to 3 digits")
+    if not 1 <= digits <= len(str(LARGEST)) or not 1 <= count <= numbers**2:
+        raise InputError(f"count = {count}, digits = {digits}: ask for 1 .. {numbers**2} sums of 1 to 3 digits")
     drawn = np.random.default_rng(seed).choice(numbers**2, size=count, replace=False).tolist()
     pairs = [divmod(pair, numbers) for pair in drawn]
     return [Problem(f"{a}+{b}", f"{a}+{b},", str(a + b), Calculator.name) for a, b in pairs]

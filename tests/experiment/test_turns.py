@@ -18,7 +18,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import TurnSampler
 from tests.experiment import builders
-from tests.sampling.turn_builders import Scripted
+from tests.sampling.turn_builders import RuleSampler, Scripted
 
 THINKING = ThinkingConfig(low=1, high=3, answer_tokens=2, end_phrase="==", end_of_thinking=",")
 PHRASE_TOKENS, LONGEST = 2, 7
@@ -106,23 +106,17 @@ def test_killed_in_the_middle_it_ends_the_same(config, tmp_path):
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_evaluations_may_be_left_alone(config):
-    inputs = build.read_inputs(config)
-    config = override(config, "sampling.thinking.evaluation", False)
-    sampler = samplers.make_sampler(
-        config,
-        inputs.model_config,
-        builders.random_params(builders.MODEL),
-        workdir="run",
-        tokenizer=inputs.tokenizer,
-        mesh=None,
-    )
-    assert isinstance(sampler, TurnSampler)
-    asked = make_requests(inputs.problems[:1], inputs.tokenizer, config.sampling, group_size=8, seed=1, step=0)
-    sampler.submit(asked, lane="evaluation")
-    [group] = sampler.completed(lane="evaluation")
-    assert group.num_tokens == sum(len(completion.tokens) for completion in group.completions)
-    assert max(len(completion.tokens) for completion in group.completions) == LONGEST
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_evaluations_may_be_left_alone(config, tokenizer, monkeypatch, evaluated):
+    config = override(config, "sampling.thinking.evaluation", evaluated)
+    inner, made = RuleSampler(), {}
+    monkeypatch.setattr(samplers, "InProcessSampler", lambda *_, **options: made.update(options) or inner)
+    sampler = samplers.make_sampler(config, builders.MODEL, {}, workdir="run", tokenizer=tokenizer, mesh=None)
+    assert made["max_continued_tokens"] == 6 + THINKING.high + PHRASE_TOKENS
+    problem = Problem("p", "1+1=", "2", "numeric")
+    for lane in ("train", "agreement", "evaluation"):
+        sampler.submit(make_requests([problem], tokenizer, config.sampling, group_size=8, seed=1, step=0), lane=lane)
+        assert inner.asked[-1].params.max_tokens == (THINKING.high if evaluated or lane != "evaluation" else LONGEST)
 
 
 def test_what_was_put_in_is_not_counted():
@@ -280,8 +274,8 @@ def test_problems_of_the_calculator(tmp_path):
         assert task.reward(problem, text) == reward
     assert "write '7'" in (task.fault(Problem("p", "3+4,", "8", "calculator")) or "")
     assert "is not a sum" in (task.fault(Problem("p", "3+4", "7", "calculator")) or "")
-    with pytest.raises(InputError, match=r"1 \.\. 50 sums"):
-        calculator.make_problems(51, seed=0, digits=1)
+    with pytest.raises(InputError, match=r"1 \.\. 100 sums"):
+        calculator.make_problems(101, seed=0, digits=1)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ class Live:
 
     async def _main(self) -> None:
         try:
+            await self.engine.start()
             self.server = Server(self.engine, self.config)
             await self.server.start()
         except BaseException as error:
@@ -67,6 +68,7 @@ class Live:
         self._up.set_result(self.server.address)
         await self._stop.wait()
         await self.server.stop(self._grace)
+        await self.engine.stop()
 
     def do(self, function: Callable, *arguments):
         """Runs a function on the server's loop; its result."""
@@ -101,6 +103,7 @@ def fleet(
     directory,
     in_flight: InFlight = "abort",
     routing: bool = False,
+    turn_tokens: int = 0,
     session="run",
     start=None,
     interrupted=lambda: False,
@@ -115,6 +118,7 @@ def fleet(
         session=session,
         in_flight=in_flight,
         routing=routing,
+        turn_tokens=turn_tokens,
         start=start,
         interrupted=interrupted,
     )
