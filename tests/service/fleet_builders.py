@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,8 @@ def tensors(config: ModelConfig = CONFIG) -> tuple[TensorSpec, ...]:
 class Live:
     """A real server around a simulated engine, in a thread with an event loop of its own."""
 
-    def __init__(self, port: int = 0, engine: SimulatedEngine | None = None, **config):
-        self.engine = engine or SimulatedEngine(tensors(), tokens_per_s=4000.0)
+    def __init__(self, port: int = 0, engine: Any = None, **config):
+        self.engine: Any = engine or SimulatedEngine(tensors(), tokens_per_s=4000.0)
         self.config = ServerConfig(port=port, **{"wait_for_weights": True, **config})
         self.server: Server
         self.loop = asyncio.new_event_loop()
