@@ -17,10 +17,10 @@ from absl import flags
 from isocompute_jax import app
 
 OUT = flags.DEFINE_string("out", "runs/calculator", "Directory of the base model, the problems and the run.")
-DIGITS = flags.DEFINE_integer("digits", 2, "Of the numbers that are added.", 1, 3)
-BASE_STEPS = flags.DEFINE_integer("base_steps", 800, "Steps of supervised learning.", 1)
+DIGITS = flags.DEFINE_integer("digits", 1, "Of the numbers that are added.", 1, 3)
+BASE_STEPS = flags.DEFINE_integer("base_steps", 500, "Steps of supervised learning.", 1)
 CALLS = flags.DEFINE_float("calls", 0.1, "Share of the demonstrations that call.", 0, 1)
-ROLLOUTS = flags.DEFINE_integer("rollouts", 2**14, "Rollouts to train on.", 64)
+ROLLOUTS = flags.DEFINE_integer("rollouts", 2**13, "Rollouts to train on.", 64)
 SEED = flags.DEFINE_integer("seed", 0, "Of everything.", 0)
 
 
@@ -49,8 +49,8 @@ def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, se
 
     prompt = call = 2 * digits + 2
     longest = 2 * call + LONGEST_ANSWER
-    problems = make_problems(10 ** (2 * digits) // 2, seed=seed, digits=digits)
-    cut = len(problems) * 9 // 10
+    problems = make_problems(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
+    cut = len(problems) * 4 // 5
     if not (out / "base" / "config.json").exists():
         save_arithmetic_tokenizer(out / "tokenizer")
         write_problems(out / "train.jsonl", problems[:cut])

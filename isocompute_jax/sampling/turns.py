@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from isocompute_jax.model import Params
+from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling.protocol import TRAIN, Sampler
@@ -171,7 +172,8 @@ class _Lane:
         self._lock = threading.Lock()
         self._out: dict[Key, tuple[_Unfinished, Turn | None]] = {}
         self._following = False
-        self._waiting = 0
+        self._asked = 0
+        self._waiting = 0  # in the background: groups that the caller has not taken yet
         self._whole: queue.SimpleQueue[RolloutGroup | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
 
@@ -186,6 +188,7 @@ class _Lane:
                     raise ValueError(f"problem {key[0]!r} of step {key[1]} is being sampled already")
                 seen.add(key)
             self._sampler.submit([first for _, first in asked], lane=self._name)
+            self._asked += len(asked)
             self._waiting += len(asked)
             for request, first in asked:
                 unfinished = _Unfinished(request, first, [], request.group_size)
@@ -225,12 +228,15 @@ class _Lane:
     def _run(self) -> None:
         try:
             while True:
+                asked = self._asked
                 for whole in self.whole_groups():
                     self._whole.put(whole)
                 with self._lock:
-                    if not self._out:  # else another was submitted as the last one ended
+                    if not self._out:
                         self._following = False
                         return
+                    if self._asked == asked:  # else another was submitted as the last one ended
+                        raise RunError("the sampler lost groups: it says that all are done, and some never came")
         except BaseException as error:  # whatever it is, it belongs to who waits
             self._failure = error
             self._whole.put(None)

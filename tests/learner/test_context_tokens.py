@@ -1,6 +1,7 @@
 """Context tokens in completions: read, and not trained on; gradients by hand and in every layout."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -81,7 +82,7 @@ def test_every_layout_leaves_context_out(loss):
     beginnings = [(g.problem_id, c.tokens[:2].tobytes()) for g in groups for c in g.completions]
     assert len(set(beginnings)) < len(beginnings)
     padded, credited = builders.pack(groups, builders.SEVERAL)
-    sizes = {
+    sizes: dict[str, Any] = {
         "problems_per_batch": len(REWARDS),
         "group_size": GROUP,
         "max_prompt_tokens": PROMPT,

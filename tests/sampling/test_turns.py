@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.sampling import SamplingParams, TurnSampler
 from isocompute_jax.sampling.thinking import Interruption, thinking_budget, thought_before
@@ -187,19 +187,24 @@ def test_a_group_that_is_out_cannot_be_asked_for_again():
     assert len(list(sampler.completed())) == 1
 
 
-def test_what_ends_a_sampler_ends_those_who_wait(expected):
-    """In the background too, at once and again."""
+def test_what_ends_a_sampler_ends_those_who_wait():
+    """In the background too, at once and again; there a sampler that loses groups is found out."""
 
-    class Lost(RuleSampler):
+    class Gone(RuleSampler):
         def completed(self, *, lane="train"):
             yield from ()
             raise InputError("the server is gone")
 
-    for background in (False, True):
-        sampler = TurnSampler(Lost(), interruption(), background=background)
+    class Losing(RuleSampler):
+        def completed(self, *, lane="train"):
+            yield next(super().completed(lane=lane))
+            self.close()
+
+    for kind, background, error in ((Gone, False, InputError), (Gone, True, InputError), (Losing, True, RunError)):
+        sampler = TurnSampler(kind(), interruption(), background=background)
         sampler.submit(REQUESTS)
         for _ in range(2):
-            with pytest.raises(InputError, match="the server is gone"):
+            with pytest.raises(error, match=r"the server is gone|lost groups"):
                 list(sampler.completed())
 
 
@@ -289,6 +294,12 @@ class SlotsAsSampler:
             done = run(self._slots, requests)
             for number, request in enumerate(requests):
                 yield request.grouped([done[number][i] for i in range(request.group_size)])
+
+    def update_weights(self, params, *, version):
+        raise NotImplementedError
+
+    def close(self):
+        pass
 
 
 @pytest.fixture(scope="module")
