@@ -24,6 +24,7 @@ from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, mak
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
+from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.model import ModelConfig, Params
@@ -129,6 +130,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
+    make_turns(config.sampling, tokenizer)  # so that they are refused before anything is made
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.experiment.rollouts import by_id, graded, make_requests, sample
+from isocompute_jax.experiment.step_metrics import interruption_rate, truncation_rate
 from isocompute_jax.records import metrics
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
@@ -41,17 +42,18 @@ def evaluate_set(
     requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
     groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), tokenizer)
     correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
-    tokens = sum(group.num_tokens for group in groups)
-    logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)
-    cut = sum(completion.finish_reason == "length" for group in groups for completion in group.completions)
+    completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(completion.drawn_tokens for completion in completions)
+    logprobs = sum(float(completion.logprobs.sum()) for completion in completions)
     columns = {
         "eval_set": name,
         f"avg@{k}": metrics.avg_at_k(correct, samples),
         f"best@{k}": metrics.best_at_k(correct, samples, k),
         f"worst@{k}": metrics.worst_at_k(correct, samples, k),
         "entropy": -logprobs / tokens,  # per token, estimated from the drawn tokens
-        "truncation_rate": cut / (len(groups) * samples),
-        "completion_length": tokens / (len(groups) * samples),
+        "truncation_rate": truncation_rate(completions),
+        "interruption_rate": interruption_rate(completions),
+        "completion_length": tokens / len(completions),
         "samples": samples,
         "problems": len(groups),
         "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),

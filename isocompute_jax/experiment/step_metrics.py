@@ -10,7 +10,7 @@ import numpy as np
 
 from isocompute_jax import learner
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 class Phases:
@@ -32,14 +32,25 @@ def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
     rewards = learner.group_rewards(groups)
     completions = [completion for group in groups for completion in group.completions]
-    tokens = sum(len(completion.tokens) for completion in completions)
+    tokens = sum(completion.drawn_tokens for completion in completions)
     return {
         "reward": float(rewards.mean()),
         "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
         "completion_length": tokens / len(completions),
-        "truncation_rate": sum(completion.finish_reason == "length" for completion in completions) / len(completions),
+        "truncation_rate": truncation_rate(completions),
+        "interruption_rate": interruption_rate(completions),
         "sampler_entropy": -float(sum(completion.logprobs.sum() for completion in completions)) / tokens,
     }
+
+
+def truncation_rate(completions: Sequence[Completion]) -> float:
+    """Share of rollouts whose last segment was cut."""
+    return sum(completion.finish_reason == "length" for completion in completions) / len(completions)
+
+
+def interruption_rate(completions: Sequence[Completion]) -> float:
+    """Share of rollouts that something was put into: the end of their thinking, or the answer of a tool."""
+    return sum(completion.drawn_tokens < len(completion.tokens) for completion in completions) / len(completions)
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int) -> dict[str, Any]:

@@ -33,11 +33,14 @@ class Problem:
 class Completion:
     """One sampled completion of T tokens (T >= 1), as the sampler drew it; text is never re-tokenised.
 
+    It is a sequence of segments, each drawn by the policy or inserted between two of them (`sampling.turns`). Inserted
+    tokens are context, as a prompt is: the model reads them, and they are neither trained on nor counted as drawn.
+
     Attributes:
       tokens: [T] int32 token ids, the end-of-sequence token included when it was drawn.
-      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from.
-      mask: [T] bool, True on tokens the policy chose (inserted context tokens are False).
-      policy_versions: [T] int32 version of the weights behind each token.
+      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from; 0 on context.
+      mask: [T] bool, True on tokens the policy chose, False on context.
+      policy_versions: [T] int32 version of the weights behind each token; on context that of the next drawn one.
       finish_reason: `stop` when a stop token ended it, `length` when it was cut.
       experts: [S + T - 1, L, A] integers, of a mixture of experts: those that the sampler chose for each token that it
         read, prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the
@@ -63,6 +66,11 @@ class Completion:
         """A completion whose every token the policy chose."""
         return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason, experts)
 
+    @property
+    def drawn_tokens(self) -> int:
+        """Tokens that the policy chose."""
+        return int(np.count_nonzero(self.mask))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RolloutGroup:
@@ -74,6 +82,7 @@ class RolloutGroup:
       prompt_tokens: [S] int32.
       completions: G completions, in rollout-index order.
       rewards: [G] float32, or None before grading.
+      first_rollout, turn: as in the request.
     """
 
     problem_id: str
@@ -81,8 +90,10 @@ class RolloutGroup:
     prompt_tokens: np.ndarray
     completions: tuple[Completion, ...]
     rewards: np.ndarray | None = None
+    first_rollout: int = 0
+    turn: int = 0
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were sampled for the group (prompt excluded)."""
-        return sum(len(completion.tokens) for completion in self.completions)
+        """Tokens that were drawn for the group (prompt and context excluded)."""
+        return sum(completion.drawn_tokens for completion in self.completions)

@@ -12,6 +12,7 @@ from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.tasks.arithmetic import Arithmetic
+from isocompute_jax.tasks.calculator import Calculator
 from isocompute_jax.tasks.final_answers import Exact, Numeric
 
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
@@ -45,7 +46,7 @@ def get_task(name: str) -> Task:
     Raises:
       InputError: there is none of this name; lists the known ones and the nearest.
     """
-    tasks: dict[str, Task] = {task.name: task for task in (Arithmetic(), Exact(), Numeric())}
+    tasks: dict[str, Task] = {task.name: task for task in (Arithmetic(), Calculator(), Exact(), Numeric())}
     if name in tasks:
         return tasks[name]
     raise InputError(unknown_word("task", name, tasks))

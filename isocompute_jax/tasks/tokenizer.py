@@ -51,6 +51,18 @@ class Tokenizer:
         """`encode` for many texts, faster than one by one."""
         return [np.array(encoding.ids, dtype=np.int32) for encoding in self.backend.encode_batch_fast(list(texts))]
 
+    def encode_within(self, text: str) -> np.ndarray:
+        """[C] int32 ids of a text that stands within others: without special tokens around it.
+
+        Raises:
+          InputError: the tokenizer does not know all of it.
+        """
+        ids = self.backend.encode(text, add_special_tokens=False).ids
+        read = self.backend.decode(ids, skip_special_tokens=False)
+        if read != text:
+            raise InputError(f"{text!r} is not made of the tokenizer's tokens: it reads back as {read!r}")
+        return np.array(ids, dtype=np.int32)
+
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """Texts of completions.
 

@@ -12,6 +12,7 @@ from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
 from isocompute_jax.experiment.config.sampling import SamplingConfig
+from isocompute_jax.experiment.config.turns import ThinkingConfig, ToolConfig
 
 __all__ = [
     "HEALTHY_COEFFICIENT",
@@ -25,6 +26,8 @@ __all__ = [
     "RecipeConfig",
     "RunConfig",
     "SamplingConfig",
+    "ThinkingConfig",
+    "ToolConfig",
     "from_dict",
     "override",
     "unknown_field",

@@ -139,8 +139,15 @@ def _update_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
 
 def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
     """(passed, message) for the asynchronous loop and the agreement check."""
-    agreement, loss = config.agreement, config.loss
+    agreement, loss, sampling = config.agreement, config.loss, config.sampling
+    several_turns = sampling.thinking.high > 0 or sampling.tool.name != "none"
     return (
+        (
+            not (several_turns and config.max_staleness and config.asynchrony == "boundary"),
+            "asynchrony = 'boundary' promises rollouts of one version, and with config.sampling.thinking or "
+            "config.sampling.tool a rollout's next turn is drawn after weights that came meanwhile: take in_flight, or "
+            "phases",
+        ),
         (
             not config.max_staleness or config.asynchrony == "phases" or bool(config.service.endpoints),
             f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
