@@ -24,15 +24,17 @@ from isocompute_jax import learner
 from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curriculum import Sampled
+from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.layouts import layout_metrics
+from isocompute_jax.experiment.length_control import length_metrics, length_penalties, masked_rollouts
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
 from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ def train(
         parts, state = build.build(
             config, inputs, path, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
-        with contextlib.closing(parts.sampler), progress(path.name, config.num_steps) as report, interrupt:
+        total = config.num_steps * config.rollouts_per_step
+        with contextlib.closing(parts.sampler), progress(path.name, total) as report, interrupt:
             state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
             checkpoints.finish(parts, state)
@@ -80,7 +83,7 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
     try:
         state = measure.check_if_due(parts, state)
         state = measure.evaluate_if_due(parts, state)
-        while state.step < parts.config.num_steps:
+        while state.ready or parts.pipeline.has(state.step, state.history):
             if interrupt.requested and state.between_phases:
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
@@ -88,7 +91,16 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
             state = measure.check_if_due(parts, state)
             state = measure.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
-            report(state.step, f"reward {state.reward:.3f}")
+            report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
+        if parts.pipeline.exhausted(state.history):
+            LOG.warning(
+                "%s: every problem is retired (config.curriculum.retire_rate = %g): the run ends at %d of %d rollouts",
+                parts.path,
+                parts.config.curriculum.retire_rate,
+                state.ledger.compute,
+                parts.config.max_compute,
+            )
+        state = measure.evaluate_last(parts, state)
     except run_log.Diverged:
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
@@ -115,13 +127,17 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     )
     metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
     phases.end("update")
-    ledger = state.ledger.charge_training(batch.groups)
-    columns = {**rollout_metrics(batch.groups), **metrics, "learning_rate": learning_rate}
-    columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
-    columns |= staleness_metrics(batch.groups, step=now, window=config.window)
+    groups = batch.sampled.groups
+    ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
+    columns = {**rollout_metrics(groups), **metrics, "learning_rate": learning_rate}
+    columns |= layout_metrics(batch.tokens, parts.inputs.mesh) | batch.columns
+    columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
+    columns |= staleness_metrics(groups, step=now, window=config.window)
     columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
     columns["phase_s"] = phases.seconds
-    state = dataclasses.replace(state, learner=updated, ledger=ledger, ready=tuple(later), reward=columns["reward"])
+    state = dataclasses.replace(
+        state, learner=updated, ledger=ledger, history=history, ready=tuple(later), reward=columns["reward"]
+    )
     return run_log.append(parts, state, run_files.METRICS, columns)
 
 
@@ -129,20 +145,29 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
     state = send_weights(parts, state)
     phases.end("weights")
-    parts.pipeline.submit(state.step)
+    parts.pipeline.submit(state.step, state.history)
     batches = parts.pipeline.receive(state.step)
     phases.end("sampling", grading=parts.rollouts.grading_s())
-    ready = tuple(lay_out(parts, state, groups) for groups in batches)
+    ready = tuple(lay_out(parts, state, sampled) for sampled in batches)
     phases.end("packing")
     return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))
 
 
-def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup]) -> ReadyBatch:
+def lay_out(parts: Parts, state: LoopState, sampled: Sampled) -> ReadyBatch:
     """Tokens and credit of graded groups, with the log-probabilities of now where the update comes later."""
     config = parts.config
+    groups = sampled.kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
-    credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
+    penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
+    credited = learner.credit(
+        rewards,
+        lengths,
+        config.recipe,
+        max_tokens=config.sampling.max_tokens,
+        penalties=penalties,
+        masked=masked,
+    )
     tokens = parts.lay_out(groups, credited.kept)
     if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
         tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))
-    return ReadyBatch(groups, tokens, credited)
+    return ReadyBatch(sampled, tokens, credited, length_metrics(penalties, masked))

@@ -7,32 +7,42 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from isocompute_jax.experiment.curriculum import History, Sampled
 from isocompute_jax.experiment.ledger import Ledger
 from isocompute_jax.learner import Batch, Credit, TrainState
-from isocompute_jax.records.rollout import RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadyBatch:
-    """A batch that awaits its update: its graded groups, their tokens laid out, and what they are worth."""
+    """A batch that awaits its update: what was sampled for it, the tokens laid out, and what they are worth.
 
-    groups: list[RolloutGroup]
+    Attributes:
+      sampled: every group that it cost.
+      tokens: of the groups that the update is given.
+      credit: of the same groups.
+      columns: what a line of metrics.jsonl says of how they were shaped.
+    """
+
+    sampled: Sampled
     tokens: Batch
     credit: Credit
+    columns: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopState:
     """A run between two steps.
 
-    Checkpoints hold the first five fields: they and the config decide what a run finds. The others belong to the
+    Checkpoints hold the first seven fields: they and the config decide what a run finds. The others belong to the
     process that runs it.
 
     Attributes:
       learner: step counter, parameters and optimizer state.
-      ledger: what was spent.
       stream: position in the problems, before the first batch that no update has used.
+      history: what the problems' rollouts have come to.
+      ledger: what was spent.
       evaluated: the last step after which every set was evaluated and logged; -1 for none.
+      evaluated_compute: C at that step; -1 for none.
       checked: the last step after which the agreement check was logged; -1 for none.
       ready: batches that were sampled together with the last one used (of a phase) and await their updates.
       served: the step whose weights the sampler has; -1 for none yet.
@@ -44,8 +54,10 @@ class LoopState:
 
     learner: TrainState
     stream: dict[str, Any]
+    history: History
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     evaluated: int = -1
+    evaluated_compute: int = -1
     checked: int = -1
     ready: tuple[ReadyBatch, ...] = ()
     served: int = -1
@@ -74,11 +86,29 @@ class LoopState:
         return {
             "ledger": dataclasses.asdict(self.ledger),
             "stream": self.stream,
+            "history": self.history.to_text(),
             "evaluated": self.evaluated,
+            "evaluated_compute": self.evaluated_compute,
             "checked": self.checked,
         }
 
 
-def from_checkpoint(learner: TrainState, loop: Mapping[str, Any]) -> LoopState:
-    """The state that `to_json` and the learner's arrays were saved from, in a new process."""
-    return LoopState(learner, loop["stream"], Ledger(**loop["ledger"]), loop["evaluated"], loop["checked"])
+def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: int) -> LoopState:
+    """The state that `to_json` and the learner's arrays were saved from, in a new process.
+
+    Checkpoints of releases without a history hold runs whose steps all cost the same.
+
+    Raises:
+      InputError: it remembers another number of problems than the `problems` of today.
+    """
+    ledger, evaluated = Ledger(**loop["ledger"]), loop["evaluated"]
+    at = evaluated * (ledger.compute // max(ledger.step, 1)) if evaluated >= 0 else -1
+    return LoopState(
+        learner,
+        loop["stream"],
+        History.from_text(loop.get("history"), problems),
+        ledger,
+        evaluated,
+        loop.get("evaluated_compute", at),
+        loop["checked"],
+    )

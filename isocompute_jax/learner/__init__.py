@@ -23,6 +23,7 @@ from isocompute_jax.learner.packing import (
 )
 from isocompute_jax.learner.schedules import make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
+from isocompute_jax.learner.shaping import completion_lengths, overlong_penalty, truncated
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
 from isocompute_jax.learner.trees import TreeShape, grow, no_trees, tree_metrics, tree_shape
@@ -47,6 +48,7 @@ __all__ = [
     "aggregation_weights",
     "batch_shape",
     "batch_shardings",
+    "completion_lengths",
     "completion_logprobs",
     "credit",
     "group_advantages",
@@ -60,6 +62,7 @@ __all__ = [
     "make_scorer",
     "make_train_step",
     "no_trees",
+    "overlong_penalty",
     "pack",
     "pack_shape",
     "packing_metrics",
@@ -70,6 +73,7 @@ __all__ = [
     "trained_lengths",
     "tree_metrics",
     "tree_shape",
+    "truncated",
     "unpack",
     "zero_variance",
 ]

@@ -23,7 +23,7 @@ from isocompute_jax.records.rollout import RolloutGroup
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
-ZeroVariance = Literal["drop", "drop_regularizers", "keep"]
+ZeroVariance = Literal["drop", "drop_regularizers", "regularizers_only", "keep"]
 
 EPSILON = 1e-6
 
@@ -45,7 +45,7 @@ class CreditConfig:
     zero_variance_groups: ZeroVariance = option(
         "drop",
         "What groups with equal rewards take part in: drop, nothing, denominators included; drop_regularizers, all but "
-        "the KL and entropy terms; keep, everything.",
+        "the KL and entropy terms; regularizers_only, these alone; keep, everything.",
     )
 
     def __post_init__(self) -> None:
@@ -88,6 +88,8 @@ def credit(
     recipe: CreditConfig,
     *,
     max_tokens: int,
+    penalties: Float[np.ndarray, "P G"] | None = None,
+    masked: Bool[np.ndarray, "P G"] | None = None,
 ) -> Credit:
     """Advantages and weights of one step's rollouts, over the whole of them.
 
@@ -96,12 +98,17 @@ def credit(
       lengths: [P, G] trained tokens per rollout.
       recipe: how.
       max_tokens: longest possible completion (see `aggregation_weights`).
+      penalties: [P, G] subtracted from the rewards, for their length, say; None for none. A group whose rewards are
+        equal is one without signal whatever its penalties are.
+      masked: [P, G] rollouts that leave the loss and its denominators; their rewards count in the statistics of their
+        group all the same. None for none.
     """
     signal = ~zero_variance(rewards)
     keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
-    advantages = group_advantages(rewards, keep_policy, scale=recipe.advantage_scale)
+    values = rewards if penalties is None else np.asarray(rewards, np.float64) - penalties
+    advantages = group_advantages(values, keep_policy, scale=recipe.advantage_scale)
     policy, regularizer = (
-        aggregation_weights(lengths, keep, aggregation=recipe.aggregation, max_tokens=max_tokens)
+        aggregation_weights(lengths, keep, aggregation=recipe.aggregation, max_tokens=max_tokens, masked=masked)
         for keep in (keep_policy, keep_regularizer)
     )
     return Credit(advantages, policy, regularizer)
@@ -122,6 +129,7 @@ def group_rewards(groups: Sequence[RolloutGroup]) -> Float[np.ndarray, "P G"]:
 KEPT: Mapping[ZeroVariance, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "drop": lambda signal: (signal, signal),
     "drop_regularizers": lambda signal: (np.ones_like(signal), signal),
+    "regularizers_only": lambda signal: (signal, np.ones_like(signal)),
     "keep": lambda signal: (np.ones_like(signal), np.ones_like(signal)),
 }
 """Which groups count in the policy-gradient term, and which in the KL and entropy terms."""
@@ -196,6 +204,7 @@ def aggregation_weights(
     *,
     aggregation: Aggregation,
     max_tokens: int,
+    masked: Bool[np.ndarray, "P G"] | None = None,
 ) -> Float[np.ndarray, "P G"]:
     """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
 
@@ -208,20 +217,32 @@ def aggregation_weights(
         `prompt_mean`: token mean within a problem's group, then mean over problems (ScaleRL; DAPO's formula);
         `constant`: sum / (rollouts x max_tokens) (Dr. GRPO).
       max_tokens: longest possible completion; `constant` divides by it.
+      masked: [P, G] rollouts that do not take part, as if they had not been drawn; None for none.
 
     Returns:
       [P, G] float32 weights.
     """
-    keep = np.asarray(keep)[:, None]
-    lengths = np.where(keep, np.asarray(lengths), 0)
-    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, max(int(keep.sum()), 1), max_tokens)
-    return np.where(keep, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
+    kept = np.broadcast_to(np.asarray(keep)[:, None], np.shape(lengths))
+    if masked is not None:
+        kept = kept & ~masked
+    lengths = np.where(kept, np.asarray(lengths), 0)
+    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, kept, max_tokens)
+    return np.where(kept, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
 
 
-DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, int, int], np.ndarray | int]] = {
-    "sequence_mean": lambda lengths, problems, _: problems * lengths.shape[1] * np.maximum(lengths, 1),
-    "token_mean": lambda lengths, _problems, _: np.maximum(lengths.sum(), 1),
-    "prompt_mean": lambda lengths, problems, _: problems * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
-    "constant": lambda lengths, problems, max_tokens: problems * lengths.shape[1] * max_tokens,
+def _rollouts(kept: Bool[np.ndarray, "P G"]) -> int:
+    return max(int(kept.sum()), 1)
+
+
+def _problems(kept: Bool[np.ndarray, "P G"]) -> int:
+    return max(int(kept.any(axis=1).sum()), 1)
+
+
+DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, np.ndarray, int], np.ndarray | int]] = {
+    "sequence_mean": lambda lengths, kept, _: _rollouts(kept) * np.maximum(lengths, 1),
+    "token_mean": lambda lengths, _kept, _: np.maximum(lengths.sum(), 1),
+    "prompt_mean": lambda lengths, kept, _: _problems(kept) * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
+    "constant": lambda _lengths, kept, max_tokens: _rollouts(kept) * max_tokens,
 }
-"""What divides the terms of a rollout's tokens, given the kept lengths [P, G], the kept problems and `max_tokens`."""
+"""What divides the terms of a rollout's tokens, given the lengths [P, G] of kept rollouts, which are kept [P, G], and
+`max_tokens`."""
