@@ -26,18 +26,16 @@ def solved(stream: ProblemStream, known: dict[int, tuple[int, int]]) -> History:
 # --- the default
 
 
-@given(st.integers(1, 12), st.data(), st.integers(0, 3))
-def test_the_default_draws_what_grain_draws_and_continues_its_checkpoints(number, data, seed):
-    size = data.draw(st.integers(1, number))
-    theirs, ours = batches_of_grain(number, size, seed), make_stream(number, size=size, seed=seed)
-    stop = data.draw(st.integers(0, 9))
-    for _ in range(stop):
-        assert places(ours, next(ours)) == next(theirs)
-    resumed = make_stream(number, size=size, seed=seed)
-    resumed.set_state(json.loads(json.dumps(theirs.get_state())))  # as a checkpoint of an earlier release has it
-    for _ in range(9):
+@pytest.mark.parametrize(("number", "size", "seed"), [(7, 3, 0), (8, 2, 5), (4, 4, 1)])
+def test_the_default_draws_what_grain_draws_and_continues_its_checkpoints(number, size, seed):
+    """Over epochs with and without a remainder."""
+    theirs, ours, resumed = batches_of_grain(number, size, seed), make_stream(number, size=size, seed=seed), []
+    for _ in range(2 * number // size + 2):
+        resumed.append(make_stream(number, size=size, seed=seed))
+        resumed[-1].set_state(json.loads(json.dumps(theirs.get_state())))  # as an earlier release's checkpoint has it
         expected = next(theirs)
-        assert places(resumed, next(resumed)) == places(ours, next(ours)) == expected
+        for stream in (ours, *resumed):
+            assert places(stream, next(stream)) == expected
 
 
 CONFIGS = [
@@ -89,15 +87,15 @@ def test_an_epoch_that_is_drawn_in_refills_has_every_problem_once():
     """Refills straddle epochs; who had its turn in a step that has it already is drawn first in the next."""
     stream = make_stream(7, size=2)
     count = collections.Counter()
-    for _ in range(70):
+    for _ in range(14):
         taken: list[int] = []
         for size in (2, 2, 1):
             taken += places(stream, stream.draw(size, history=History.empty(7), taken=taken))
         assert len(set(taken)) == 5
         count.update(taken)
-    # 350 draws of 7 problems, 50 of each; a first draw leaves at most one problem out of an epoch.
-    assert sum(count.values()) == 350 and max(count.values()) - min(count.values()) <= 12
-    assert all(40 <= number <= 60 for number in count.values())
+    # 70 draws of 7 problems in 10 epochs or 11; a first draw leaves at most one problem out of each.
+    assert sum(count.values()) == 70
+    assert all(8 <= number <= 12 for number in count.values())
 
 
 def test_what_was_out_is_drawn_again_first_twice_where_two_batches_had_it():
