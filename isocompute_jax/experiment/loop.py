@@ -170,4 +170,4 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled) -> ReadyBatch:
     tokens = parts.lay_out(groups, credited.kept)
     if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
         tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))
-    return ReadyBatch(sampled, tokens, credited, length_metrics(penalties, masked))
+    return ReadyBatch(sampled, tokens, credited.padded(config.problems_per_batch), length_metrics(penalties, masked))

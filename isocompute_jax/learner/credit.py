@@ -77,6 +77,11 @@ class Credit:
         """Groups that take part; the others need not be laid out (see `layout`)."""
         return np.asarray(np.any(np.asarray(self.takes_part), axis=1))
 
+    def padded(self, problems: int) -> Credit:
+        """The same with groups that take no part, up to so many in all: updates on fewer groups share its program."""
+        missing = problems - np.shape(self.advantages)[0]
+        return jax.tree.map(lambda x: np.pad(x, ((0, missing), (0, 0))), self) if missing else self
+
     def of(self, rollout: Int[Array | np.ndarray, "*N R"]) -> Credit:
         """Credit [*N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
         return jax.tree.map(lambda x: jnp.ravel(x)[rollout], self)

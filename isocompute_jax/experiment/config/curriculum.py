@@ -73,6 +73,11 @@ class CurriculumConfig:
         default_factory=dict, help="Name -> weight of each of `train_sets`; empty: their numbers of problems."
     )
 
+    @property
+    def varies(self) -> bool:
+        """Whether draws may be of other sizes than problems_per_batch."""
+        return self.dynamic_sampling or self.retire_rate > 0
+
     def __post_init__(self) -> None:
         check(self)
         where = type(self).__name__
