@@ -111,8 +111,7 @@ HEADER = (
 
 def main() -> None:
     """Flags -> tables."""
-    preset = PRESETS[PRESET.value]
-    preset = dataclasses.replace(preset, curation=dataclasses.replace(preset.curation, sets=("easy", "hard")))
+    preset = with_both_sets(PRESETS[PRESET.value])
     root = stages.prepare(preset, WORKDIR.value)
     stages.make_problem_sets(preset, root)
     blocks = {name: block for name, block in BLOCKS.items() if not ONLY.value or name in ONLY.value}
@@ -123,6 +122,17 @@ def main() -> None:
     if not result.interrupted:
         for name, block in blocks.items():
             print_table(name, block, root / "runs")
+
+
+def with_both_sets(preset: Preset) -> Preset:
+    """The preset with an Easy and a Hard set; that of smoke has no Easy problems without more supervised steps."""
+    curation = dataclasses.replace(preset.curation, sets=("easy", "hard"))
+    if PRESET.value == "smoke":
+        base = dataclasses.replace(preset.base, steps=400)
+        return dataclasses.replace(
+            preset, num_problems=1024, base=base, curation=dataclasses.replace(curation, validation_size=16)
+        )
+    return dataclasses.replace(preset, curation=curation)
 
 
 def planned(name: str, block: Block, preset: Preset, root: pathlib.Path) -> list[PlannedRun]:

@@ -1,6 +1,10 @@
 """Whole runs with a curriculum, beside a replay of their own rollouts, and killed and resumed."""
 
 import dataclasses
+import os
+import signal
+import subprocess
+import time
 
 import numpy as np
 import pyarrow.parquet
@@ -174,6 +178,28 @@ def test_a_run_that_dies_and_starts_again_ends_like_one_that_did_not(case, measu
     ours, theirs = ((tmp_path / name / run_files.HISTORY).read_bytes() for name in ("run", "whole"))
     assert ours == theirs
     assert sum(line["trained_tokens"] for line in metrics_of(tmp_path / "run")) > 0
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_like_one_that_was_not(measured, tmp_path):
+    """SIGKILL, wherever it falls, of a run with refills, retirement and an order; all on one core."""
+    curriculum = CurriculumConfig(True, 2.0, 0.1, 32, order="easy_to_hard")
+    config = dataclasses.replace(measured, curriculum=curriculum, max_compute=64 * 14)
+    command = builders.train_command(builders.write_config(tmp_path / "config.json", config), tmp_path / "run")
+    environment = {**os.environ, **builders.compile_cache(tmp_path / "cache")}
+    with subprocess.Popen(builders.pinned(command), env=environment, stderr=subprocess.DEVNULL) as process:
+        while len(run_files.read_lines(tmp_path / "run" / run_files.METRICS, partial_last_line=True)) < 3:
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and not (tmp_path / "run" / run_files.DONE).exists()
+    for workdir in ("run", "whole"):
+        command[-1] = f"--workdir={tmp_path / workdir}"
+        done = builders.run(builders.pinned(command), env=environment)
+        assert done.returncode == 0, done.stderr
+    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert any(line["refill_rounds"] for line in metrics_of(tmp_path / "run"))
+    assert metrics_of(tmp_path / "run")[-1]["retired_problems"] > 0
 
 
 # --- a window
