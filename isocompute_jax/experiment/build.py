@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from isocompute_jax import learner, model, sharding
 from isocompute_jax.devices import cores_for
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
-from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, load_train_sets
+from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
+from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
@@ -90,7 +91,7 @@ class Parts:
       rollouts: training rollouts, graded.
       pipeline: leads batches of them to the learner.
       checkpointer: writes and reads checkpoints.
-      evaluation_steps: steps after which to evaluate.
+      evaluation_points: C at which to evaluate, ascending.
     """
 
     config: RunConfig
@@ -106,7 +107,7 @@ class Parts:
     rollouts: GradedStream
     pipeline: Pipeline
     checkpointer: Checkpointer
-    evaluation_steps: frozenset[int]
+    evaluation_points: tuple[int, ...]
 
     def score(self, params: Params, tokens: Batch) -> jax.Array:
         """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
@@ -131,14 +132,14 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     make_turns(config.sampling, tokenizer)  # so that they are refused before anything is made
-    problems = load_problems(config.train_set, config.problem_set_size)
+    train = load_train_sets(config)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
-    check_prompts([problems, *sets.values()], tokenizer, config)
-    stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
+    check_prompts([train.problems, *sets.values()], tokenizer, config)
+    stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config)
     check_attention(model_config, mesh)
-    return Inputs(tokenizer, model_config, problems, sets, stream, mesh)
+    return Inputs(tokenizer, model_config, train.problems, sets, stream, mesh)
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:
@@ -268,9 +269,12 @@ def build(
         inputs.stream,
         rollouts,
         functools.partial(training_requests, config, inputs.tokenizer),
-        num_steps=config.num_steps,
+        problems_per_batch=config.problems_per_batch,
+        group_size=config.group_size,
+        max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
+        refill=refill_of(config),
     )
     parts = Parts(
         config=config,
@@ -293,11 +297,20 @@ def build(
         rollouts=rollouts,
         pipeline=pipeline,
         checkpointer=checkpointer,
-        evaluation_steps=evaluation_steps(
+        evaluation_points=evaluation_points(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
         ),
     )
-    return parts, LoopState(first, inputs.stream.get_state(), entropy_coef=config.loss.entropy_coef)
+    history = History.empty(len(inputs.problems))
+    return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
+
+
+def refill_of(config: RunConfig) -> Refill | None:
+    """When a step has enough groups with a signal; None without dynamic sampling."""
+    if not config.curriculum.dynamic_sampling:
+        return None
+    most = int(config.curriculum.max_sampled_batches * config.problems_per_batch)
+    return Refill(wanted=config.problems_per_batch, most=most)
 
 
 def training_requests(

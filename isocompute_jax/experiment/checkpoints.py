@@ -24,9 +24,9 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
-        state = from_checkpoint(*restored)
+        state = from_checkpoint(*restored, problems=len(parts.inputs.problems))
         step = state.step
-        parts.pipeline.restart(step, state.stream)
+        parts.pipeline.restart(step, state.stream, state.ledger.compute)
         LOG.info("%s: resuming from step %d", parts.path, step)
         if parts.config.window > parts.config.updates_per_phase:
             LOG.info(
@@ -68,12 +68,14 @@ def save(parts: Parts, state: LoopState) -> LoopState:
 
 
 def finish(parts: Parts, state: LoopState) -> None:
-    """Last checkpoint, the trained model as a Hugging Face directory, and DONE."""
+    """Last checkpoint, the trained model as a Hugging Face directory, what became of each problem, and DONE."""
     save(parts, state)
     parts.checkpointer.close()
     shape = parts.inputs.model_config
     params = model.cast_params(state.learner.params, shape.dtype)
     model.save_checkpoint(parts.path / "model", shape, params, tokenizer_from=parts.config.model)
+    inputs = parts.inputs
+    state.history.write(parts.path / run_files.HISTORY, inputs.problems, inputs.stream.retired(state.history))
     warn_of_nothing_trained(parts)
     run_files.write_atomic(parts.path / run_files.DONE, f"{state.ledger.compute} rollouts\n")
 

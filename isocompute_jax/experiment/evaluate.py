@@ -19,12 +19,15 @@ from isocompute_jax.tasks import Tokenizer
 LANE = "evaluation"
 
 
-def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> frozenset[int]:
-    """Steps after which to evaluate: 0, `points` steps at log-spaced compute from `first_compute`, and the last."""
+def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> tuple[int, ...]:
+    """C at which to evaluate, ascending: 0, `points` log-spaced ones from `first_compute`, and the last.
+
+    They lie where whole steps of `rollouts_per_step` end; steps that cost more are evaluated after the one that passes.
+    """
     first = min(config.first_compute, num_steps * rollouts_per_step)
     compute = np.geomspace(first, num_steps * rollouts_per_step, config.points)
     steps = np.clip(np.round(compute / rollouts_per_step), 1, num_steps).astype(int)
-    return frozenset({0, num_steps, *steps.tolist()})
+    return tuple(step * rollouts_per_step for step in sorted({0, num_steps, *steps.tolist()}))
 
 
 def evaluate_set(

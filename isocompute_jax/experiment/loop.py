@@ -24,6 +24,7 @@ from isocompute_jax import learner
 from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.progress import Report, progress
@@ -65,7 +66,8 @@ def train(
         parts, state = build.build(
             config, inputs, path, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
-        with contextlib.closing(parts.sampler), progress(path.name, config.num_steps) as report, interrupt:
+        total = config.num_steps * config.rollouts_per_step
+        with contextlib.closing(parts.sampler), progress(path.name, total) as report, interrupt:
             state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
             checkpoints.finish(parts, state)
@@ -79,7 +81,7 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
     try:
         state = measure.check_if_due(parts, state)
         state = measure.evaluate_if_due(parts, state)
-        while state.step < parts.config.num_steps:
+        while state.ready or parts.pipeline.has(state.step, state.history):
             if interrupt.requested and state.between_phases:
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
@@ -87,7 +89,16 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
             state = measure.check_if_due(parts, state)
             state = measure.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
-            report(state.step, f"reward {state.reward:.3f}")
+            report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
+        if parts.pipeline.exhausted(state.history):
+            LOG.warning(
+                "%s: every problem is retired (config.curriculum.retire_rate = %g): the run ends at %d of %d rollouts",
+                parts.path,
+                parts.config.curriculum.retire_rate,
+                state.ledger.compute,
+                parts.config.max_compute,
+            )
+        state = measure.evaluate_last(parts, state)
     except run_log.Diverged:
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
@@ -105,17 +116,21 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         state = sample(parts, state, phases)
     batch, *later = state.ready
     learning_rate = float(np.asarray(parts.schedule(now)))
-    columns: dict[str, Any] = {**rollout_metrics(batch.groups)}
+    groups = batch.sampled.groups
+    columns: dict[str, Any] = {**rollout_metrics(groups)}
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
     updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")
-    ledger = state.ledger.charge_training(batch.groups)
+    ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
     columns |= {**metrics, "learning_rate": learning_rate}
-    columns |= staleness_metrics(batch.groups, step=now, window=config.window)
+    columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
+    columns |= staleness_metrics(groups, step=now, window=config.window)
     columns |= what_was_not_measured(config)
     columns |= {} if entropy_coef is None else {"entropy_coef": entropy_coef}
     columns["phase_s"] = phases.seconds
-    state = dataclasses.replace(state, learner=updated, ledger=ledger, ready=tuple(later), reward=columns["reward"])
+    state = dataclasses.replace(
+        state, learner=updated, ledger=ledger, history=history, ready=tuple(later), reward=columns["reward"]
+    )
     return run_log.append(parts, state, run_files.METRICS, columns)
 
 
@@ -131,9 +146,9 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
     state = send_weights(parts, state)
     phases.end("weights")
-    parts.pipeline.submit(state.step)
+    parts.pipeline.submit(state.step, state.history)
     batches = parts.pipeline.receive(state.step)
     phases.end("sampling", grading=parts.rollouts.grading_s())
-    ready = tuple(lay_out(parts, state, groups, state.step + later) for later, groups in enumerate(batches))
+    ready = tuple(lay_out(parts, state, sampled, state.step + later) for later, sampled in enumerate(batches))
     phases.end("packing")
     return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from isocompute_jax.experiment.alarms import Watch
+from isocompute_jax.experiment.curriculum import History, Sampled
 from isocompute_jax.experiment.ledger import Ledger
 from isocompute_jax.learner import Batch, Credit, TrainState
-from isocompute_jax.records.rollout import RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,25 +23,33 @@ class Update:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadyBatch:
-    """A batch that awaits its updates: its graded groups, what each update trains on, and what scoring them showed."""
+    """A batch that awaits its updates.
 
-    groups: list[RolloutGroup]
+    Attributes:
+      sampled: every group that it cost.
+      updates: what each update trains on.
+      columns: what a line of metrics.jsonl says of how rewards were shaped.
+    """
+
+    sampled: Sampled
     updates: list[Update]
-    metrics: dict[str, float]
+    columns: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopState:
     """A run between two steps.
 
-    Checkpoints hold the first six fields: they and the config decide what a run finds. The others belong to the
+    Checkpoints hold the first eight fields: they and the config decide what a run finds. The others belong to the
     process that runs it, or are read from the logs again.
 
     Attributes:
       learner: counter of updates, parameters and optimizer state.
-      ledger: what was spent.
       stream: position in the problems, before the first batch that no update has used.
+      history: what the problems' rollouts have come to.
+      ledger: what was spent.
       evaluated: the last step after which every set was evaluated and logged; -1 for none.
+      evaluated_compute: C at that step; -1 for none.
       checked: the last step after which the agreement check was logged; -1 for none.
       entropy_coef: weight of the entropy bonus, where it adapts.
       watch: what alarms look back on.
@@ -55,8 +63,10 @@ class LoopState:
 
     learner: TrainState
     stream: dict[str, Any]
+    history: History
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     evaluated: int = -1
+    evaluated_compute: int = -1
     checked: int = -1
     entropy_coef: float = 0.0
     watch: Watch = dataclasses.field(default_factory=Watch)
@@ -87,19 +97,31 @@ class LoopState:
         return {
             "ledger": dataclasses.asdict(self.ledger),
             "stream": self.stream,
+            "history": self.history.to_text(),
             "evaluated": self.evaluated,
+            "evaluated_compute": self.evaluated_compute,
             "checked": self.checked,
             "entropy_coef": self.entropy_coef,
         }
 
 
-def from_checkpoint(learner: TrainState, loop: Mapping[str, Any]) -> LoopState:
-    """The state that `to_json` and the learner's arrays were saved from, in a new process."""
+def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: int) -> LoopState:
+    """The state that `to_json` and the learner's arrays were saved from, in a new process.
+
+    Checkpoints of releases without a history hold runs whose steps all cost the same.
+
+    Raises:
+      InputError: it remembers another number of problems than the `problems` of today.
+    """
+    ledger, evaluated = Ledger(**loop["ledger"]), loop["evaluated"]
+    at = evaluated * (ledger.compute // max(ledger.step, 1)) if evaluated >= 0 else -1
     return LoopState(
         learner,
         loop["stream"],
-        Ledger(**loop["ledger"]),
-        loop["evaluated"],
+        History.from_text(loop.get("history"), problems),
+        ledger,
+        evaluated,
+        loop.get("evaluated_compute", at),
         loop["checked"],
         loop.get("entropy_coef", 0.0),  # earlier releases had none that adapts
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 
@@ -64,9 +65,15 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
 
 
 def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
-    """Evaluates at the steps that the config spaces out, unless the log has it."""
-    due = state.step in parts.evaluation_steps and state.evaluated != state.step
-    return evaluate(parts, state) if due else state
+    """Evaluates whenever C has passed a point that the config spaces out since the last time."""
+    points = parts.evaluation_points
+    passed = bisect.bisect_right(points, state.ledger.compute)
+    return evaluate(parts, state) if passed > bisect.bisect_right(points, state.evaluated_compute) else state
+
+
+def evaluate_last(parts: Parts, state: LoopState) -> LoopState:
+    """Evaluates at the end of a run, wherever that is, unless the log has it."""
+    return evaluate(parts, state) if state.evaluated != state.step else state
 
 
 def evaluate(parts: Parts, state: LoopState) -> LoopState:
@@ -82,4 +89,4 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
         epochs = ledger.compute / (config.group_size * len(inputs.problems))
         state = dataclasses.replace(state, ledger=ledger)
         state = run_log.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
-    return dataclasses.replace(state, evaluated=state.step)
+    return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)

@@ -67,6 +67,7 @@ def make_sampler(
             max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
             mesh=mesh,
             routing=config.loss.routing != "own",
+            round_below=config.problems_per_batch if config.curriculum.varies else 0,
         )
     if turns is None:
         return sampler

@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float
 
 from isocompute_jax import learner
 from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.curriculum import Sampled
 from isocompute_jax.experiment.layouts import layout_metrics
+from isocompute_jax.experiment.length_control import length_metrics, length_penalties, masked_rollouts
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch, Update
 from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
@@ -40,14 +42,19 @@ def deal(
     return dealt
 
 
-def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: int) -> ReadyBatch:
+def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> ReadyBatch:
     """Tokens and credit of the updates of step `step`, with scores of now where they are asked for.
 
     Groups are scored once, however many epochs there are.
     """
     config = parts.config
+    groups = sampled.kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
-    credit = functools.partial(learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
+    penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
+    columns = length_metrics(penalties, masked)
+    credit = functools.partial(
+        learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
+    )
     dealt = deal(
         credit().kept,
         epochs=config.recipe.epochs,
@@ -56,11 +63,12 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: in
         step=step,
     )
     first = [parts.lay_out(groups, part) for part in dealt[0]]
-    old, penalties, metrics = [], None, {}
+    old = []
     if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
     if config.loss.in_reward:
-        penalties, metrics = reward_penalties(parts, first, old, rewards.shape)
+        distance, metrics = reward_penalties(parts, first, old, rewards.shape)
+        penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
     if config.keeps_old_logprobs:
         first = [dataclasses.replace(tokens, old_logprobs=scores) for tokens, scores in zip(first, old, strict=True)]
     updates = []
@@ -68,9 +76,10 @@ def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup], step: in
         again = epoch > 0 and len(masks) > 1
         laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
         updates += [
-            Update(tokens, credit(penalties=penalties, part=part)) for tokens, part in zip(laid_out, masks, strict=True)
+            Update(tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
+            for tokens, part in zip(laid_out, masks, strict=True)
         ]
-    return ReadyBatch(groups, updates, metrics)
+    return ReadyBatch(sampled, updates, columns)
 
 
 def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
@@ -126,7 +135,7 @@ def make_updates(
         {name: value.item() for name, value in metrics.items()} | layout_metrics(update.tokens, mesh)
         for metrics, update in zip(jax.device_get(found), batch.updates, strict=True)
     ]
-    return state, {**together(lines), **batch.metrics}
+    return state, {**together(lines), **batch.columns}
 
 
 COUNTS = frozenset({"trained_tokens", "num_rows", "tree_nodes"})

@@ -24,6 +24,7 @@ from isocompute_jax.learner.packing import (
 )
 from isocompute_jax.learner.schedules import adapted_entropy_coef, make_schedule
 from isocompute_jax.learner.scoring import completion_logprobs, make_score, make_scorer
+from isocompute_jax.learner.shaping import completion_lengths, overlong_penalty, truncated
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, init_state, make_optimizer, state_shardings
 from isocompute_jax.learner.step import TrainStep, make_train_step
 from isocompute_jax.learner.trees import TreeShape, grow, no_trees, tree_metrics, tree_shape
@@ -49,6 +50,7 @@ __all__ = [
     "aggregation_weights",
     "batch_shape",
     "batch_shardings",
+    "completion_lengths",
     "completion_logprobs",
     "credit",
     "group_advantages",
@@ -63,6 +65,7 @@ __all__ = [
     "make_train_step",
     "moved",
     "no_trees",
+    "overlong_penalty",
     "pack",
     "pack_shape",
     "packing_metrics",
@@ -74,6 +77,7 @@ __all__ = [
     "trained_lengths",
     "tree_metrics",
     "tree_shape",
+    "truncated",
     "unpack",
     "zero_variance",
 ]

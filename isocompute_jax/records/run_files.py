@@ -4,6 +4,7 @@
     metrics.jsonl   one line per step          (reward, entropy, KL, ratios, phase times, ...)
     eval.jsonl      one line per evaluation and `eval_set` (avg@k, best@k, worst@k, epochs, histogram, ...)
     agreement.jsonl one line per check of a sampler service against the learner (differences of log-probabilities)
+    history.parquet one row per training problem: attempts, solves, rate, last group, whether retired (at the end)
     checkpoints/    orbax
     DONE            written last
 
@@ -26,6 +27,7 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 EVAL = "eval.jsonl"
 AGREEMENT = "agreement.jsonl"
+HISTORY = "history.parquet"
 CHECKPOINTS = "checkpoints"
 DONE = "DONE"
 

@@ -35,6 +35,8 @@ class InProcessSampler:
       max_rollouts_per_dispatch: memory budget of one unit, in completions.
       mesh: where units are sharded over problems; None for one device.
       routing: whether completions say which experts of a mixture their tokens went to.
+      round_below: fewer groups than this are sampled as the next power of two, filled up, so that rounds of all sizes
+        share a few compiled programs; 0 for units of the size that is asked for.
     """
 
     redrawn_rollouts = 0  # nothing is ever lost
@@ -50,6 +52,7 @@ class InProcessSampler:
         max_rollouts_per_dispatch: int,
         mesh: Mesh | None = None,
         routing: bool = False,
+        round_below: int = 0,
     ):
         self._config = config
         self._params = model.cast_params(params, config.dtype)
@@ -60,6 +63,7 @@ class InProcessSampler:
         self._max_rollouts = max_rollouts_per_dispatch
         self._mesh = mesh
         self._routing = routing
+        self._round_below = round_below
         self._queues: dict[str, collections.deque[SampleRequest]] = collections.defaultdict(collections.deque)
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
@@ -100,7 +104,10 @@ class InProcessSampler:
         if requests[0].turn and group_size == 1:
             shape = later_unit_shape(len(requests), self._max_rollouts, batch_shards=shards)
         else:
-            shape = unit_shape(len(requests), group_size, self._max_rollouts, batch_shards=shards)
+            groups = len(requests)
+            if groups < self._round_below:
+                groups = min(1 << (groups - 1).bit_length(), self._round_below)
+            shape = unit_shape(groups, group_size, self._max_rollouts, batch_shards=shards)
         parts = -(-group_size // shape.rollouts)
         rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]
         unfinished: dict[int, list[Completion]] = {}

@@ -185,7 +185,7 @@ def test_unknown_words_are_errors(call):
 
 @pytest.mark.parametrize(
     ("zero_variance_groups", "policy_rollouts", "regularizer_rollouts"),
-    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("keep", 24, 24)],
+    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("regularizers_only", 20, 24), ("keep", 24, 24)],
 )
 def test_zero_variance_groups_and_their_denominators(zero_variance_groups, policy_rollouts, regularizer_rollouts):
     """One of six groups of four has no signal: 20 rollouts divide where it left, 24 where it stayed."""

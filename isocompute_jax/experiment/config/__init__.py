@@ -6,8 +6,10 @@
 from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
+from isocompute_jax.experiment.config.curriculum import CurriculumConfig
 from isocompute_jax.experiment.config.editing import override, unknown_field
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
+from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
@@ -19,7 +21,9 @@ __all__ = [
     "AgreementConfig",
     "AlarmsConfig",
     "ComputeConfig",
+    "CurriculumConfig",
     "EvaluationConfig",
+    "LengthConfig",
     "MeshConfig",
     "PackingConfig",
     "PlanConfig",

@@ -50,7 +50,10 @@ def validate(config: RunConfig) -> None:
     sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
     checks = (
         (bool(config.model), "model is empty: give a Hugging Face directory"),
-        (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
+        (
+            bool(config.train_set or config.curriculum.train_sets),
+            "train_set is empty: give a problem set file (.jsonl or .parquet)",
+        ),
         (
             config.num_steps >= 1,
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
@@ -85,7 +88,8 @@ def validate(config: RunConfig) -> None:
             f"{config.mesh.context}, the parts that rows are cut into: change one of them",
         ),
     )
-    for passed, message in (*checks, *_update_checks(config), *_asynchrony_checks(config)):
+    further = (*_update_checks(config), *_asynchrony_checks(config), *_curriculum_checks(config))
+    for passed, message in (*checks, *further):
         if not passed:
             raise InputError(f"config.{message}")
     if config.packing.row_tokens and config.packing.trees != "on":
@@ -133,6 +137,39 @@ def _update_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
             f"learner_temperature = {config.learner_temperature} differs from config.sampling.temperature = "
             f"{config.sampling.temperature}, and nothing corrects for it: set config.loss.correction_mode='truncate', "
             "or loss.ratio_from='sampler'",
+        ),
+    )
+
+
+def _curriculum_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for what is drawn, and what becomes of long completions."""
+    curriculum, length = config.curriculum, config.length
+    limit = length.overlong_limit or config.sampling.max_tokens
+    return (
+        (
+            not (config.train_set and curriculum.train_sets),
+            "train_set and config.curriculum.train_sets are both given: a mixture takes the place of the one set",
+        ),
+        (
+            not (config.problem_set_size and curriculum.train_sets),
+            f"problem_set_size = {config.problem_set_size} cuts config.train_set, and this run has a mixture: cut its "
+            "files, or set problem_set_size=0",
+        ),
+        (
+            not curriculum.dynamic_sampling or config.recipe.zero_variance_groups == "drop",
+            f"recipe.zero_variance_groups = {config.recipe.zero_variance_groups!r} with "
+            "curriculum.dynamic_sampling: groups without signal are replaced, so that there are none to keep; set it "
+            "to 'drop', or dynamic_sampling=False",
+        ),
+        (
+            length.overlong == "off" or length.overlong_tokens <= limit,
+            f"length.overlong_tokens = {length.overlong_tokens} is more than the limit of {limit} tokens before which "
+            "it lies: lower it, or raise config.length.overlong_limit",
+        ),
+        (
+            length.overlong == "off" or limit <= config.sampling.max_tokens,
+            f"length.overlong_limit = {length.overlong_limit}, but completions end at config.sampling.max_tokens = "
+            f"{config.sampling.max_tokens}: lower it, or raise that",
         ),
     )
 

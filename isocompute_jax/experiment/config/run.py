@@ -10,8 +10,10 @@ from ml_collections import config_dict
 from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
+from isocompute_jax.experiment.config.curriculum import CurriculumConfig
 from isocompute_jax.experiment.config.editing import build
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
+from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.sampling import SamplingConfig
@@ -70,6 +72,8 @@ class RunConfig:
     mesh: MeshConfig = option(default_factory=MeshConfig)
     compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
     packing: PackingConfig = option(default_factory=PackingConfig, later=True)
+    curriculum: CurriculumConfig = option(default_factory=CurriculumConfig, later=True)
+    length: LengthConfig = option(default_factory=LengthConfig, later=True)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
     alarms: AlarmsConfig = option(default_factory=AlarmsConfig, later=True, identity=False)
@@ -85,7 +89,7 @@ class RunConfig:
 
     @property
     def num_steps(self) -> int:
-        """M = C / B."""
+        """M = C / B: all steps of a run, unless a step may cost more or less than B (see `CurriculumConfig`)."""
         return self.max_compute // self.rollouts_per_step
 
     @property
