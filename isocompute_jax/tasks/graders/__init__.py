@@ -1,0 +1,1 @@
+"""How completions become rewards: one grader for each kind of problem."""
