@@ -145,12 +145,13 @@ def calculator(base_run, tmp_path_factory):
     from benchmarks.calculator import prepare
 
     out = tmp_path_factory.mktemp("calculator")
-    return prepare(out, digits=1, base_steps=40, calls=0.7, seed=0)(64 * 3)
+    config = prepare(out, digits=1, base_steps=30, calls=0.9, seed=0)(64 * 2)
+    return override(dataclasses.replace(config, evaluation=EvaluationConfig()), "packing.trees", "off")
 
 
 @pytest.mark.slow
 def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
-    """Three steps; every call is answered by its sum, which is context, and the rest is trained on."""
+    """Two steps; every call is answered by its sum, which is context, and the rest is trained on."""
     batches = []
     lay_out = loop.lay_out
 
