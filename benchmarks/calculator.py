@@ -18,8 +18,8 @@ from isocompute_jax import app
 
 OUT = flags.DEFINE_string("out", "runs/calculator", "Directory of the base model, the problems and the run.")
 DIGITS = flags.DEFINE_integer("digits", 1, "Of the numbers that are added.", 1, 3)
-BASE_STEPS = flags.DEFINE_integer("base_steps", 500, "Steps of supervised learning.", 1)
-CALLS = flags.DEFINE_float("calls", 0.1, "Share of the demonstrations that call.", 0, 1)
+BASE_STEPS = flags.DEFINE_integer("base_steps", 800, "Steps of supervised learning.", 1)
+CALLS = flags.DEFINE_float("calls", 0.2, "Share of the demonstrations that call.", 0, 1)
 ROLLOUTS = flags.DEFINE_integer("rollouts", 2**13, "Rollouts to train on.", 64)
 SEED = flags.DEFINE_integer("seed", 0, "Of everything.", 0)
 

@@ -145,7 +145,8 @@ def calculator(base_run, tmp_path_factory):
     from benchmarks.calculator import prepare
 
     out = tmp_path_factory.mktemp("calculator")
-    return prepare(out, digits=1, base_steps=40, calls=0.7, seed=0)(64 * 3)
+    config = prepare(out, digits=1, base_steps=100, calls=0.8, seed=0)(64 * 3)
+    return override(dataclasses.replace(config, evaluation=EvaluationConfig()), "packing.trees", "off")
 
 
 @pytest.mark.slow
@@ -177,7 +178,9 @@ def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
         kept = [group for group, keeps in zip(groups, ready.credit.kept, strict=True) if keeps]
         assert int(np.asarray(ready.tokens.mask).sum()) == sum(group.num_tokens for group in kept)
     assert called > 10
-    for line in builders.log_lines(tmp_path / "run", run_files.METRICS):
+    lines = builders.log_lines(tmp_path / "run", run_files.METRICS)
+    assert sum(line["trained_tokens"] for line in lines) > 100
+    for line in lines:
         assert line["interruption_rate"] > 0 and line["logprob_difference_max"] < 1e-5
 
 
