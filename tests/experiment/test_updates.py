@@ -154,7 +154,7 @@ def fresh() -> Any:
 def trained(parts, *, learning_rate=1.0, step=3):
     """The learner after the updates of one step, and what the log says."""
     state = fresh()
-    batch = updates.lay_out(parts, state, GROUPS, step)
+    batch = updates.lay_out(parts, state, all_of(GROUPS), step)
     return updates.make_updates(parts, state.learner, batch, learning_rate, None)
 
 
@@ -213,7 +213,7 @@ def test_one_update_is_the_step_itself():
     """Bit for bit what the learner's own functions give, put together by hand, with no score taken."""
     parts = parts_of()
     parts.score = None
-    batch = updates.lay_out(parts, fresh(), GROUPS, 0)
+    batch = updates.lay_out(parts, fresh(), all_of(GROUPS), 0)
     [update] = batch.updates
     rewards, lengths = learner.group_rewards(GROUPS), learner.trained_lengths(GROUPS)
     credited = learner.credit(rewards, lengths, parts.config.recipe, max_tokens=LENGTH)
@@ -230,7 +230,7 @@ def test_without_signal_nothing_steps():
     parts = parts_of(loss=WIDE, epochs=2, minibatches=3)
     for groups, made, stepped in ((2, 4, 4), (0, 2, 0)):
         same = [dataclasses.replace(group, rewards=np.ones(GROUP, np.float32)) for group in GROUPS[groups:]]
-        batch = updates.lay_out(parts, fresh(), [*GROUPS[:groups], *same], 0)
+        batch = updates.lay_out(parts, fresh(), all_of([*GROUPS[:groups], *same]), 0)
         state, metrics = updates.make_updates(parts, fresh().learner, batch, 1.0, None)
         assert (int(state.step), metrics["updates"]) == (made, stepped)
         assert np.array_equal(state.params, START) == (not groups) == (not metrics["trained_tokens"])
@@ -240,7 +240,7 @@ def test_a_batch_of_more_groups_than_a_step_has_room_for():
     """Groups that were drawn and left no signal are part of the batch, and in nobody's way."""
     extra = [dataclasses.replace(group, rewards=np.zeros(GROUP, np.float32)) for group in make_groups(seed=5)]
     parts = parts_of(loss=WIDE, epochs=2, minibatches=3)
-    plain, more = (updates.lay_out(parts, fresh(), groups, 3) for groups in (GROUPS, [*GROUPS, *extra]))
+    plain, more = (updates.lay_out(parts, fresh(), all_of(groups), 3) for groups in (GROUPS, [*GROUPS, *extra]))
     for one, other in zip(plain.updates, more.updates, strict=True):
         for ours, theirs in zip(jax.tree.leaves(one.tokens), jax.tree.leaves(other.tokens), strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -253,7 +253,7 @@ def test_a_batch_of_more_groups_than_a_step_has_room_for():
 def test_a_given_weight_of_the_bonus_stands_in_for_the_configs():
     """A step under entropy_coef = 0.3 is the step of 0 that is given 0.3; and given 0 it has no bonus."""
     plain, bonus = (parts_of(loss=LossConfig(entropy_coef=coef)) for coef in (0.0, 0.3))
-    batch = updates.lay_out(plain, fresh(), GROUPS, 0)
+    batch = updates.lay_out(plain, fresh(), all_of(GROUPS), 0)
 
     def after(parts, coef):
         return np.asarray(updates.make_updates(parts, fresh().learner, batch, 1.0, coef)[0].params)
@@ -269,7 +269,7 @@ def test_terms_in_the_reward_by_hand(layout):
     loss = LossConfig(kl_coef=0.1, kl_in="reward", entropy_coef=0.02, entropy_in="reward")
     recipe: dict[str, Any] = dict(epochs=2, minibatches=3, advantage_scale="none", baseline="leave_one_out")
     parts = parts_of(layout, loss, **recipe)
-    batch = updates.lay_out(parts, fresh(), GROUPS, 0)
+    batch = updates.lay_out(parts, fresh(), all_of(GROUPS), 0)
     old, reference = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (START, REFERENCE))
     expected, kl, tokens = np.zeros((6, GROUP)), 0.0, 0
     for p, group in enumerate(GROUPS):
@@ -282,7 +282,7 @@ def test_terms_in_the_reward_by_hand(layout):
     signal = [0, 1, 3, 4, 5]
     for update in batch.updates:
         np.testing.assert_allclose(update.credit.advantages[signal], expected[signal], rtol=0, atol=2e-6)
-    assert batch.metrics["kl"] == pytest.approx(kl / tokens, rel=1e-5)
+    assert batch.columns["kl"] == pytest.approx(kl / tokens, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, override
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig, override
 from isocompute_jax.options import option
 from isocompute_jax.records.identity import LATER, NOT_IDENTIFYING, differences, flatten, identity, identity_of
 
@@ -32,6 +32,8 @@ def written_before(config) -> dict:
         ("evaluation.sets.v", "w.jsonl", False, False),
         ("packing.row_tokens", 64, False, False),
         ("optimizer.moments", "bfloat16", False, False),
+        ("curriculum.retire_rate", 0.9, False, False),
+        ("length.truncated", "mask", False, False),
         ("compute.remat", "full", True, True),
         ("service.recompute_cache", True, False, False),
         ("seed", 1, True, False),
@@ -51,8 +53,17 @@ def test_a_field_says_what_it_tells_apart(field, value, same_configuration, same
 
 def test_a_field_that_was_not_there_yet_has_its_default():
     theirs = written(RUN)
-    del theirs["mesh"], theirs["loss"]["kl_coef"]
+    del theirs["mesh"], theirs["loss"]["kl_coef"], theirs["curriculum"]  # which has lists and mappings
     assert differences(RUN, theirs) == []
+    cut = dataclasses.replace(RUN, curriculum=CurriculumConfig(order="easy_to_hard", pools=(0.5,)))
+    assert differences(cut, theirs) == [
+        "config.curriculum.order: 'shuffled' there, 'easy_to_hard' here",
+        "config.curriculum.pools: '[]' there, '[0.5]' here",
+    ]
+    assert identity(cut).items() - identity(RUN).items() == {
+        ("curriculum.order", "easy_to_hard"),
+        ("curriculum.pools", "[0.5]"),
+    }
     assert differences(override(RUN, "mesh.data", 2), theirs) == ["config.mesh.data: 1 there, 2 here"]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.experiment.curriculum import History
@@ -47,6 +47,7 @@ def test_retired_by_hand(rate, attempts, expected):
     assert history.retired(rate=rate, attempts=attempts).tolist() == expected
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(1, 100), st.data())
 def test_retired_is_the_rate_in_whole_numbers(attempts, percent, data):
     solves = [data.draw(st.integers(0, number)) for number in attempts]

@@ -13,6 +13,7 @@ from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.sampling import TRAIN
 from tests.experiment.curriculum.builders import batches_of_grain, make_stream
 from tests.experiment.samplers import ScriptedSampler
 
@@ -52,6 +53,18 @@ class Run:
             at_once=self.at_once,
             refill=Refill(wanted=3, most=self.most),
         )
+
+
+class RecordingSampler(ScriptedSampler):
+    """Knows what it was asked for: (step, problem)."""
+
+    def __init__(self, choose):
+        super().__init__(choose)
+        self.asked: list[tuple[int, str]] = []
+
+    def submit(self, requests, *, lane=TRAIN):
+        self.asked += [(request.step, request.problem_id) for request in requests]
+        super().submit(requests, lane=lane)
 
 
 def make_requests(problems, step):
@@ -159,11 +172,8 @@ def test_phases_are_drawn_alike_in_any_order_of_arrival(data, phase, flat, budge
 def test_a_window_keeps_its_bound_and_its_books(data, k, flat, budget):
     """Nothing lost, doubled or too old; never more than the budget; nothing kept that has no signal."""
     run = Run(window=k + 1, flat=flat, budget=budget)
-    sampler = ScriptedSampler(lambda out: data.draw(st.integers(0, out - 1)))
-    pipeline, step, spent = run.pipeline(sampler), 0, 0
-    asked: list[tuple[int, str]] = []
-    submit = sampler.submit
-    sampler.submit = lambda requests: (asked.extend((r.step, r.problem_id) for r in requests), submit(requests))
+    sampler = RecordingSampler(lambda out: data.draw(st.integers(0, out - 1)))
+    pipeline, step, spent, asked = run.pipeline(sampler), 0, 0, sampler.asked
     used: list[tuple[int, str]] = []
     while step < 9 and pipeline.has(step, NOTHING):
         sampler.update_weights(None, version=step)
@@ -183,10 +193,8 @@ def test_a_window_keeps_its_bound_and_its_books(data, k, flat, budget):
 def test_a_restart_with_a_window_draws_the_problems_that_were_out_again():
     """All that batches 1 to 3 had drawn, refills and what had arrived included, before anything else."""
     run = Run(window=3, flat=90)
-    sampler = ScriptedSampler(lambda out: 0)
-    pipeline, asked = run.pipeline(sampler), []
-    submit = sampler.submit
-    sampler.submit = lambda requests: (asked.extend((r.step, r.problem_id) for r in requests), submit(requests))
+    sampler = RecordingSampler(lambda out: 0)
+    pipeline, asked = run.pipeline(sampler), sampler.asked
     sampler.update_weights(None, version=0)
     pipeline.submit(0, NOTHING)
     [sampled] = pipeline.receive(0)

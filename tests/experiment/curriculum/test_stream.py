@@ -26,7 +26,7 @@ def solved(stream: ProblemStream, known: dict[int, tuple[int, int]]) -> History:
 # --- the default
 
 
-@pytest.mark.parametrize(("number", "size", "seed"), [(7, 3, 0), (8, 2, 5), (4, 4, 1)])
+@pytest.mark.parametrize(("number", "size", "seed"), [(7, 3, 0), (8, 2, 1)])
 def test_the_default_draws_what_grain_draws_and_continues_its_checkpoints(number, size, seed):
     """Over epochs with and without a remainder."""
     theirs, ours, resumed = batches_of_grain(number, size, seed), make_stream(number, size=size, seed=seed), []
@@ -57,7 +57,7 @@ def make_any(config: CurriculumConfig) -> ProblemStream:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_steps_repeat_nothing_and_a_state_continues_exactly(config, data):
     """Draws of any sizes, refills among them, under a history that grows."""
