@@ -69,39 +69,16 @@ def test_a_run_that_is_interrupted_itself_ends_the_same(config, undisturbed, tmp
 
 
 @pytest.mark.slow
-def test_every_layout_trains_the_same(config, undisturbed, tmp_path):
-    """Context in the middle of completions, in every layout: the same run up to rounding."""
-    for name, changes in {
-        "packed": {"packing.row_tokens": 32},
-        "trees": {"packing.trees": "on"},
-    }.items():
-        changed = config
-        for field, value in changes.items():
-            changed = override(changed, field, value)
-        loop.train(changed, tmp_path / name)
-        for ours, theirs in zip(
-            builders.log_lines(tmp_path / name, run_files.METRICS),
-            builders.log_lines(undisturbed, run_files.METRICS),
-            strict=True,
-        ):
-            for column in ("reward", "tokens", "trained_tokens", "interruption_rate"):
-                assert ours[column] == theirs[column]
-            for column in ("loss", "gradient_norm", "entropy"):
-                assert ours[column] == pytest.approx(theirs[column], rel=1e-3, abs=1e-7)
-
-
-@pytest.mark.slow
 def test_killed_in_the_middle_it_ends_the_same(config, tmp_path):
     from tests.experiment.test_resume import Processes, wait_for
 
     processes = Processes(tmp_path / "cache", builders.write_config(tmp_path / "config.json", config))
     processes.finish(tmp_path / "whole")
-    for steps in (1, 3):
-        with processes.start(tmp_path / "run") as process:
-            metrics = tmp_path / "run" / run_files.METRICS
-            wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= steps)  # noqa: B023
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
+    metrics = tmp_path / "run" / run_files.METRICS
+    with processes.start(tmp_path / "run") as process:
+        wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
     assert "resuming from step" in processes.finish(tmp_path / "run")
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
