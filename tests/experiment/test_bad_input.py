@@ -294,7 +294,7 @@ def test_a_log_that_cannot_grow_is_one_message_and_room_ends_it_the_same(ends_wi
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     workdir = tmp_path / "run"
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((undisturbed / run_files.METRICS).stat().st_size - 100, hard))
         ends_with(app.FAILED, "cannot write: File too large", workdir=workdir, checkpoint_every_s=1e9)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -290,7 +290,7 @@ def test_length_in_a_run_is_that_of_the_learner(measured, tmp_path):
     sampler, groups = recording()
     with pytest.MonkeyPatch.context() as patch:
         credits, credit = [], learner.credit
-        patch.setattr(learner, "credit", lambda *given, **named: credits.append(credit(*given, **named)) or credits[0])
+        patch.setattr(learner, "credit", lambda *given, **named: credits.append(credit(*given, **named)) or credits[-1])
         loop.train(config, tmp_path, make_sampler=Makes(sampler))
     [line], [drawn] = metrics_of(tmp_path), by_step(groups, config)
     rewards = np.stack([group.rewards for group in drawn])
@@ -300,8 +300,8 @@ def test_length_in_a_run_is_that_of_the_learner(measured, tmp_path):
     penalties = np.where((rewards == 1) & long, 0.5, 0)
     assert line["length_penalty"] == pytest.approx(penalties.mean())
     signal = np.array([has_signal(group) for group in drawn])
-    expected = learner.group_advantages(rewards - penalties, signal, scale="group_std")
-    np.testing.assert_allclose(credits[0].advantages, expected, rtol=1e-6)
+    expected = learner.group_advantages(rewards - penalties, signal, scale="group_std", baseline="group_mean")
+    np.testing.assert_allclose(credits[-1].advantages, expected, rtol=1e-6)
     assert line["trained_tokens"] == (learner.trained_lengths(drawn) * ~cut * signal[:, None]).sum()
     # The history is kept without any curriculum, in the checkpoint and beside it.
     _, saved = builders.final_checkpoint(tmp_path)
