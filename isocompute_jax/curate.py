@@ -15,26 +15,36 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation_config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.prompts import PromptConfig
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
 OUT = flags.DEFINE_string("out", None, "Directory to write the measured and the cut sets to.")
 define_flags(CurationConfig)
+define_flags(PromptConfig)
 MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
 MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 9, "Longest completion, in tokens.")
 MAX_ROLLOUTS = flags.DEFINE_integer("max_rollouts_per_dispatch", 1024, "Completions decoded at once.")
+SHOW_PROMPTS = flags.DEFINE_integer(
+    "show_prompts", 0, "In place of curating, print the first so many prompts as the model reads them.", lower_bound=0
+)
 
 
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.config import SamplingConfig
     from isocompute_jax.experiment.curate import curate
+    from isocompute_jax.experiment.show_prompts import show_prompts
     from isocompute_jax.tasks import read_problems
 
+    problems, prompts = read_problems(needed(PROBLEMS)), from_flags(PromptConfig)
+    if SHOW_PROMPTS.value:
+        print(show_prompts(problems[: SHOW_PROMPTS.value], needed(MODEL), prompts, limit=MAX_PROMPT_TOKENS.value))
+        return
     counts = curate(
-        read_problems(needed(PROBLEMS)),
+        problems,
         needed(OUT),
         model_directory=needed(MODEL),
         sampling=SamplingConfig(
@@ -44,6 +54,7 @@ def main() -> None:
             max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
         ),
         config=from_flags(CurationConfig, mixtures=dict(parse_mixture(text) for text in MIXTURE.value)),
+        prompts=prompts,
     )
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")

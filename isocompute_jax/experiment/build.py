@@ -32,7 +32,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer, grade, load_tokenizer
+from isocompute_jax.tasks import Prompts, Tokenizer, grade, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class Inputs:
     """What a run reads before it makes anything: cheap, and where most bad input shows."""
 
     tokenizer: Tokenizer
+    prompts: Prompts
     model_config: ModelConfig
     problems: Sequence[Problem]
     evaluation_sets: Mapping[str, Sequence[Problem]]
@@ -126,11 +127,12 @@ def read_inputs(config: RunConfig) -> Inputs:
     problems = load_problems(config.train_set, config.problem_set_size)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
-    check_prompts([problems, *sets.values()], tokenizer, config)
+    prompts = Prompts(tokenizer, config.prompts)
+    check_prompts([problems, *sets.values()], prompts, config)
     stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config)
     check_attention(model_config, mesh)
-    return Inputs(tokenizer, model_config, problems, sets, stream, mesh)
+    return Inputs(tokenizer, prompts, model_config, problems, sets, stream, mesh)
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:
@@ -258,7 +260,7 @@ def build(
     pipeline = Pipeline(
         inputs.stream,
         rollouts,
-        functools.partial(training_requests, config, inputs.tokenizer),
+        functools.partial(training_requests, config, inputs.prompts),
         num_steps=config.num_steps,
         window=config.window,
         at_once=config.updates_per_phase,
@@ -292,12 +294,10 @@ def build(
 
 
 def training_requests(
-    config: RunConfig, tokenizer: Tokenizer, problems: Sequence[Problem], step: int
+    config: RunConfig, prompts: Prompts, problems: Sequence[Problem], step: int
 ) -> list[SampleRequest]:
     """What is asked of the sampler for step `step`."""
-    return make_requests(
-        problems, tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
-    )
+    return make_requests(problems, prompts, config.sampling, group_size=config.group_size, seed=config.seed, step=step)
 
 
 @functools.lru_cache(maxsize=16)

@@ -24,7 +24,7 @@ from isocompute_jax.learner import rewards_of
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.sampling import InProcessSampler
-from isocompute_jax.tasks import load_tokenizer, split, write_problems
+from isocompute_jax.tasks import PromptConfig, Prompts, leakage_key, load_tokenizer, split, write_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ def curate(
     model_directory: str | os.PathLike[str],
     sampling: SamplingConfig,
     config: CurationConfig,
+    prompts: PromptConfig = PromptConfig(),
 ) -> dict[str, int]:
     """Measures every problem and writes the sets.
 
@@ -52,7 +53,7 @@ def curate(
     """
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    measured = measure(problems, model_directory=model_directory, sampling=sampling, config=config)
+    measured = measure(problems, model_directory=model_directory, sampling=sampling, config=config, prompts=prompts)
     write_problems(out / MEASURED, measured)
     column = f"avg@{config.samples}"
     splits = {}
@@ -94,12 +95,14 @@ def measure(
     model_directory: str | os.PathLike[str],
     sampling: SamplingConfig,
     config: CurationConfig,
+    prompts: PromptConfig = PromptConfig(),
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
     model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens, prefix="--")
     tokenizer = load_tokenizer(model_directory)
     check_vocabulary(os.fspath(model_directory), tokenizer, model_config.vocab_size)
+    encoder = Prompts(tokenizer, prompts)
     sampler = InProcessSampler(
         model_config,
         model.load_params(model_directory, model_config),
@@ -113,7 +116,7 @@ def measure(
             asked = by_id(problems[start : start + ROUND])
             requests = make_requests(
                 list(asked.values()),
-                tokenizer,
+                encoder,
                 sampling,
                 group_size=config.samples,
                 seed=config.seed,
@@ -157,14 +160,14 @@ def mix(
     Ranges share their ends: a problem of two parts counts for the first, and none that is held out is trained on.
     """
     rng = np.random.default_rng(config.seed)
-    held_out = {problem.prompt for name in shares for problem in splits[name][1]}
+    held_out = {leakage_key(problem) for name in shares for problem in splits[name][1]}
     parts = []
     for half in (0, 1):
         pools: dict[str, list[Problem]] = {}
         taken = set(held_out) if half == 0 else set()
         for name in shares:
-            pools[name] = [problem for problem in splits[name][half] if problem.prompt not in taken]
-            taken.update(problem.prompt for problem in pools[name])
+            pools[name] = [problem for problem in splits[name][half] if leakage_key(problem) not in taken]
+            taken.update(leakage_key(problem) for problem in pools[name])
         total = min(int(len(pools[name]) / share) for name, share in shares.items())
         if half == 0 and config.train_size:
             total = min(total, config.train_size)

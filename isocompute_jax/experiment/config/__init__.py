@@ -11,6 +11,7 @@ from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
 from isocompute_jax.experiment.config.sampling import SamplingConfig
+from isocompute_jax.tasks import PromptConfig
 
 __all__ = [
     "HEALTHY_COEFFICIENT",
@@ -20,6 +21,7 @@ __all__ = [
     "MeshConfig",
     "PackingConfig",
     "PlanConfig",
+    "PromptConfig",
     "RecipeConfig",
     "RunConfig",
     "SamplingConfig",

@@ -65,7 +65,9 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         return value
     if origin is dict:
-        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in (*value, *value.values())):
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise InputError(f"{where} = {value!r}: must map names to values, such as {{'name': 'value'}}")
+        if typing.get_args(hint)[1] is str and not all(isinstance(item, str) for item in value.values()):
             raise InputError(f"{where} = {value!r}: must map names to files, such as {{'validation': 'v.jsonl'}}")
         return dict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -17,6 +17,7 @@ from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import PromptConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ class RunConfig:
         "versions; phases (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, "
         "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
     )
+    prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
