@@ -41,7 +41,7 @@ def curate(
     model_directory: str | os.PathLike[str],
     sampling: SamplingConfig,
     config: CurationConfig,
-    prompts: PromptConfig = PromptConfig(),
+    prompts: PromptConfig | None = None,
 ) -> dict[str, int]:
     """Measures every problem and writes the sets.
 
@@ -95,14 +95,14 @@ def measure(
     model_directory: str | os.PathLike[str],
     sampling: SamplingConfig,
     config: CurationConfig,
-    prompts: PromptConfig = PromptConfig(),
+    prompts: PromptConfig | None = None,
 ) -> list[Problem]:
     """The problems with their measured `avg@k`."""
     model_config = model.load_config(model_directory)
     model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens, prefix="--")
     tokenizer = load_tokenizer(model_directory)
     check_vocabulary(os.fspath(model_directory), tokenizer, model_config.vocab_size)
-    encoder = Prompts(tokenizer, prompts)
+    encoder = Prompts(tokenizer, prompts or PromptConfig())
     sampler = InProcessSampler(
         model_config,
         model.load_params(model_directory, model_config),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -147,6 +148,10 @@ def _required(row: Mapping[str, Any], field: str, where: str, *, numbers: bool) 
 
 def _rate(row: Mapping[str, Any], field: str, where: str) -> float:
     value = as_in_file(row[field])
-    if not isinstance(value, Number) or not 0.0 <= float(value) <= 1.0:
+    try:
+        rate = float(value)  # of a text too: cells of a CSV file are nothing else
+    except (TypeError, ValueError):
+        rate = math.nan
+    if isinstance(value, bool) or not 0.0 <= rate <= 1.0:
         raise InputError(f"{where}: {field}: is {value!r}, not a rate in [0, 1]; measure it again or delete the field")
-    return float(value)
+    return rate

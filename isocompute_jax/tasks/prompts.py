@@ -151,7 +151,7 @@ class Prompts:
 
 def _messages(prompt: str | Iterable[Message], config: PromptConfig) -> list[Message]:
     """The messages that the template is given."""
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     if config.system:
         others = [message for message in messages if message["role"] != "system"]
         messages = [{"role": "system", "content": config.system}, *others]

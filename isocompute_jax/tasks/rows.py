@@ -57,9 +57,8 @@ def read_rows(path: pathlib.Path, *, wanted: Callable[[str], bool] = lambda name
             yield from _parquet_rows(path, wanted)
             return
         read = {".json": _json_rows, ".csv": _csv_rows}.get(path.suffix, _jsonl_rows)
-        with open(path, "rb") as file:
-            for number, where, row in read(path, file):
-                yield Row(number, where, {name: value for name, value in row.items() if wanted(name)})
+        for number, where, row in read(path):
+            yield Row(number, where, {name: value for name, value in row.items() if wanted(name)})
     except FileNotFoundError:
         raise InputError(f"{path}: no such problem set; check the path") from None
     except OSError as error:
@@ -126,36 +125,38 @@ def parquet_bytes(rows: Sequence[Mapping[str, Any]], *, floats: Iterable[str]) -
     return buffer.getvalue()
 
 
-def _jsonl_rows(path: pathlib.Path, file: io.BufferedReader) -> Iterator[Row]:
-    for number, line in enumerate(file, 1):
-        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if text.strip():
-            yield _object(_parsed(text, f"{path}:{number}", "fix or delete the line"), number, f"{path}:{number}")
+def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if text.strip():
+                yield _object(_parsed(text, f"{path}:{number}", "fix or delete the line"), number, f"{path}:{number}")
 
 
-def _json_rows(path: pathlib.Path, file: io.BufferedReader) -> Iterator[Row]:
+def _json_rows(path: pathlib.Path) -> Iterator[Row]:
     """Of a list of objects, or of one object."""
-    found = _parsed(file.read().removeprefix(b"\xef\xbb\xbf"), str(path), "fix the file")
+    found = _parsed(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), str(path), "fix the file")
     for number, row in enumerate(found if isinstance(found, list) else [found], 1):
         yield _object(row, number, f"{path}: row {number}" if isinstance(found, list) else str(path))
 
 
-def _csv_rows(path: pathlib.Path, file: io.BufferedReader) -> Iterator[Row]:
-    """Cells are text, empty ones missing."""
+def _csv_rows(path: pathlib.Path) -> Iterator[Row]:
+    """Cells are text, empty ones missing; a row's number is that of the line it ends on."""
     csv.field_size_limit(2**31 - 1)  # tests of programs are long
-    reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
-    try:
-        names = next(reader, [])
-        _check_names(path, names)
-        for cells in reader:
-            where = f"{path}:{reader.line_num}"
-            if len(cells) > len(names):
-                raise InputError(f"{where}: has {len(cells)} cells under {len(names)} names; fix the line")
-            if cells:
-                row = {name: cell or None for name, cell in zip(names, cells, strict=False)}
-                yield Row(reader.line_num, where, row)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}:{reader.line_num}: not CSV in UTF-8 ({error}); fix the file") from error
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            names = next(reader, [])
+            _check_names(path, names)
+            for cells in reader:
+                where = f"{path}:{reader.line_num}"
+                if len(cells) > len(names):
+                    raise InputError(f"{where}: has {len(cells)} cells under {len(names)} names; fix the line")
+                if cells:
+                    row = {name: cell or None for name, cell in zip(names, cells, strict=False)}
+                    yield Row(reader.line_num, where, row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path}:{reader.line_num}: not CSV in UTF-8 ({error}); fix the file") from error
 
 
 def _parquet_rows(path: pathlib.Path, wanted: Callable[[str], bool]) -> Iterator[Row]:
