@@ -8,9 +8,7 @@ and what it costs (no weights are read, nothing is run):
 
     python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
 
-and how the first problems look to the model, chat template and all (this does not train either):
-
-    python -m isocompute_jax.train --config=configs/arithmetic_hard.py --show_prompts=3
+With `--show_prompts=3` it prints the first prompts as the model will read them, chat template and all, and ends.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run):
     )
     params = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=sampling.max_tokens)
     stop = tokenizer.eos_ids
-    sampler.submit([SampleRequest(p.id, tokenizer.encode(p.prompt), 24, 3, 0, stop, params) for p in problems])
+    sampler.submit([SampleRequest(p.id, tokenizer.encode(p.text), 24, 3, 0, stop, params) for p in problems])
     solved, answers = {}, {p.id: p.answer for p in problems}
     for group in sampler.completed():
         texts = tokenizer.decode([completion.tokens.tolist() for completion in group.completions])

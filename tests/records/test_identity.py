@@ -20,7 +20,7 @@ def written(config) -> dict:
 def written_before(config) -> dict:
     """Without the fields that came later."""
     nested = written(config)
-    for name in ("compute", "packing", "plan"):
+    for name in ("compute", "packing", "plan", "prompts"):
         del nested[name]
     del nested["loss"]["routing"], nested["mesh"]["expert"], nested["mesh"]["context"], nested["optimizer"]["moments"]
     return nested

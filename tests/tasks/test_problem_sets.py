@@ -104,7 +104,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.dictionaries(texts.filter(lambda name: "@" not in name), json_values.filter(lambda v: v is not None)))
 def test_extra_columns_round_trip(extra):
     extra = {f"x{name}": value for name, value in extra.items()}

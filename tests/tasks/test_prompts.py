@@ -58,7 +58,7 @@ chats = st.builds(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(messages=chats)
 def test_a_chat_is_encoded_as_transformers_does_it(tokenizers, references, kind, messages):
     [ids] = Prompts(tokenizers[kind]).encode([problem(messages)])

@@ -61,6 +61,7 @@ def test_other_questions_stay_apart(one, other):
     assert normalised(one) != normalised(other)
 
 
+@settings(max_examples=60)
 @given(st.text())
 def test_normalising_again_changes_nothing(text):
     once = normalised(text)
@@ -134,7 +135,7 @@ def problem_sets(draw):
     return problems
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(problem_sets(), st.data(), st.integers(0, 2**32 - 1))
 def test_nothing_is_lost_doubled_or_on_both_sides(problems, data, seed):
     questions = len(keys(problems))
@@ -156,7 +157,7 @@ def test_nothing_is_lost_doubled_or_on_both_sides(problems, data, seed):
     assert stratified_split(shuffled, validation=validation, strata="avg@4", seed=seed) == cut
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(0, 1000), st.data())
 def test_every_beginning_is_stratified(sizes, seed, data):
     """Of each stratum its share, within one for its own rounding and one for that of the others."""

@@ -65,10 +65,11 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         return value
     if origin is dict:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise InputError(f"{where} = {value!r}: must map names to values, such as {{'name': 'value'}}")
-        if typing.get_args(hint)[1] is str and not all(isinstance(item, str) for item in value.values()):
-            raise InputError(f"{where} = {value!r}: must map names to files, such as {{'validation': 'v.jsonl'}}")
+        files = typing.get_args(hint)[1] is str
+        texts = (*value, *(value.values() if files else ())) if isinstance(value, Mapping) else (None,)
+        if not all(isinstance(text, str) for text in texts):
+            what = "files, such as {'validation': 'v.jsonl'}" if files else "values, such as {'name': 1}"
+            raise InputError(f"{where} = {value!r}: must map names to {what}")
         return dict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
