@@ -85,11 +85,13 @@ def convert(sources: Iterable[pathlib.Path], options: ConvertOptions) -> Convert
     for path in files:
         for row in read_rows(path, wanted=_wanted(adapter, options)):
             try:
-                problem = _problem(row, path, adapter, options, used)
-                key = _content(problem)
+                ours = _our_columns(row, adapter, options, used)
+                key = _content(ours)
                 if key in seen:
                     repeated += 1
                     continue
+                seen.add(key)
+                problem = _problem(ours, row, path, options)
                 if problem.id in kept:
                     raise InputError(f"{row.where}: id: {problem.id!r} is that of another problem; ids must differ")
             except InputError as error:
@@ -97,7 +99,6 @@ def convert(sources: Iterable[pathlib.Path], options: ConvertOptions) -> Convert
                     raise
                 bad.append(str(error))
                 continue
-            seen.add(key)
             kept[problem.id] = problem
     _check_used(options.columns, used, files)
     if not kept:
@@ -116,25 +117,30 @@ def log_left_out(converted: Converted) -> None:
             LOG.warning("  %s", message)
 
 
-def _problem(
-    row: Row, path: pathlib.Path, adapter: Adapter | None, options: ConvertOptions, used: collections.Counter[str]
-) -> Problem:
+def _our_columns(
+    row: Row, adapter: Adapter | None, options: ConvertOptions, used: collections.Counter[str]
+) -> dict[str, Any]:
+    """A row under our names; counts which columns of `--columns` it has."""
     if adapter is None:
         ours, found = renamed(row.columns, options.columns)
         used.update(found)
-    else:
-        try:
-            ours = adapter.convert(row.columns)
-        except InputError as error:
-            raise InputError(f"{row.where}: {error}") from None
-        others = {name: value for name, value in row.columns.items() if is_extra(name) and name in options.extra}
-        ours = (row.columns | ours if options.extra == (ALL,) else ours | others) | _ours_alone(ours)
+        return ours
+    try:
+        ours = adapter.convert(row.columns)
+    except InputError as error:
+        raise InputError(f"{row.where}: {error}") from None
+    others = {name: value for name, value in row.columns.items() if is_extra(name) and name in options.extra}
+    return (row.columns | ours if options.extra == (ALL,) else ours | others) | _ours_alone(ours)
+
+
+def _problem(ours: Mapping[str, Any], row: Row, path: pathlib.Path, options: ConvertOptions) -> Problem:
+    adapter = ADAPTERS.get(options.adapter)
     return problem_of(
         ours,
         row.where,
         default_id=f"{path.stem}-{row.number}",
         default_task=options.task or (adapter.task if adapter else None),
-        extra=_extra_names(options, ours),
+        extra=_extra_names(options),
     )
 
 
@@ -143,7 +149,7 @@ def _ours_alone(ours: Mapping[str, Any]) -> dict[str, Any]:
     return {name: ours.get(name) for name in ("id", "prompt", "answer", "task", "prompt_tokens")}
 
 
-def _extra_names(options: ConvertOptions, ours: Mapping[str, Any]) -> Collection[str] | None:
+def _extra_names(options: ConvertOptions) -> Collection[str] | None:
     """Which columns without a meaning of their own are kept; None for all."""
     if options.extra == ("none",):
         return ()
@@ -188,7 +194,7 @@ def _check_used(columns: Mapping[str, str], used: Mapping[str, int], files: Sequ
             raise InputError(f"--columns: no row of {', '.join(map(str, files))} has {theirs!r}; check its name")
 
 
-def _content(problem: Problem) -> bytes:
+def _content(ours: Mapping[str, Any]) -> bytes:
     """What makes two rows the same problem."""
-    content = repr((problem.prompt, problem.prompt_tokens, problem.answer, problem.task))
+    content = repr([ours.get(name) for name in ("prompt", "prompt_tokens", "answer", "task")])
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -24,6 +24,9 @@ MODEL_CONFIG = "config.json"
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 ARITHMETIC_VOCABULARY = (PAD, EOS, UNKNOWN, *"0123456789+-=,")
 
+AT_ONCE = 512
+"""Texts that are encoded in one call."""
+
 NO_TOKEN = "\N{REPLACEMENT CHARACTER}"
 """What an id without a token is decoded to (models round their vocabulary up, and may sample such ids)."""
 
@@ -57,8 +60,12 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[np.ndarray]:
         """`encode` for many texts, faster than one by one; `special_tokens` False where they are written in them."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=special_tokens)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        encoded = []
+        for start in range(0, len(texts), AT_ONCE):  # an encoding takes far more memory than its ids
+            part = list(texts[start : start + AT_ONCE])
+            encodings = self.backend.encode_batch_fast(part, add_special_tokens=special_tokens)
+            encoded += [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return encoded
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """Texts of completions.
