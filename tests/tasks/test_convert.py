@@ -146,6 +146,7 @@ def test_renaming():
     assert columns == {"q": "prompt", "question": "prompt", "a:b": "answer"}
     row = {"question": "x", "prompt": "old", "rest": 1, "q": None}
     assert renamed(row, columns) == ({"prompt": "x", "rest": 1}, {"question", "q"})
+    assert renamed({"question": "x", "q": "y"}, columns)[0] == {"prompt": "y"}  # the first that has something
     for item, message in {"prompt": "not of the form theirs:ours", ":b": "not of the form"}.items():
         with pytest.raises(InputError, match=f"--columns: '{item}' is {message}"):
             parse_columns("--columns", [item])

@@ -90,7 +90,8 @@ def test_system_suffix_prefix_and_options(tokenizers):
     assert off == "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n<think></think>"
     # The suffix belongs to the question that is asked last; white space of its own takes the line break's place.
     few = chat(("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"))
-    assert shown(tokenizers["chatml"], problem(few), suffix=" Go.").count(" Go.<|im_end|>\n<|im_start|>assistant") == 1
+    text = shown(tokenizers["chatml"], problem(few), suffix=" Go.")
+    assert text.count(" Go.") == 1 and "user\n2+2? Go.<|im_end|>" in text
 
 
 def test_text_without_a_template(tokenizers):
