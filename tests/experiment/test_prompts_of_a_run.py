@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import pytest
 from transformers import AutoTokenizer
@@ -18,6 +17,7 @@ from isocompute_jax.records import identity, run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import write_problems
+from tests import mains
 from tests.experiment import builders
 from tests.model.tiny import random_params
 from tests.tasks.chat_tokenizers import save_chatml
@@ -124,14 +124,12 @@ def test_prompts_are_shown_as_the_model_reads_them(chat_run):
 @pytest.mark.slow
 def test_the_commands_show_prompts_and_do_nothing_else(chat_run, tmp_path):
     config = builders.write_config(tmp_path / "c.json", chat_run)
-    done = builders.run(
-        [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={config}", "--show_prompts=1"]
-    )
+    done = mains.run("isocompute_jax.train", [f"--resolved_config={config}", "--show_prompts=1"])
     assert (done.returncode, done.stderr) == (0, "") and done.stdout == show_prompts_of_run(chat_run, 1) + "\n"
-    command = [sys.executable, "-m", "isocompute_jax.curate", f"--model={chat_run.model}", "--show_prompts=1"]
+    command = [f"--model={chat_run.model}", "--show_prompts=1"]
     command += [f"--problems={chat_run.train_set}", f"--max_prompt_tokens={LIMIT}", "--template_options=x=1"]
     command += ["--system=Be brief.", "--suffix=Digits only.", "--generation_prefix=<think>"]
-    again = builders.run(command)
+    again = mains.run("isocompute_jax.curate", command)
     assert (again.returncode, again.stderr, again.stdout) == (0, "", done.stdout)
 
 

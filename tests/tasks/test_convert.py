@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
 from isocompute_jax.tasks.columns import ABSENT, at_path, parse_columns, renamed
 from isocompute_jax.tasks.convert import ConvertOptions, convert
+from tests import mains
 from tests.tasks.files import write_rows
 
 ROWS = [
@@ -170,30 +169,26 @@ def test_options_that_do_not_go_together(fields, message):
 # --- the commands
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.slow
 def test_the_commands(tmp_path: pathlib.Path):
     path = write_rows(tmp_path / "mine.jsonl", *[{"question": f"{i}+1?", "gold": i + 1} for i in range(10)] * 2)
     names = ("--columns=question:prompt,gold:answer", "--task=numeric")
-    shown = run("isocompute_jax.convert", f"--source={path}", "--show=2", *names)
+    shown = mains.run("isocompute_jax.convert", [f"--source={path}", "--show=2", *names])
     assert shown.returncode == 0, shown.stderr
     assert "mine-1 (task numeric), answer: 1\n  | 0+1?\n\nmine-2" in shown.stdout and "10 problems in" in shown.stdout
     assert "10 rows repeat an earlier one" in shown.stderr
     out = tmp_path / "ours.jsonl"
-    assert run("isocompute_jax.convert", f"--source={path}", f"--out={out}", *names).returncode == 0
+    assert mains.run("isocompute_jax.convert", [f"--source={path}", f"--out={out}", *names]).returncode == 0
     assert len(read_problems(out)) == 10
-    split = run("isocompute_jax.split", f"--source={out}", f"--out={tmp_path}/sets", "--validation=3", "--nested=2,4")
+    sizes = ["--validation=3", "--nested=2,4"]
+    split = mains.run("isocompute_jax.split", [f"--source={out}", f"--out={tmp_path}/sets", *sizes])
     assert split.returncode == 0 and "train_4: 4 problems" in split.stdout, split.stderr
     assert len(read_problems(tmp_path / "sets" / "validation.jsonl")) == 3
-    for arguments, message in [
-        (["isocompute_jax.convert"], "--source is missing"),
-        (["isocompute_jax.convert", f"--source={path}"], "give either --out=FILE.jsonl, or --show=3"),
-        (["isocompute_jax.convert", f"--source={path}", "--show=1", "--task=exact"], "prompt: missing or empty"),
-        (["isocompute_jax.split", f"--source={out}"], "--out is missing"),
+    for module, arguments, message in [
+        ("convert", [], "--source is missing"),
+        ("convert", [f"--source={path}"], "give either --out=FILE.jsonl, or --show=3"),
+        ("convert", [f"--source={path}", "--show=1", "--task=exact"], "prompt: missing or empty"),
+        ("split", [f"--source={out}"], "--out is missing"),
     ]:
-        done = run(*arguments)
+        done = mains.run(f"isocompute_jax.{module}", arguments)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
