@@ -64,6 +64,11 @@ class PromptConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.template_options and self.chat_template == "off":
+            raise InputError(
+                "PromptConfig.template_options are read by a chat template, and PromptConfig.chat_template = 'off': "
+                "leave one of them out"
+            )
         reserved = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"}
         wrong = sorted(reserved & set(self.template_options))
         if wrong:
@@ -129,6 +134,12 @@ class Prompts:
                 f"{tokenizer.directory}: no chat template in {TOKENIZER_CONFIG}, and no {CHAT_TEMPLATE}: problem "
                 f"{problem.id!r} needs one ({why}). Put the {CHAT_TEMPLATE} there that the model was trained with, or "
                 "set config.prompts.chat_template=off (of curate: --chat_template=off)"
+            )
+        if tokenizer.dated and "date_string" not in config.template_options:
+            raise InputError(
+                f"{tokenizer.directory}: its chat template writes today's date into every prompt (strftime_now), so "
+                "that no run could be repeated tomorrow: set config.prompts.template_options to {'date_string': "
+                "'26 Jul 2024'}, or write a date into the template"
             )
         try:
             text = tokenizer.chat(_messages(problem.prompt, config), **config.template_options)

@@ -42,6 +42,7 @@ class Tokenizer:
       vocab_size: ids below it may have a token, ids from it on have none.
       chat: messages, and what else its template reads as keywords -> the text of the chat, the beginning of an answer
         included; None where there is no chat template.
+      dated: whether that template writes today's date, unless it is given another.
       bos: the text of the token that every text begins with; empty where there is none.
       directory: where it was loaded from, for messages.
     """
@@ -51,6 +52,7 @@ class Tokenizer:
     pad_id: int
     vocab_size: int
     chat: Callable[..., str] | None = None
+    dated: bool = False
     bos: str = ""
     directory: str = ""
 
@@ -130,6 +132,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
         chat=None if loaded.chat_template is None else functools.partial(_chat, loaded),
+        dated="strftime_now" in str(loaded.chat_template),
         bos=loaded.bos_token or "",
         directory=str(directory),
     )

@@ -174,6 +174,23 @@ def test_what_a_template_refuses_is_named(tokenizers):
         Prompts(tokenizers["headers"]).encode([problem(chat(("tool", "x"), ("user", "y")))])
 
 
+def test_todays_date_is_no_part_of_a_prompt(tmp_path):
+    """Llama 3.2's template writes it; a run has to be the same tomorrow."""
+    save_chatml(tmp_path)
+    dated = "{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
+    (tmp_path / "chat_template.jinja").write_text(dated)
+    tokenizer, one = load_tokenizer(tmp_path), problem(chat(("user", "2+2?")))
+    with pytest.raises(InputError, match="its chat template writes today's date into every prompt"):
+        Prompts(tokenizer).encode([one])
+    assert shown(tokenizer, one, template_options={"date_string": "1 May 2031"}) == "1 May 2031: 2+2?"
+    assert shown(tokenizer, one, chat_template="off") == "2+2?"
+
+
+def test_options_without_a_template_are_refused():
+    with pytest.raises(InputError, match="template_options are read by a chat template"):
+        PromptConfig("off", template_options={"enable_thinking": False})
+
+
 def test_options_from_flags():
     assert parse_options("--template_options", ["enable_thinking=false", "budget=3", "style=plain=x"]) == {
         "enable_thinking": False,
