@@ -36,7 +36,7 @@ class ConvertOptions:
         "into nested ones. Ours are id, prompt, prompt_tokens, answer, task, avg@k; others are kept under that name.",
         parse=parse_columns,
     )
-    task: str = option("", "Task of the rows that name none; an adapter has its own.")
+    task: str = option("", "Task of the rows that name none, in place of the adapter's own.")
     extra: tuple[str, ...] = option(
         (),
         "Other columns to keep for reward functions: their names, all, or none. By default all of them, or those that "

@@ -141,7 +141,9 @@ def _required(row: Mapping[str, Any], field: str, where: str, *, numbers: bool) 
     value = _text(row, field, where, numbers=numbers)
     if value is None:
         others = ", ".join(name for name in row if is_extra(name))
-        renamed = f" (is it {others}? See isocompute_jax.convert --columns=theirs:{field})" if others else ""
+        renamed = (
+            f" (is it {others}? python -m isocompute_jax.convert --columns=theirs:{field} renames it)" if others else ""
+        )
         raise InputError(f"{where}: {field}: missing or empty; add it, or delete the row{renamed}")
     return value
 
