@@ -10,6 +10,7 @@ import pytest
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks.adapters import ADAPTERS, last_box
 from isocompute_jax.tasks.convert import ConvertOptions, convert
+from isocompute_jax.tasks.graders.code_tests import read_tests
 from isocompute_jax.tasks.rows import read_rows
 from tests.tasks.files import write_rows
 
@@ -107,6 +108,13 @@ def test_an_adapter_says_which_columns_it_reads(tmp_path, name):
         read = {column: value for column, value in row.items() if column in adapter.columns}
         assert adapter.convert(read) == adapter.convert(row)
     assert adapter.task in {"math", "code", "numeric"}
+
+
+def test_the_tests_of_deepcoder_are_what_the_code_grader_reads():
+    stdin, listed, columns = (read_tests(ADAPTERS["deepcoder"].convert(row)["answer"]) for row in ROWS["deepcoder"])
+    assert (stdin.inputs, stdin.calls) == (("2 3\n",), ())
+    assert [(name, list(arguments or ())) for name, arguments in listed.calls] == [("add", [2, 3])]
+    assert [(name, list(arguments or ())) for name, arguments in columns.calls] == [("add", [2, 3])]
 
 
 def test_a_published_file_that_repeats_its_rows(tmp_path):
