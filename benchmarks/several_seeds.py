@@ -120,7 +120,7 @@ class Walks:
         problems = [next(stream) for stream in self.streams]
         requests = [
             rollouts.make_requests(
-                chosen, tokenizer, config.sampling, group_size=config.group_size, seed=seed, step=number
+                chosen, self.inputs.prompts, config.sampling, group_size=config.group_size, seed=seed, step=number
             )
             for seed, chosen in enumerate(problems)
         ]

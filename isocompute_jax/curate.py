@@ -13,6 +13,7 @@ it draws only those that are new, and with other sets it cuts again without draw
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.prompts import PromptConfig
 
 with app.imports():
     from isocompute_jax.experiment.config import MeshConfig, SamplingConfig
@@ -34,6 +36,7 @@ OUT = flags.DEFINE_string(
 )
 define_flags(CurationConfig)
 SET = flags.DEFINE_multi_string("set", [], "A set with thresholds of its own, NAME=LOW:HIGH; may be repeated.")
+define_flags(PromptConfig)
 MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
 MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
@@ -44,15 +47,24 @@ MAX_ROLLOUTS = flags.DEFINE_integer(
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Dtype the model computes in, on servers too.")
 define_flags(ServiceConfig, leave_out=("recompute_cache",))
 define_flags(MeshConfig, leave_out=("context",))
+SHOW_PROMPTS = flags.DEFINE_integer(
+    "show_prompts", 0, "In place of curating, print the first so many prompts as the model reads them.", lower_bound=0
+)
 
 
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.curation.curate import curate
     from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+    from isocompute_jax.experiment.show_prompts import show_prompts
     from isocompute_jax.tasks import ProblemFile
 
-    problems, out = needed(PROBLEMS), needed(OUT)
+    problems, prompts = ProblemFile(needed(PROBLEMS)), from_flags(PromptConfig)
+    if SHOW_PROMPTS.value:
+        first = list(itertools.islice(problems, SHOW_PROMPTS.value))
+        print(show_prompts(first, needed(MODEL), prompts, limit=MAX_PROMPT_TOKENS.value))
+        return
+    out = needed(OUT)
     with said_as_flags():
         source = Source(
             needed(MODEL),
@@ -65,13 +77,14 @@ def main() -> None:
             dtype=cast(Any, DTYPE.value),
             service=from_flags(ServiceConfig),
             mesh=from_flags(MeshConfig),
+            prompts=prompts,
         )
         config = from_flags(
             CurationConfig,
             ranges=dict(parse_set(text) for text in SET.value),
             mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
         )
-        counts = curate(ProblemFile(problems), out, source=source, config=config)
+        counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")
     print(f"written to {OUT.value}")

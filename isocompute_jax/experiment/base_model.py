@@ -110,7 +110,7 @@ def _batches(
 ) -> Iterator[tuple]:
     """Endless batches ((prompt tokens, mask), (answer tokens [P, 1, T], mask))."""
     rng = np.random.default_rng(config.seed)
-    encoded = [tokenizer.encode(problem.prompt) for problem in problems]
+    encoded = [tokenizer.encode(problem.text) for problem in problems]
     [eos, *_] = tokenizer.eos_ids
     while True:
         chosen = rng.integers(len(problems), size=config.batch_size)

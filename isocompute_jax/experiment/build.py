@@ -34,7 +34,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer, grade, load_tokenizer
+from isocompute_jax.tasks import Prompts, Tokenizer, grade, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class Inputs:
     """What a run reads before it makes anything: cheap, and where most bad input shows."""
 
     tokenizer: Tokenizer
+    prompts: Prompts
     model_config: ModelConfig
     problems: Sequence[Problem]
     evaluation_sets: Mapping[str, Sequence[Problem]]
@@ -135,11 +136,12 @@ def read_inputs(config: RunConfig) -> Inputs:
     train = load_train_sets(config)
     limit = config.evaluation.max_problems or None
     sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
-    check_prompts([train.problems, *sets.values()], tokenizer, config)
+    prompts = Prompts(tokenizer, config.prompts)
+    check_prompts([train.problems, *sets.values()], prompts, config)
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config)
     check_attention(model_config, mesh)
-    return Inputs(tokenizer, model_config, train.problems, sets, stream, mesh)
+    return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:
@@ -268,7 +270,7 @@ def build(
     pipeline = Pipeline(
         inputs.stream,
         rollouts,
-        functools.partial(training_requests, config, inputs.tokenizer),
+        functools.partial(training_requests, config, inputs.prompts),
         problems_per_batch=config.problems_per_batch,
         group_size=config.group_size,
         max_compute=config.max_compute,
@@ -314,12 +316,10 @@ def refill_of(config: RunConfig) -> Refill | None:
 
 
 def training_requests(
-    config: RunConfig, tokenizer: Tokenizer, problems: Sequence[Problem], step: int
+    config: RunConfig, prompts: Prompts, problems: Sequence[Problem], step: int
 ) -> list[SampleRequest]:
     """What is asked of the sampler for step `step`."""
-    return make_requests(
-        problems, tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
-    )
+    return make_requests(problems, prompts, config.sampling, group_size=config.group_size, seed=config.seed, step=step)
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import Tokenizer, read_problems
+from isocompute_jax.tasks import Prompts, Tokenizer, read_problems
 
 
 def load_problems(path: str, size: int = 0) -> list[Problem]:
@@ -27,12 +27,15 @@ def check_vocabulary(model_directory: str, tokenizer: Tokenizer, vocab_size: int
         )
 
 
-def check_prompts(sets: Sequence[Sequence[Problem]], tokenizer: Tokenizer, config: RunConfig) -> None:
-    """Raises InputError for a prompt that cannot be sampled from: now, and not in the step that meets it."""
+def check_prompts(sets: Sequence[Sequence[Problem]], prompts: Prompts, config: RunConfig) -> None:
+    """Renders and encodes all prompts, once for the run.
+
+    Raises:
+      InputError: a prompt cannot be rendered, or not be sampled from; now, and not in the step that meets it.
+    """
     limit = config.sampling.max_prompt_tokens
     for problems in sets:
-        prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
-        for problem, prompt in zip(problems, prompts, strict=True):
+        for problem, prompt in zip(problems, prompts.remember(problems), strict=True):
             if not 1 <= len(prompt) <= limit:
                 raise InputError(
                     f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "

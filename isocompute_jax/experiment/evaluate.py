@@ -14,7 +14,7 @@ from isocompute_jax.experiment.step_metrics import interruption_rate, truncation
 from isocompute_jax.records import metrics
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Prompts
 
 LANE = "evaluation"
 
@@ -31,7 +31,7 @@ def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_
 
 
 def evaluate_set(
-    name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, tokenizer: Tokenizer
+    name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, prompts: Prompts
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
@@ -42,8 +42,8 @@ def evaluate_set(
     """
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
-    requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
-    groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), tokenizer)
+    requests = make_requests(problems, prompts, config.sampling, group_size=samples, seed=seed, step=step)
+    groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), prompts.tokenizer)
     correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(completion.drawn_tokens for completion in completions)

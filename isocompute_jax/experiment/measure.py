@@ -55,7 +55,7 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
     """The state, what was found, and how many rollouts and tokens that took."""
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
-    requests = agreement.probes(inputs.problems, inputs.tokenizer, config, step=state.step)
+    requests = agreement.probes(inputs.problems, inputs.prompts, config, step=state.step)
     groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
     found = agreement.compare(
         groups, lambda tokens: np.asarray(parts.score_as_sampled(state.learner.params, tokens)), parts.lay_out_probes
@@ -81,7 +81,7 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
     results = [
-        evaluate_set(name, problems, config=config, step=state.step, sampler=parts.sampler, tokenizer=inputs.tokenizer)
+        evaluate_set(name, problems, config=config, step=state.step, sampler=parts.sampler, prompts=inputs.prompts)
         for name, problems in inputs.evaluation_sets.items()
     ]
     for columns, tokens in results:

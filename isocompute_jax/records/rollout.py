@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 
 FinishReason = Literal["stop", "length"]
+
+
+Message = Mapping[str, Any]
+"""One message of a chat: `role` and `content`, both text, and whatever else a chat template reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,17 +21,32 @@ class Problem:
 
     Attributes:
       id: unique within its problem set; keys the random numbers of its rollouts.
-      prompt: the text the model continues.
+      prompt: the text the model continues, or the messages of a chat; empty where there are only `prompt_tokens`.
       answer: what the task's verifier compares a completion with.
       task: name of the task that grades it.
       measured: rates measured by curation, e.g. `{"avg@16": 0.31}`.
+      prompt_tokens: the prompt as token ids, which the model then reads as they stand; empty for a prompt that is yet
+        to be rendered and encoded.
+      extra: the other columns of its row, as JSON has them, for reward functions that want more than the answer.
     """
 
     id: str
-    prompt: str
+    prompt: str | tuple[Message, ...]
     answer: str
     task: str
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    prompt_tokens: tuple[int, ...] = ()
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What is asked, as plain text: of a chat what its user says, of bare token ids these ids."""
+        if not self.prompt:
+            return " ".join(map(str, self.prompt_tokens))
+        if isinstance(self.prompt, str):
+            return self.prompt
+        asked = [message["content"] for message in self.prompt if message["role"] == "user"]
+        return "\n\n".join(asked or [message["content"] for message in self.prompt])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -48,11 +48,11 @@ class Calculator:
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the prompt is no sum, or the answer is another."""
-        expected = answer(problem.prompt.removesuffix(",") + STOP)
-        if expected is None or not problem.prompt.endswith(","):
-            return f"prompt: {problem.prompt!r} is not a sum such as '384+579,'"
+        expected = answer(problem.text.removesuffix(",") + STOP)
+        if expected is None or not problem.text.endswith(","):
+            return f"prompt: {problem.text!r} is not a sum such as '384+579,'"
         if problem.answer + "," != expected:
-            return f"answer: {problem.answer!r} is not the sum {problem.prompt!r}; write {expected.rstrip(',')!r}"
+            return f"answer: {problem.answer!r} is not the sum {problem.text!r}; write {expected.rstrip(',')!r}"
         return None
 
 
@@ -85,6 +85,6 @@ class Demonstrator:
         calling = rng.random(len(problems)) < self.calls
         guesses = rng.permutation([problem.answer for problem in problems]).tolist()  # right ones, of others
         return [
-            f"{problem.prompt.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
+            f"{problem.text.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
             for problem, calls, guess in zip(problems, calling, guesses, strict=True)
         ]

@@ -1,53 +1,44 @@
 """Problem sets in JSONL and Parquet: `id, prompt, answer, task`, and measured rates such as `avg@16`.
 
-A row without `id` gets one from the file's name and its line (Parquet: row), so that it is the same in every run.
-Other columns are left alone: they are neither read nor kept.
+A prompt is a text, a list of messages, or a list of token ids (which may also stand in `prompt_tokens`). A row without
+`id` gets one from the file's name and its line (Parquet: row), so that it is the same in every run. Other columns are
+kept as they are (`Problem.extra`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import itertools
 import json
-import math
 import os
 import pathlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
-
-import numpy as np
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.tasks.protocol import get_task
+from isocompute_jax.tasks.problem_fields import COLUMNS, is_extra, is_measured, problem_of
+from isocompute_jax.tasks.rows import parquet_bytes, read_rows
 
 SUFFIXES = (".jsonl", ".parquet")
-PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are in memory at a time."""
-COLUMNS = ("id", "prompt", "answer", "task")
-
-_MEASURED = re.compile(r"avg@[1-9][0-9]*")
 
 
-class _Number(str):
-    """A number's text as it stands in the file, so that an answer of 3 stays `3` and one of 2.50 stays `2.50`."""
-
-
-def read_problems(path: str | os.PathLike[str], *, default_task: str | None = None) -> list[Problem]:
+def read_problems(
+    path: str | os.PathLike[str], *, default_task: str | None = None, extra: Collection[str] | None = None
+) -> list[Problem]:
     """Reads a problem set.
 
     Args:
       path: a .jsonl or .parquet file.
       default_task: task of the rows that name none.
+      extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
+        with long columns, such as worked solutions, takes their memory.
 
     Raises:
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
         row, counted from 1) and field, and what to do.
     """
-    return list(ProblemFile(path, default_task=default_task))
+    return list(ProblemFile(path, default_task=default_task, extra=extra))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +50,16 @@ class ProblemFile:
 
     path: str | os.PathLike[str]
     default_task: str | None = None
+    extra: Collection[str] | None = None
 
     def __iter__(self) -> Iterator[Problem]:
         path = pathlib.Path(self.path)
-        rows, place = (_jsonl_rows(path), "") if _suffix(path) == ".jsonl" else (_parquet_rows(path), " row ")
+        _check_suffix(path)
+        place = "" if path.suffix == ".jsonl" else " row "
         seen: dict[str, int] = {}
-        for number, where, row in rows:
-            problem = _problem(row, where, default_id=f"{path.stem}-{number}", default_task=self.default_task)
+        for number, where, row in read_rows(path):
+            default_id = f"{path.stem}-{number}"
+            problem = problem_of(row, where, default_id=default_id, default_task=self.default_task, extra=self.extra)
             if problem.id in seen:
                 first = f"{path}:{place}{seen[problem.id]}"
                 raise InputError(f"{where}: id: {problem.id!r} was already given at {first}; ids must differ")
@@ -79,192 +73,58 @@ def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) ->
     """Writes a problem set; the file appears whole or not at all. Of a .jsonl file one problem is in memory at a time.
 
     Raises:
-      InputError: no problems, the same id twice (neither could be read back), or another extension.
+      InputError: no problems, the same id twice, an extra column that could not be read back, or another extension.
     """
     path = pathlib.Path(path)
-    suffix = _suffix(path)
+    _check_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = _rows(problems, path)
-    if suffix == ".jsonl":
-        write_atomic(path, (f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n".encode() for row in rows))
-    else:
-        write_atomic(path, _parquet_bytes(list(rows)))
+    if path.suffix == ".jsonl":
+        write_atomic(path, (_line(row).encode() for row in _rows(problems, path)))
+        return
+    rows = list(_rows(problems, path))
+    try:
+        write_atomic(path, parquet_bytes(rows, floats={name for row in rows for name in row if is_measured(name)}))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _rows(problems: Iterable[Problem], path: pathlib.Path) -> Iterator[dict[str, Any]]:
     """The columns of each problem."""
     seen: set[str] = set()
-    for p in problems:
-        if p.id in seen:
+    for problem in problems:
+        if problem.id in seen:
             raise InputError(f"{path}: two problems have the same id; ids must differ within a set")
-        seen.add(p.id)
-        yield {"id": p.id, "prompt": p.prompt, "answer": p.answer, "task": p.task, **dict(sorted(p.measured.items()))}
+        seen.add(problem.id)
+        yield _row(problem, path)
     if not seen:
         raise InputError(f"{path}: no problems to write; an empty problem set cannot be used")
 
 
-def split(problems: Sequence[Problem], *, validation: int, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Splits into (train, validation), disjoint by prompt; both keep the order of `problems`.
-
-    Which prompts go where depends on the set of prompts and the seed, not on their order. Where prompts repeat,
-    validation may hold up to one prompt's repetitions more than asked for.
-
-    Raises:
-      InputError: nothing would be left on one side.
-    """
-    count: dict[str, int] = {}
-    for problem in problems:
-        count[problem.prompt] = count.get(problem.prompt, 0) + 1
-    prompts = sorted(count)
-    held_out: set[str] = set()
-    held_out_rows = 0
-    for index in np.random.default_rng(seed).permutation(len(prompts)):
-        if held_out_rows >= validation:
-            break
-        held_out.add(prompts[index])
-        held_out_rows += count[prompts[index]]
-    if not 0 < len(held_out) < len(prompts):
-        raise InputError(
-            f"validation = {validation}: cannot split {len(problems)} problems ({len(prompts)} distinct prompts) so "
-            "that both sides have some; ask for fewer, and at least 1"
-        )
-    train = [problem for problem in problems if problem.prompt not in held_out]
-    return train, [problem for problem in problems if problem.prompt in held_out]
-
-
-def _suffix(path: pathlib.Path) -> str:
+def _check_suffix(path: pathlib.Path) -> None:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: unknown extension {path.suffix!r}; problem sets are {' or '.join(SUFFIXES)} files")
-    return path.suffix
 
 
-Row = tuple[int, str, dict[str, Any]]
-"""Number (from 1), place for messages, and columns of a row."""
-
-
-def _jsonl_rows(path: pathlib.Path) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line.decode(), parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON in UTF-8 ({error}); fix or delete the line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: not a JSON object; write one object with prompt, answer and task per line")
-        yield number, where, row
-
-
-def _parquet_rows(path: pathlib.Path) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
-
+def _row(problem: Problem, path: pathlib.Path) -> dict[str, Any]:
+    """The columns of a problem, empty ones left out."""
+    wrong = next((name for name in problem.extra if not is_extra(name)), None)
+    if wrong is not None:
+        raise InputError(f"{path}: problem {problem.id!r}: {wrong!r} is no name for an extra column; rename it")
+    row: dict[str, Any] = {
+        "id": problem.id,
+        "prompt": problem.prompt if isinstance(problem.prompt, str) else [dict(m) for m in problem.prompt],
+        "answer": problem.answer,
+        "task": problem.task,
+        **dict(sorted(problem.measured.items())),
+        "prompt_tokens": list(problem.prompt_tokens),
+    }
+    row = {name: value for name, value in row.items() if name not in COLUMNS or value}
     try:
-        with _open(path) as source:
-            file = pyarrow.parquet.ParquetFile(source)
-            names = file.schema_arrow.names
-            kept = [name for name in names if name in COLUMNS or _is_measured(name)]
-            repeated = [name for name in kept if names.count(name) > 1]
-            if repeated:
-                raise InputError(f"{path}: the column {repeated[0]!r} occurs twice; rename one")
-            batches = file.iter_batches(PARQUET_ROWS, columns=kept) if kept else []
-            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-            for number, row in enumerate(rows, 1):
-                yield number, f"{path}: row {number}", {name: _from_parquet(value) for name, value in row.items()}
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a Parquet file that can be read ({error}); write it again") from error
+        _line(dict(problem.extra))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: problem {problem.id!r}: extra columns hold what JSON has not ({error})") from None
+    return row | dict(problem.extra)
 
 
-def _from_parquet(value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):
-        return None  # how data frames mark a missing cell
-    return _Number(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _parquet_bytes(rows: list[dict[str, Any]]) -> bytes:
-    import pyarrow
-    import pyarrow.parquet
-
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = pyarrow.table({
-        name: pyarrow.array([row.get(name) for row in rows], pyarrow.float64() if _is_measured(name) else None)
-        for name in names
-    })  # fmt: skip
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
-    return buffer.getvalue()
-
-
-def _lines(path: pathlib.Path) -> Iterator[bytes]:
-    """Lines of a file, without a byte-order mark."""
-    with _open(path) as file:
-        for number, line in enumerate(file):
-            yield line if number else line.removeprefix(b"\xef\xbb\xbf")
-
-
-def _open(path: pathlib.Path) -> BinaryIO:
-    try:
-        return open(path, "rb")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such problem set; check the path") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable file") from error
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _is_measured(name: str) -> bool:
-    return _MEASURED.fullmatch(name) is not None
-
-
-def _problem(row: dict[str, Any], where: str, *, default_id: str, default_task: str | None) -> Problem:
-    """Checks one row."""
-    task = _text(row, "task", where, numbers=False) or default_task
-    if task is None:
-        raise InputError(f'{where}: task: missing; add the field (such as "task": "numeric"), or name a default task')
-    problem = Problem(
-        id=_text(row, "id", where, numbers=True) or default_id,
-        prompt=_required(row, "prompt", where, numbers=False),
-        answer=_required(row, "answer", where, numbers=True),
-        task=task,
-        measured={name: _rate(row, name, where) for name in row if _is_measured(name) and row[name] is not None},
-    )
-    try:
-        fault = get_task(task).fault(problem)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    if fault is not None:
-        raise InputError(f"{where}: {fault}")
-    return problem
-
-
-def _text(row: dict[str, Any], field: str, where: str, *, numbers: bool) -> str | None:
-    """A field's text, None where it is missing, null or empty; `numbers` says whether a bare number will do."""
-    value = row.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, str) or (isinstance(value, _Number) and not numbers):
-        kind = "number" if isinstance(value, _Number) else type(value).__name__
-        raise InputError(f"{where}: {field}: is a {kind}, not text; put it in quotes")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{where}: {field}: has half of a surrogate pair, which is not text; fix the line") from None
-    return str(value) if value.strip() else None
-
-
-def _required(row: dict[str, Any], field: str, where: str, *, numbers: bool) -> str:
-    value = _text(row, field, where, numbers=numbers)
-    if value is None:
-        raise InputError(f"{where}: {field}: missing or empty; add it, or delete the row")
-    return value
-
-
-def _rate(row: dict[str, Any], field: str, where: str) -> float:
-    value = row[field]
-    if not isinstance(value, _Number) or not 0.0 <= float(value) <= 1.0:
-        raise InputError(f"{where}: {field}: is {value!r}, not a rate in [0, 1]; measure it again or delete the field")
-    return float(value)
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"

@@ -22,7 +22,7 @@ from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import Interrupted
 from isocompute_jax.sampling import TRAIN, InProcessSampler
-from isocompute_jax.tasks import load_tokenizer, read_problems
+from isocompute_jax.tasks import Prompts, load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.samplers import FailingSampler, LaggingSampler, Makes, ShuffledSampler
 
@@ -274,7 +274,9 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
         start = state.params
         sampler.update_weights(start, version=phase[0])
         for step in phase:
-            asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
+            asked = make_requests(
+                next(stream), Prompts(tokenizer), phased.sampling, group_size=16, seed=phased.seed, step=step
+            )
             sampler.submit(asked)
             groups = graded(sampler.completed(), by_id(problems), tokenizer)
             rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)

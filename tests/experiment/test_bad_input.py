@@ -138,7 +138,7 @@ def test_a_bad_field_is_named(ends_with, fields, message):
     ],
 )
 def test_a_config_file_with_a_bad_field_is_named(capsys, values, message):
-    assert app.exit_code(lambda: from_dict(values)) == app.BAD_INPUT
+    assert app.exit_code(lambda: from_dict(values) and None) == app.BAD_INPUT
     assert message in capsys.readouterr().err
 
 

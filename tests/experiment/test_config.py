@@ -21,6 +21,7 @@ from isocompute_jax.experiment.config import (
     MeshConfig,
     PackingConfig,
     PlanConfig,
+    PromptConfig,
     RecipeConfig,
     RunConfig,
     SamplingConfig,
@@ -91,6 +92,7 @@ def config_with_everything_changed() -> RunConfig:
         dtype="bfloat16",
         max_staleness=2,
         asynchrony="phases",
+        prompts=PromptConfig("on", "s", "t", "<think>", {"enable_thinking": False}),
         sampling=SamplingConfig(0.5, 0.9, 8, 10, 11),
         learner_temperature=0.6,
         recipe=RecipeConfig("none", "sequence_mean", "keep", "leave_one_out", "plus_minus_one", "easy", 11, 12, 13),
@@ -181,6 +183,9 @@ def test_override_replaces_one_field():
         ("group_size", True, "config.group_size = True: must be of type int"),
         ("optimizer.base_lr", "fast", "config.optimizer.base_lr = 'fast': must be of type float"),
         ("recipe.healthy", "hrd", "config.recipe.healthy = 'hrd': did you mean 'hard'?"),
+        ("evaluation.sets", {"v": 1}, "config.evaluation.sets = {'v': 1}: must map names to files"),
+        ("prompts.template_options", {"tools": []}, "config.prompts.template_options: 'tools' is not an option"),
+        ("prompts.template_options", "thinking", "config.prompts.template_options = 'thinking': must map names to"),
     ],
 )
 def test_a_bad_override_is_named_as_in_a_file(field, value, message):

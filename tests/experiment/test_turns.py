@@ -132,9 +132,9 @@ def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
     batches = []
     lay_out = loop.lay_out
 
-    def watched(parts, state, groups):
-        ready = lay_out(parts, state, groups)
-        batches.append((groups, parts.inputs.tokenizer, ready))
+    def watched(parts, state, sampled, step):
+        ready = lay_out(parts, state, sampled, step)
+        batches.append((sampled.groups, parts.inputs.tokenizer, ready))
         return ready
 
     monkeypatch.setattr(loop, "lay_out", watched)

@@ -15,6 +15,7 @@ from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
 from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.experiment.config.turns import ThinkingConfig, ToolConfig
+from isocompute_jax.tasks import PromptConfig
 
 __all__ = [
     "HEALTHY_COEFFICIENT",
@@ -27,6 +28,7 @@ __all__ = [
     "MeshConfig",
     "PackingConfig",
     "PlanConfig",
+    "PromptConfig",
     "RecipeConfig",
     "RunConfig",
     "SamplingConfig",

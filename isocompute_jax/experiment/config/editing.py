@@ -51,7 +51,8 @@ def unknown_field(where: str, name: str, known: list[str]) -> str:
     return f"unknown config field {where}: {hint}"
 
 
-_MAPPINGS: Mapping[type, str] = {
+_MAPPINGS: Mapping[Any, str] = {
+    Any: "must map names to values, such as {'name': 1}",
     str: "must map names to files, such as {'validation': 'v.jsonl'}",
     float: "must map names to numbers, such as {'easy': 0.5}",
 }
@@ -75,6 +76,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         kind = typing.get_args(hint)[1]
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise InputError(f"{where} = {value!r}: {_MAPPINGS[kind]}")
+        if kind is Any:
+            return dict(value)
         if kind is str and not all(isinstance(item, str) for item in value.values()):
             raise InputError(f"{where} = {value!r}: {_MAPPINGS[kind]}")
         return {name: _checked(item, kind, f"{where}.{name}") for name, item in value.items()}

@@ -20,6 +20,7 @@ from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import PromptConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,7 @@ class RunConfig:
         low=0,
         later=True,
     )
+    prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)

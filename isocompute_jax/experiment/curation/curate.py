@@ -27,7 +27,7 @@ from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.tasks import write_problems
+from isocompute_jax.tasks import Prompts, write_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def curate(
     """
     out = pathlib.Path(out)
     shape, tokenizer = source.read()
-    question = Question(tokenizer, source.sampling, config.seed)
+    question = Question(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
     found = measurement.survey(problems, question)
     out.mkdir(parents=True, exist_ok=True)
     with (

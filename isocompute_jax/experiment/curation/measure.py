@@ -53,7 +53,7 @@ def measure(
         if problem is None:
             raise RunError(f"the sampler returned rollout {first} of problem {group.problem_id!r} twice, or unasked")
         check_versions([group], oldest=VERSION, newest=VERSION)
-        return grade(group, problem, question.tokenizer.decode)
+        return grade(group, problem, question.prompts.tokenizer.decode)
 
     rollouts = GradedStream(sampler, graded)
 
@@ -66,7 +66,8 @@ def measure(
             del out[group.problem_id, first]
             texts = ()
             if config.keep_completions:
-                texts = question.tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
+                drawn = [completion.tokens.tolist() for completion in group.completions]
+                texts = question.prompts.tokenizer.decode(drawn)
             done += store.add(group, first, texts)
             tokens += group.num_tokens
             report(done, f"{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s")

@@ -17,7 +17,7 @@ from isocompute_jax.experiment.rollouts import make_requests
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Prompts
 
 BLOCK = 16
 """Rollouts of a problem are drawn in blocks of so many, whatever k is: what is drawn next does not depend on it."""
@@ -32,19 +32,19 @@ class Question:
     """How rollouts are asked for, of any problem.
 
     Attributes:
-      tokenizer: the model's.
+      prompts: renders them, with the model's tokenizer.
       sampling: temperature and lengths.
       seed: of the random numbers.
     """
 
-    tokenizer: Tokenizer
+    prompts: Prompts
     sampling: SamplingConfig
     seed: int
 
     def request(self, problem: Problem, *, first: int, count: int) -> SampleRequest:
         """Asks for `count` rollouts of the block that begins with rollout `first`, from there on."""
         [request] = make_requests(
-            [problem], self.tokenizer, self.sampling, group_size=count, seed=self.seed, step=first // BLOCK
+            [problem], self.prompts, self.sampling, group_size=count, seed=self.seed, step=first // BLOCK
         )
         return request
 
@@ -65,7 +65,7 @@ def identity(model_directory: str | os.PathLike[str], question: Question, *, dty
         "temperature": question.sampling.temperature,
         "top_p": question.sampling.top_p,
         "max_tokens": question.sampling.max_tokens,
-        "stop_tokens": list(question.tokenizer.eos_ids),
+        "stop_tokens": list(question.prompts.tokenizer.eos_ids),
         "seed": question.seed,
     }
 

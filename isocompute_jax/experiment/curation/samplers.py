@@ -18,10 +18,11 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import Tokenizer, load_tokenizer
+from isocompute_jax.tasks import PromptConfig, Tokenizer, load_tokenizer
 
 IN_PROCESS = ServiceConfig()
 ONE_DEVICE = MeshConfig()
+PLAIN = PromptConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Source:
       dtype: what the model computes in; servers must compute in the same.
       service: the fleet; without endpoints this process samples.
       mesh: devices of this process.
+      prompts: how prompts are rendered.
     """
 
     directory: str
@@ -41,6 +43,7 @@ class Source:
     dtype: Literal["float32", "bfloat16"] = "float32"
     service: ServiceConfig = IN_PROCESS
     mesh: MeshConfig = ONE_DEVICE
+    prompts: PromptConfig = PLAIN
 
     def read(self) -> tuple[ModelConfig, Tokenizer]:
         """Shape and tokenizer: cheap, and where most bad input shows.

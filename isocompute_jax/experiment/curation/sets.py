@@ -15,7 +15,7 @@ import numpy as np
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import split, write_problems
+from isocompute_jax.tasks import leakage_key, split, write_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -68,14 +68,14 @@ def mix(shares: Mapping[str, float], splits: Mapping[str, Halves], config: Curat
     Ranges share their ends: a problem of two parts counts for the first, and none that is held out is trained on.
     """
     rng = np.random.default_rng(config.seed)
-    held_out = {problem.prompt for name in shares for problem in splits[name][1]}
+    held_out = {leakage_key(problem) for name in shares for problem in splits[name][1]}
     parts = []
     for half in (0, 1):
         pools: dict[str, list[Problem]] = {}
         taken = set(held_out) if half == 0 else set()
         for name in shares:
-            pools[name] = [problem for problem in splits[name][half] if problem.prompt not in taken]
-            taken.update(problem.prompt for problem in pools[name])
+            pools[name] = [problem for problem in splits[name][half] if leakage_key(problem) not in taken]
+            taken.update(leakage_key(problem) for problem in pools[name])
         total = min(int(len(pools[name]) / share) for name, share in shares.items())
         if half == 0 and config.train_size:
             total = min(total, config.train_size)

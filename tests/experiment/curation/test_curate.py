@@ -80,7 +80,7 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run, proble
     for block, count in ((0, BLOCK), (1, 8)):
         sampler.submit(
             [
-                SampleRequest(p.id, tokenizer.encode(p.prompt), count, 3, block, tokenizer.eos_ids, params)
+                SampleRequest(p.id, tokenizer.encode(p.text), count, 3, block, tokenizer.eos_ids, params)
                 for p in problems
             ]
         )

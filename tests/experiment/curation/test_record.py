@@ -19,7 +19,7 @@ from isocompute_jax.experiment.curation.measurement import Question, survey
 from isocompute_jax.experiment.curation.store import COUNTS, Store
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer
+from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, save_arithmetic_tokenizer
 
 PROBLEMS = [Problem(f"p{i}", f"{i}+{i}=", "1", "numeric") for i in range(7)]
 IDENTITY = {"seed": 0}
@@ -62,12 +62,12 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def question(tokenizer):
-    return Question(tokenizer, SamplingConfig(max_tokens=9), seed=0)
+    return Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
 
 
 def draw(directory, question, samples, *, problems=PROBLEMS, keep=True, window=6, rounds=False, **options):
     """One call; returns the record and the sampler, which may have been killed."""
-    sampler = Sampler(question.tokenizer, length=5, **options)
+    sampler = Sampler(question.prompts.tokenizer, length=5, **options)
     config = CurationConfig(samples=samples, groups_in_flight=window, keep_completions=keep)
     found = survey(problems, question)
     with Store(directory, identity=IDENTITY, survey=found, samples=samples, keep_completions=keep) as store:
@@ -105,7 +105,7 @@ def texts(directory) -> dict[tuple[str, int], tuple]:
 def whole(tmp_path_factory, tokenizer):
     """50 samples in one call, by a sampler that keeps the order."""
     directory = tmp_path_factory.mktemp("whole")
-    question = Question(tokenizer, SamplingConfig(max_tokens=9), seed=0)
+    question = Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
     draw(directory, question, 50, window=1000, ahead=1)
     return rollouts(directory)
 
@@ -124,7 +124,7 @@ CALLS = st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 300), s
 def test_kills_growth_and_torn_ends_change_nothing(whole, tokenizer, tmp_path_factory, calls):
     """Any calls with any k, killed after any number of groups; then bytes are missing at the end of the files."""
     directory = tmp_path_factory.mktemp("out")
-    question = Question(tokenizer, SamplingConfig(max_tokens=9), seed=0)
+    question = Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
     for samples, life, torn, rounds in calls:
         draw(directory, question, samples, life=life, rounds=rounds)
         counts = directory / COUNTS
@@ -174,7 +174,7 @@ def test_servers_always_have_a_full_window_and_one_process_has_rounds(question, 
     config = CurationConfig(samples=16, groups_in_flight=4)
     found = survey(PROBLEMS, question)
     with Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store:
-        measure(PROBLEMS, store, Watched(question.tokenizer), question, config, rounds=rounds)
+        measure(PROBLEMS, store, Watched(question.prompts.tokenizer), question, config, rounds=rounds)
     assert seen == expected
     assert not (tmp_path / "completions").exists()
 
@@ -245,5 +245,5 @@ def test_a_group_that_nobody_asked_for_is_an_error(question, tmp_path, change):
         Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store,
         pytest.raises(RunError, match="twice, or unasked"),
     ):
-        measure(PROBLEMS, store, Broken(question.tokenizer), question, config, rounds=True)
+        measure(PROBLEMS, store, Broken(question.prompts.tokenizer), question, config, rounds=True)
     assert len((tmp_path / COUNTS).read_text().splitlines()) == 1
