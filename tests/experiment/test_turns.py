@@ -41,6 +41,7 @@ def undisturbed(config, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_an_interrupted_run(config, undisturbed):
     """Rates, lengths and books count what was drawn; sampler and learner agree on every token that is trained on."""
     lines = builders.log_lines(undisturbed, run_files.METRICS)
@@ -62,6 +63,7 @@ def test_an_interrupted_run(config, undisturbed):
         assert 1 < line["entropy"] < np.log(32) + 0.1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_itself_ends_the_same(config, undisturbed, tmp_path):
     with builders.interrupted_in_step(3), pytest.raises(KeyboardInterrupt):
         loop.train(config, tmp_path / "run")
