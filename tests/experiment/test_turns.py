@@ -18,6 +18,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import TurnSampler
 from tests.experiment import builders
+from tests.experiment.samplers import LaggingSampler, Makes
 from tests.sampling.turn_builders import RuleSampler, Scripted
 
 THINKING = ThinkingConfig(low=1, high=3, answer_tokens=2, end_phrase="==", end_of_thinking=",")
@@ -40,6 +41,7 @@ def undisturbed(config, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_an_interrupted_run(config, undisturbed):
     """Rates, lengths and books count what was drawn; sampler and learner agree on every token that is trained on."""
     lines = builders.log_lines(undisturbed, run_files.METRICS)
@@ -61,11 +63,38 @@ def test_an_interrupted_run(config, undisturbed):
         assert 1 < line["entropy"] < np.log(32) + 0.1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_itself_ends_the_same(config, undisturbed, tmp_path):
     with builders.interrupted_in_step(3), pytest.raises(KeyboardInterrupt):
         loop.train(config, tmp_path / "run")
     loop.train(config, tmp_path / "run")
     builders.assert_same_run(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_mixes_versions_within_its_window(config, tokenizer, tmp_path):
+    """Turns of a rollout under weights of different ages; context has the version of what was drawn behind it."""
+    config = dataclasses.replace(config, max_staleness=2, evaluation=EvaluationConfig(), max_compute=64 * 6)
+    config = override(override(config, "service.endpoints", "nowhere:1"), "agreement.every", 0)
+    policy = make_turns(config.sampling, tokenizer)
+    assert policy is not None
+    make, taken = Makes(LaggingSampler, max_continued_tokens=6 + policy.continued_tokens), []
+
+    class Watched(TurnSampler):
+        def completed(self, *, lane="train"):
+            for group in super().completed(lane=lane):
+                taken.extend(group.completions)
+                yield group
+
+    loop.train(config, tmp_path / "run", make_sampler=lambda *a, **options: Watched(make(*a, **options), policy))
+    for line in builders.log_lines(tmp_path / "run", run_files.METRICS):
+        assert line["staleness"] <= 2 and line["interruption_rate"] > 0.5
+    assert len(taken) == 64 * 6 and any(len(set(c.policy_versions)) > 1 for c in taken)
+    for completion in taken:
+        versions, context = completion.policy_versions, np.flatnonzero(~completion.mask)
+        assert (np.diff(versions) >= 0).all()
+        if len(context):
+            assert set(versions[context]) == {versions[context[-1] + 1]}
 
 
 @pytest.mark.slow
