@@ -166,38 +166,33 @@ def slug(row: str) -> str:
 
 def print_table(name: str, block: Block, runs: pathlib.Path) -> None:
     """A row per feature; means over seeds."""
-    logs = {row: [read(runs / f"{name}-{slug(row)},seed={seed}") for seed in range(SEEDS.value)] for row in block.rows}
-    compute = min(lines[-1]["compute"] for seeds in logs.values() for lines, _ in seeds)
+    logs = {
+        row: [run_files.read_run(runs / f"{name}-{slug(row)},seed={seed}") for seed in range(SEEDS.value)]
+        for row in block.rows
+    }
+    compute = min(run.metrics[-1]["compute"] for seeds in logs.values() for run in seeds)
     print(HEADER.format(block=name, compute=compute))
     first = None
     for row, seeds in logs.items():
-        scores = np.array([score_at(evaluations, compute) for _, evaluations in seeds])
+        scores = np.array([score_at(run.evaluations, compute) for run in seeds])
         first = scores if first is None else first
         difference = scores - first
-        ends = [lines[-1] for lines, _ in seeds]
+        ends = [run.metrics[-1] for run in seeds]
         spread = f"{difference.mean():+.3f} ({difference.min():+.3f} to {difference.max():+.3f})"
         print(
             f"| {row} | {scores.mean():.3f} | {scores.min():.3f} to {scores.max():.3f} "
             f"| {'' if scores is first else spread} "
             f"| {np.mean([end['step'] for end in ends]):,.0f} "
             f"| {np.mean([end['compute'] / end['step'] for end in ends]):.1f} "
-            f"| {np.mean([extra(lines) for lines, _ in seeds]):,.0f} "
-            f"| {np.mean([without_signal(lines) for lines, _ in seeds]):.0%} "
-            f"| {np.mean([evaluations[-1]['epochs'] for _, evaluations in seeds]):.1f} "
-            f"| {np.mean([line['truncation_rate'] for lines, _ in seeds for line in lines[-50:]]):.1%} |"
+            f"| {np.mean([extra(run) for run in seeds]):,.0f} "
+            f"| {np.mean([without_signal(run.metrics) for run in seeds]):.0%} "
+            f"| {np.mean([run.evaluations[-1]['epochs'] for run in seeds]):.1f} "
+            f"| {np.mean([line['truncation_rate'] for run in seeds for line in run.metrics[-50:]]):.1%} |"
         )
     print()
 
 
-Lines = Sequence[dict[str, Any]]
-
-
-def read(run: pathlib.Path) -> tuple[Lines, Lines]:
-    """metrics.jsonl and eval.jsonl of a run."""
-    return run_files.read_lines(run / run_files.METRICS), run_files.read_lines(run / run_files.EVAL)
-
-
-def score_at(evaluations: Lines, compute: int) -> float:
+def score_at(evaluations: Sequence[dict[str, Any]], compute: int) -> float:
     """avg@4 at `compute`, the mean over the block's validation sets, interpolated in log C."""
     sets = sorted({line["eval_set"] for line in evaluations})
     scores = []
@@ -208,13 +203,13 @@ def score_at(evaluations: Lines, compute: int) -> float:
     return float(np.mean(scores))
 
 
-def extra(lines: Lines) -> int:
+def extra(run: run_files.Run) -> int:
     """Rollouts beyond those of the steps' first draws."""
-    spent = np.diff([0, *(line["compute"] for line in lines)])
-    return int(np.maximum(spent - spent.min(), 0).sum()) if "sampled_groups" in lines[0] else 0
+    first = run.facts.group_size * run.facts.problems_per_batch
+    return max(run.metrics[-1]["compute"] - first * len(run.metrics), 0)
 
 
-def without_signal(lines: Lines) -> float:
+def without_signal(lines: Sequence[dict[str, Any]]) -> float:
     """Share of a run's rollouts whose groups had no signal, whether they were dropped, kept or replaced."""
     spent = np.diff([0, *(line["compute"] for line in lines)])
     return float(np.sum(spent * [line["zero_variance_share"] for line in lines]) / spent.sum())
