@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from isocompute_jax.records.errors import InputError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at a time."""
 
 
 class Number(str):
@@ -170,7 +172,7 @@ def _parquet_rows(path: pathlib.Path, wanted: Callable[[str], bool]) -> Iterator
             _check_names(path, names)
             kept = [name for name in names if wanted(name)]
             number = 0
-            for batch in file.iter_batches(batch_size=1024, columns=kept) if kept else ():
+            for batch in file.iter_batches(PARQUET_ROWS, columns=kept) if kept else ():
                 for row in batch.to_pylist():
                     number += 1
                     # Data frames mark a missing cell with NaN.

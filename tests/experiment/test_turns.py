@@ -17,6 +17,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import TurnSampler
+from isocompute_jax.tasks import PromptConfig, Prompts
 from tests.experiment import builders
 from tests.experiment.samplers import LaggingSampler, Makes
 from tests.sampling.turn_builders import RuleSampler, Scripted
@@ -121,7 +122,10 @@ def test_evaluations_may_be_left_alone(config, tokenizer, monkeypatch, evaluated
     assert made["max_continued_tokens"] == 6 + THINKING.high + PHRASE_TOKENS
     problem = Problem("p", "1+1=", "2", "numeric")
     for lane in ("train", "agreement", "evaluation"):
-        sampler.submit(make_requests([problem], tokenizer, config.sampling, group_size=8, seed=1, step=0), lane=lane)
+        sampler.submit(
+            make_requests([problem], Prompts(tokenizer, PromptConfig()), config.sampling, group_size=8, seed=1, step=0),
+            lane=lane,
+        )
         assert inner.asked[-1].params.max_tokens == (THINKING.high if evaluated or lane != "evaluation" else LONGEST)
 
 
@@ -199,7 +203,9 @@ def test_a_golden_of_two_turns(tokenizer):
     def rollout(*turns):
         sampler = TurnSampler(Scripted(*(tokenizer.encode(turn).tolist() for turn in turns)), policy)
         problem = Problem("p", "3+4,", "7", "calculator")
-        sampler.submit(make_requests([problem], tokenizer, sampling, group_size=1, seed=0, step=0))
+        sampler.submit(
+            make_requests([problem], Prompts(tokenizer, PromptConfig()), sampling, group_size=1, seed=0, step=0)
+        )
         [group] = sampler.completed()
         graded = tasks.grade(group, problem, tokenizer.decode)
         assert graded.rewards is not None

@@ -71,7 +71,7 @@ def test_known_tasks(name):
 def test_an_unknown_task_is_named_with_its_nearest():
     with pytest.raises(InputError, match=r"task = 'arithmetics': .*'arithmetic'"):
         get_task("arithmetics")
-    with pytest.raises(InputError, match=r"task = '\?'.*'arithmetic', 'exact', 'numeric'"):
+    with pytest.raises(InputError, match=r"task = '\?'.*'arithmetic', 'calculator', 'exact', 'numeric'"):
         get_task("?")
 
 

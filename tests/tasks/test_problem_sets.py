@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import ProblemFile, make_problems, problem_sets, read_problems, split, write_problems
+from isocompute_jax.tasks import ProblemFile, make_problems, read_problems, rows, split, write_problems
 from tests.tasks.files import write_rows
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -320,7 +320,7 @@ def test_what_cannot_be_written_whole_is_not_written(tmp_path, suffix):
 
 
 def test_parquet_is_read_in_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(problem_sets, "PARQUET_ROWS", 4)
+    monkeypatch.setattr(rows, "PARQUET_ROWS", 4)
     problems = [Problem(f"p{i}", f"{i}=", "1", "numeric") for i in range(10)]
     write_problems(tmp_path / "set.parquet", problems)
     assert read_problems(tmp_path / "set.parquet") == problems
