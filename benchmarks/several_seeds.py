@@ -111,7 +111,7 @@ class Walks:
         import jax
         import numpy as np
 
-        from isocompute_jax import learner
+        from isocompute_jax import learner, tasks
         from isocompute_jax.experiment import rollouts
         from isocompute_jax.records.rollout import RolloutGroup
         from isocompute_jax.sampling.in_process import unpack
@@ -134,9 +134,9 @@ class Walks:
                 drawn = unpack(own, row, config.group_size, number, len(request.prompt_tokens))
                 groups.append(RolloutGroup(request.problem_id, number, request.prompt_tokens, tuple(drawn)))
         ends.append(time.perf_counter())
-        size = len(requests[0])
+        size, grading = len(requests[0]), tasks.Grading(tasks.RewardConfig(), tokenizer.decode)
         graded = [
-            rollouts.graded(groups[seed * size :][:size], rollouts.by_id(chosen), tokenizer)
+            tasks.graded(groups[seed * size :][:size], rollouts.by_id(chosen), grading)
             for seed, chosen in enumerate(problems)
         ]
         ends.append(time.perf_counter())

@@ -22,18 +22,31 @@ from isocompute_jax.records.errors import InputError, RunError
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EXTRAS = {
     "train": (
-        "flax", "grain", "jaxtyping", "ml_collections", "optax", "orbax", "safetensors", "tokenizers", "transformers",
+        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections", "optax",
+        "orbax", "safetensors", "sympy", "tokenizers", "transformers",
     ),
+    "gym": ("reasoning_gym",),
     "serve": ("google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "xxhash"),
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""
+
+FIRST_FIELDS = {"config.reward": "config.reward.function"}
+"""Groups of fields that a flag of their own name sets: which of their fields it means."""
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 def run(main: Callable[[], None]) -> None:
     """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code."""
+    sys.argv[1:] = map(spelt_out, sys.argv[1:])  # ml_collections reads it too
     app.run(lambda _: sys.exit(_logged(main)), flags_parser=_parse)
+
+
+def spelt_out(argument: str) -> str:
+    """`--config.reward=VALUE` as `--config.reward.function=VALUE` (see `FIRST_FIELDS`); any other argument as it is."""
+    name, equals, value = argument.partition("=")
+    field = FIRST_FIELDS.get(name.lstrip("-"))
+    return f"--{field}={value}" if equals and field and name.startswith("-") else argument
 
 
 @contextlib.contextmanager

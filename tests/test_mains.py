@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from isocompute_jax import app
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.sweeps.grid import grid, parse_grid
 from tests import mains
@@ -100,3 +101,17 @@ def test_there_are_commands_to_check():
         "isocompute_jax/fit/__main__.py",
         "configs/arithmetic_hard.py",
     }
+
+
+@pytest.mark.parametrize(
+    ("argument", "spelt_out"),
+    [
+        ("--config.reward=rewards:f", "--config.reward.function=rewards:f"),
+        ("-config.reward=http://h:1/a=b", "--config.reward.function=http://h:1/a=b"),
+        ("--config.reward.workers=2", "--config.reward.workers=2"),
+        ("--config.rewards=1", "--config.rewards=1"),
+        ("config.reward=1", "config.reward=1"),
+    ],
+)
+def test_a_reward_is_named_by_its_group(argument, spelt_out):
+    assert app.spelt_out(argument) == spelt_out

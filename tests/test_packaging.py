@@ -211,7 +211,11 @@ def test_imports_are_declared():
     distributions = importlib.metadata.packages_distributions()
     declared = set(requirements(PYPROJECT["project"]["dependencies"]))
     training = declared | set(requirements(EXTRAS["train"] + EXTRAS["serve"]))
-    optional = {"service": set(requirements(EXTRAS["vllm"])), "model": set(requirements(EXTRAS["tokamax"]))}
+    optional = {
+        "service": set(requirements(EXTRAS["vllm"])),
+        "model": set(requirements(EXTRAS["tokamax"])),
+        "tasks": set(requirements(EXTRAS["gym"])),
+    }
     missing = []
     for path in PACKAGE.rglob("*.py"):
         inside = path.relative_to(PACKAGE)

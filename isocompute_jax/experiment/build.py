@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import pathlib
@@ -34,7 +35,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Prompts, Tokenizer, grade, load_tokenizer
+from isocompute_jax.tasks import Grading, Prompts, Tokenizer, get_grader, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Parts:
       lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
       sampler: what draws rollouts.
+      grading: gives groups their rewards.
       rollouts: training rollouts, graded.
       pipeline: leads batches of them to the learner.
       checkpointer: writes and reads checkpoints.
@@ -105,6 +107,7 @@ class Parts:
     lay_out_probes: LayOut
     reference_params: Params | None
     sampler: Sampler
+    grading: Grading
     rollouts: GradedStream
     pipeline: Pipeline
     checkpointer: Checkpointer
@@ -133,9 +136,11 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     make_turns(config.sampling, tokenizer)  # so that they are refused before anything is made
+    check_graders(config)
     train = load_train_sets(config)
     limit = config.evaluation.max_problems or None
-    sets = {name: load_problems(path)[:limit] for name, path in config.evaluation.sets.items()}
+    name_of = config.reward.name_for
+    sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     prompts = Prompts(tokenizer, config.prompts)
     check_prompts([train.problems, *sets.values()], prompts, config)
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
@@ -219,11 +224,38 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
     )
 
 
+def check_graders(config: RunConfig) -> None:
+    """Raises InputError where `config.reward` names what does not exist, before a problem is blamed for it."""
+    named = {"function": config.reward.function} | {f"tasks.{task}": name for task, name in config.reward.tasks.items()}
+    for field, name in named.items():
+        try:
+            if name:
+                get_grader(name)
+        except InputError as error:
+            raise InputError(f"config.reward.{field}: {error}") from None
+
+
+def make_grading(config: RunConfig, inputs: Inputs) -> Grading:
+    """What gives groups their rewards, tried on the problems; the caller closes it.
+
+    Raises:
+      InputError: a reward fails at the first problem that is its.
+    """
+    grading = Grading(config.reward, inputs.tokenizer.decode)
+    try:
+        grading.check(itertools.chain(inputs.problems, *inputs.evaluation_sets.values()))
+    except BaseException:
+        grading.close()
+        raise
+    return grading
+
+
 def build(
     config: RunConfig,
     inputs: Inputs,
     path: pathlib.Path,
     *,
+    grading: Grading,
     make_sampler: MakeSampler,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[Parts, LoopState]:
@@ -233,6 +265,7 @@ def build(
       config: the run's, resolved.
       inputs: from `read_inputs`.
       path: the run's directory.
+      grading: gives groups their rewards.
       make_sampler: makes the sampler.
       interrupted: whether the user wants the run to end.
 
@@ -266,7 +299,7 @@ def build(
     )
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
     problems = by_id(inputs.problems)
-    rollouts = GradedStream(sampler, lambda group: grade(group, problems[group.problem_id], inputs.tokenizer.decode))
+    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
     pipeline = Pipeline(
         inputs.stream,
         rollouts,
@@ -296,6 +329,7 @@ def build(
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
+        grading=grading,
         rollouts=rollouts,
         pipeline=pipeline,
         checkpointer=checkpointer,

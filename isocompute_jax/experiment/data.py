@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.errors import InputError
@@ -10,9 +10,9 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Prompts, Tokenizer, read_problems
 
 
-def load_problems(path: str, size: int = 0) -> list[Problem]:
-    """The first `size` problems of a file (0: all of them)."""
-    problems = read_problems(path)
+def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str] = str) -> list[Problem]:
+    """The first `size` problems of a file (0: all of them); `grader_name` as in `tasks.read_problems`."""
+    problems = read_problems(path, grader_name=grader_name)
     if size > len(problems):
         raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
     return problems[:size] if size else problems

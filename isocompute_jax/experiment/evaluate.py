@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.rollouts import by_id, graded, make_requests, sample
-from isocompute_jax.experiment.step_metrics import interruption_rate, truncation_rate
+from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
+from isocompute_jax.experiment.step_metrics import interruption_rate, reward_metrics, truncation_rate
+from isocompute_jax.learner import rewards_of
 from isocompute_jax.records import metrics
-from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Prompts
+from isocompute_jax.tasks import Grading, Prompts, graded
 
 LANE = "evaluation"
 
@@ -31,11 +32,19 @@ def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_
 
 
 def evaluate_set(
-    name: str, problems: Sequence[Problem], *, config: RunConfig, step: int, sampler: Sampler, prompts: Prompts
+    name: str,
+    problems: Sequence[Problem],
+    *,
+    config: RunConfig,
+    step: int,
+    sampler: Sampler,
+    grading: Grading,
+    prompts: Prompts,
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
-    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read.
+    Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read. A
+    completion solves its problem if its reward is at least `evaluation.solved_at`; one whose reward failed does not.
 
     Returns:
       The columns of eval.jsonl, and how many tokens were sampled.
@@ -43,8 +52,9 @@ def evaluate_set(
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
     requests = make_requests(problems, prompts, config.sampling, group_size=samples, seed=seed, step=step)
-    groups = graded(sample(sampler, requests, lane=LANE, version=step), by_id(problems), prompts.tokenizer)
-    correct = np.array([int(np.sum(group.rewards == 1.0)) for group in groups])
+    known = by_id(problems)
+    groups = sample(sampler, requests, lane=LANE, version=step, grade=lambda arriving: graded(arriving, known, grading))
+    correct = np.array([int(np.sum(rewards_of(group) >= config.evaluation.solved_at)) for group in groups])
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(completion.drawn_tokens for completion in completions)
     logprobs = sum(float(completion.logprobs.sum()) for completion in completions)
@@ -53,15 +63,28 @@ def evaluate_set(
         f"avg@{k}": metrics.avg_at_k(correct, samples),
         f"best@{k}": metrics.best_at_k(correct, samples, k),
         f"worst@{k}": metrics.worst_at_k(correct, samples, k),
+        **_by_task(groups, correct, samples, k),
+        **reward_metrics(groups),
         "entropy": -logprobs / tokens,  # per token, estimated from the drawn tokens
         "truncation_rate": truncation_rate(completions),
         "interruption_rate": interruption_rate(completions),
         "completion_length": tokens / len(completions),
+        "mean_reward": float(np.mean([rewards_of(group).mean() for group in groups])),
+        "reward_failures": sum(group.reward_failures for group in groups),
         "samples": samples,
         "problems": len(groups),
         "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),
     }
     return columns, tokens
+
+
+def _by_task(groups: Sequence[RolloutGroup], correct: np.ndarray, samples: int, k: int) -> dict[str, float]:
+    """`avg@k/TASK` of each task, where there are several."""
+    tasks = np.array([group.task for group in groups])
+    names = sorted(set(tasks.tolist()))
+    if len(names) < 2:
+        return {}
+    return {f"avg@{k}/{name}": metrics.avg_at_k(correct[tasks == name], samples) for name in names}
 
 
 def evaluation_seed(seed: int, name: str) -> int:

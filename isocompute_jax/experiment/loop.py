@@ -29,7 +29,13 @@ from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
-from isocompute_jax.experiment.step_metrics import Phases, rollout_metrics, staleness_metrics, what_was_not_measured
+from isocompute_jax.experiment.step_metrics import (
+    Phases,
+    reward_metrics,
+    rollout_metrics,
+    staleness_metrics,
+    what_was_not_measured,
+)
 from isocompute_jax.experiment.updates import lay_out, make_updates
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
@@ -43,7 +49,8 @@ def train(
     """Runs one training run in `directory`, or resumes it.
 
     A finished run is left alone before anything is loaded. A new one is in nobody's way until its inputs have been
-    read: then its directory is locked, config.json written, the model loaded and the sampler reached, in this order.
+    read, and its rewards tried: then its directory is locked, config.json written, the model loaded and the sampler
+    reached, in this order.
 
     Args:
       config: the run.
@@ -62,12 +69,20 @@ def train(
         return
     inputs = build.read_inputs(config)
     interrupt = Interrupt()
-    with workdir.opened(path, config, build.facts_of(config, inputs)):
+    with (
+        contextlib.closing(build.make_grading(config, inputs)) as grading,
+        workdir.opened(path, config, build.facts_of(config, inputs)),
+    ):
         parts, state = build.build(
-            config, inputs, path, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
+            config, inputs, path, grading=grading, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
         total = config.num_steps * config.rollouts_per_step
-        with contextlib.closing(parts.sampler), progress(path.name, total) as report, interrupt:
+        with (
+            contextlib.closing(parts.rollouts),
+            contextlib.closing(parts.sampler),
+            progress(path.name, total) as report,
+            interrupt,
+        ):
             state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
             checkpoints.finish(parts, state)
@@ -117,7 +132,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     batch, *later = state.ready
     learning_rate = float(np.asarray(parts.schedule(now)))
     groups = batch.sampled.groups
-    columns: dict[str, Any] = {**rollout_metrics(groups)}
+    columns: dict[str, Any] = {**rollout_metrics(groups), **reward_metrics(groups)}
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
     updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")

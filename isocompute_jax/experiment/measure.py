@@ -81,7 +81,15 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
     results = [
-        evaluate_set(name, problems, config=config, step=state.step, sampler=parts.sampler, prompts=inputs.prompts)
+        evaluate_set(
+            name,
+            problems,
+            config=config,
+            step=state.step,
+            sampler=parts.sampler,
+            grading=parts.grading,
+            prompts=inputs.prompts,
+        )
         for name, problems in inputs.evaluation_sets.items()
     ]
     for columns, tokens in results:

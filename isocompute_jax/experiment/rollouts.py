@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler, SampleRequest, SamplingParams
-from isocompute_jax.tasks import Prompts, Tokenizer, grade
+from isocompute_jax.tasks import Prompts
 
 
 def make_requests(
@@ -23,14 +23,28 @@ def make_requests(
     ]
 
 
-def sample(sampler: Sampler, requests: Sequence[SampleRequest], *, lane: str, version: int) -> list[RolloutGroup]:
-    """Samples in a lane of its own and waits; ungraded groups in the order of the requests, however they arrive.
+def sample(
+    sampler: Sampler,
+    requests: Sequence[SampleRequest],
+    *,
+    lane: str,
+    version: int,
+    grade: Callable[[Iterable[RolloutGroup]], Iterable[RolloutGroup]] = iter,
+) -> list[RolloutGroup]:
+    """Samples in a lane of its own and waits; groups in the order of the requests, however they arrive.
+
+    Args:
+      sampler: draws them.
+      requests: what is asked for.
+      lane: nobody else reads it.
+      version: of the weights that draw.
+      grade: from the groups as they arrive to what is kept of them; by default they stay ungraded.
 
     Raises:
       RunError: the sampler has failed, or used other weights than `version`.
     """
     sampler.submit(requests, lane=lane)
-    groups = {group.problem_id: group for group in sampler.completed(lane=lane)}
+    groups = {group.problem_id: group for group in grade(sampler.completed(lane=lane))}
     lost = [request.problem_id for request in requests if request.problem_id not in groups]
     if lost:
         raise RunError(f"the sampler lost {len(lost)} groups, that of problem {lost[0]!r} first")
@@ -51,11 +65,6 @@ def check_versions(groups: Iterable[RolloutGroup], *, oldest: int, newest: int) 
                 )
 
 
-def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], tokenizer: Tokenizer) -> list[RolloutGroup]:
-    """Every group with its rewards; `problems` are those that were asked for, and perhaps others, by id."""
-    return [grade(group, problems[group.problem_id], tokenizer.decode) for group in groups]
-
-
 def by_id(problems: Iterable[Problem]) -> dict[str, Problem]:
-    """Problems as `graded` takes them."""
+    """Problems as `tasks.graded` takes them."""
     return {problem.id: problem for problem in problems}

@@ -23,7 +23,7 @@ def show_prompts_of_run(config: RunConfig, count: int) -> str:
       InputError: names the file or field at fault.
     """
     config = config.resolved()
-    problems = load_problems(config.train_set, config.problem_set_size)[:count]
+    problems = load_problems(config.train_set, config.problem_set_size, grader_name=config.reward.name_for)[:count]
     return show_prompts(problems, config.model, config.prompts, limit=config.sampling.max_prompt_tokens)
 
 

@@ -29,13 +29,17 @@ class Phases:
 
 
 def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
-    """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal."""
-    rewards = learner.group_rewards(groups)
+    """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal.
+
+    Rewards are those of the groups that were not dropped, if there are any.
+    """
+    rewards = learner.group_rewards([group for group in groups if not group.dropped] or groups)
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(completion.drawn_tokens for completion in completions)
     return {
         "reward": float(rewards.mean()),
         "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
+        "reward_failures": sum(group.reward_failures for group in groups),
         "completion_length": tokens / len(completions),
         "truncation_rate": truncation_rate(completions),
         "interruption_rate": interruption_rate(completions),
@@ -51,6 +55,27 @@ def truncation_rate(completions: Sequence[Completion]) -> float:
 def interruption_rate(completions: Sequence[Completion]) -> float:
     """Share of rollouts that something was put into: the end of their thinking, or the answer of a tool."""
     return sum(completion.drawn_tokens < len(completion.tokens) for completion in completions) / len(completions)
+
+
+def reward_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    """What graders say beside one reward.
+
+    Returns:
+      `reward/TASK`, the mean reward of each task where there are several; and `metric/NAME`, the mean of each number
+      that graders measured, over the completions that have one of this name.
+    """
+    counted = [group for group in groups if not group.dropped] or groups
+    tasks = sorted({group.task for group in counted})
+    columns = {}
+    if len(tasks) > 1:
+        for task in tasks:
+            rewards = learner.group_rewards([group for group in counted if group.task == task])
+            columns[f"reward/{task}"] = float(rewards.mean())
+    for name in sorted({name for group in counted for name in group.reward_metrics}):
+        values = np.concatenate([group.reward_metrics[name] for group in counted if name in group.reward_metrics])
+        if not np.isnan(values).all():
+            columns[f"metric/{name}"] = float(np.nanmean(values))
+    return columns
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int) -> dict[str, Any]:

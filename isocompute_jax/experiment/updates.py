@@ -48,9 +48,12 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     Groups are scored once, however many epochs there are.
     """
     config = parts.config
-    groups = sampled.kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
+    kept = [group for group in sampled.kept if not group.dropped]
+    groups = kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
+    if not kept:
+        masked = np.ones(rewards.shape, bool)
     columns = length_metrics(penalties, masked)
     credit = functools.partial(
         learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked

@@ -103,6 +103,10 @@ class RolloutGroup:
       completions: G completions, in rollout-index order.
       rewards: [G] float32, or None before grading.
       first_rollout, turn: as in the request.
+      task: what its problem's task is, once graded.
+      reward_metrics: name -> [G] what the grader measured beside the reward; NaN where it did not.
+      reward_failures: completions whose reward is not known, because it raised or hung, say; 0 stands for it.
+      dropped: whether the group is left out of the update for that.
     """
 
     problem_id: str
@@ -112,6 +116,10 @@ class RolloutGroup:
     rewards: np.ndarray | None = None
     first_rollout: int = 0
     turn: int = 0
+    task: str = ""
+    reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    reward_failures: int = 0
+    dropped: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -39,6 +39,7 @@ class InProcessSampler:
         share a few compiled programs; 0 for units of the size that is asked for.
     """
 
+    concurrent = False
     redrawn_rollouts = 0  # nothing is ever lost
 
     def __init__(

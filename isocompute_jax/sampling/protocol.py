@@ -21,6 +21,14 @@ class Sampler(Protocol):
     """A source of rollouts."""
 
     @property
+    def concurrent(self) -> bool:
+        """Whether it draws by itself, and another thread may read a lane while this one submits or sends weights.
+
+        One that is not draws while it is read.
+        """
+        ...
+
+    @property
     def redrawn_rollouts(self) -> int:
         """Rollouts asked for again so far, because what drew them was lost."""
         ...

@@ -113,6 +113,11 @@ class TurnSampler:
         self._lanes: dict[str, _Lane] = {}
 
     @property
+    def concurrent(self) -> bool:
+        """Whether groups are finished while nobody reads them."""
+        return self._background
+
+    @property
     def redrawn_rollouts(self) -> int:
         """Rollouts asked for again so far, turn by turn, because what drew them was lost."""
         return self._sampler.redrawn_rollouts

@@ -2,7 +2,7 @@
 
 A prompt such as `47+3-2=` is answered by its running totals, `50,48`. A chain starts in 0..99, has one to three
 operands of 1..4, and its running totals stay in 0..99. The reward is 1 if the whole completion is the running totals,
-else 0: there is no partial credit.
+else 0: there is no partial credit (`graders.arithmetic`).
 
 What is to be learned are 80 *facts*: (operation, units digit of the running total, operand). Training and validation
 sets share all facts while their prompts are disjoint, so validation measures transfer to new chains of known steps.
@@ -21,31 +21,12 @@ import numpy as np
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
+NAME = "arithmetic"
 MAX_TOTAL = 99
 MAX_OPERAND = 4
 MAX_OPERATIONS = 3
 
 _CHAIN = re.compile(r"(0|[1-9][0-9]?)((?:[+-][1-4]){1,3})=")
-
-
-class Arithmetic:
-    """The verifier of the chains."""
-
-    name = "arithmetic"
-
-    def reward(self, problem: Problem, text: str) -> float:
-        """1.0 if the whole text equals the running totals, else 0.0."""
-        return float(text == problem.answer)
-
-    def fault(self, problem: Problem) -> str | None:
-        """A message if the prompt is no chain, or the answer is not its running totals."""
-        try:
-            expected = answer_to(problem.text)
-        except ValueError as error:
-            return f"prompt: {error}"
-        if problem.answer != expected:
-            return f"answer: {problem.answer!r} is not the running totals of {problem.text!r}; write {expected!r}"
-        return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +95,7 @@ def make_problems(count: int, *, seed: int) -> list[Problem]:
 
 
 def _problem(prompt: str) -> Problem:
-    return Problem(id=f"{Arithmetic.name}-{prompt}", prompt=prompt, answer=answer_to(prompt), task=Arithmetic.name)
+    return Problem(id=f"{NAME}-{prompt}", prompt=prompt, answer=answer_to(prompt), task=NAME)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ import numpy as np
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
+NAME = "calculator"
 STOP = "="
 """What ends a call."""
 LARGEST = 999
@@ -37,25 +38,6 @@ def answer(text: str) -> str | None:
     return f"{sum(map(int, re.findall(r'[+-]?[0-9]+', call[1])))},"
 
 
-class Calculator:
-    """The verifier of the sums."""
-
-    name = "calculator"
-
-    def reward(self, problem: Problem, text: str) -> float:
-        """1.0 if what stands behind the last comma of the text is the sum, else 0.0."""
-        return float(text.rpartition(",")[2] == problem.answer)
-
-    def fault(self, problem: Problem) -> str | None:
-        """A message if the prompt is no sum, or the answer is another."""
-        expected = answer(problem.text.removesuffix(",") + STOP)
-        if expected is None or not problem.text.endswith(","):
-            return f"prompt: {problem.text!r} is not a sum such as '384+579,'"
-        if problem.answer + "," != expected:
-            return f"answer: {problem.answer!r} is not the sum {problem.text!r}; write {expected.rstrip(',')!r}"
-        return None
-
-
 def make_problems(count: int, *, seed: int, digits: int = 3) -> list[Problem]:
     """Draws `count` distinct sums of two numbers of up to so many digits.
 
@@ -67,7 +49,7 @@ def make_problems(count: int, *, seed: int, digits: int = 3) -> list[Problem]:
         raise InputError(f"count = {count}, digits = {digits}: ask for 1 .. {numbers**2} sums of 1 to 3 digits")
     drawn = np.random.default_rng(seed).choice(numbers**2, size=count, replace=False).tolist()
     pairs = [divmod(pair, numbers) for pair in drawn]
-    return [Problem(f"{a}+{b}", f"{a}+{b},", str(a + b), Calculator.name) for a, b in pairs]
+    return [Problem(f"{a}+{b}", f"{a}+{b},", str(a + b), NAME) for a, b in pairs]
 
 
 @dataclasses.dataclass(frozen=True)

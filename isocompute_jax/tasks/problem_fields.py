@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
-from isocompute_jax.tasks.protocol import get_task
+from isocompute_jax.tasks.graders.registry import get_grader
 from isocompute_jax.tasks.rows import Number, as_in_file, checked_text, plain
 
 COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
@@ -35,6 +35,7 @@ def problem_of(
     default_id: str,
     default_task: str | None,
     extra: Collection[str] | None = None,
+    grader_name: Callable[[str], str] = str,
 ) -> Problem:
     """Checks one row.
 
@@ -44,6 +45,7 @@ def problem_of(
       default_id: its id, where it has none.
       default_task: its task, where it names none.
       extra: names of the columns without a meaning of their own that are kept; None for all.
+      grader_name: task -> the name of what grades its problems, where that is another.
 
     Raises:
       InputError: names the place, the column and what to do.
@@ -66,7 +68,7 @@ def problem_of(
         },
     )
     try:
-        fault = get_task(task).fault(problem)
+        fault = get_grader(grader_name(task)).fault(problem)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if fault is not None:

@@ -11,12 +11,14 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
+from isocompute_jax.tasks.graders.gym import PREFIX as GYM
+from isocompute_jax.tasks.graders.gym import read_gym
 from isocompute_jax.tasks.problem_fields import COLUMNS, is_extra, is_measured, problem_of
 from isocompute_jax.tasks.rows import parquet_bytes, read_rows
 
@@ -24,21 +26,26 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 def read_problems(
-    path: str | os.PathLike[str], *, default_task: str | None = None, extra: Collection[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    default_task: str | None = None,
+    extra: Collection[str] | None = None,
+    grader_name: Callable[[str], str] = str,
 ) -> list[Problem]:
     """Reads a problem set.
 
     Args:
-      path: a .jsonl or .parquet file.
+      path: a .jsonl or .parquet file, or problems of reasoning-gym (see `graders.gym.read_gym`).
       default_task: task of the rows that name none.
       extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
         with long columns, such as worked solutions, takes their memory.
+      grader_name: task -> the name of what grades its problems, where that is another.
 
     Raises:
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
         row, counted from 1) and field, and what to do.
     """
-    return list(ProblemFile(path, default_task=default_task, extra=extra))
+    return list(ProblemFile(path, default_task=default_task, extra=extra, grader_name=grader_name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +58,25 @@ class ProblemFile:
     path: str | os.PathLike[str]
     default_task: str | None = None
     extra: Collection[str] | None = None
+    grader_name: Callable[[str], str] = str
 
     def __iter__(self) -> Iterator[Problem]:
+        if str(self.path).startswith(GYM):
+            yield from read_gym(str(self.path))
+            return
         path = pathlib.Path(self.path)
         _check_suffix(path)
         place = "" if path.suffix == ".jsonl" else " row "
         seen: dict[str, int] = {}
         for number, where, row in read_rows(path):
-            default_id = f"{path.stem}-{number}"
-            problem = problem_of(row, where, default_id=default_id, default_task=self.default_task, extra=self.extra)
+            problem = problem_of(
+                row,
+                where,
+                default_id=f"{path.stem}-{number}",
+                default_task=self.default_task,
+                extra=self.extra,
+                grader_name=self.grader_name,
+            )
             if problem.id in seen:
                 first = f"{path}:{place}{seen[problem.id]}"
                 raise InputError(f"{where}: id: {problem.id!r} was already given at {first}; ids must differ")

@@ -25,6 +25,8 @@ class ScriptedSampler:
       choose: from the number of groups that are out, the place of the one that finishes next.
     """
 
+    concurrent = False
+
     def __init__(self, choose: Callable[[int], int]):
         self.version = -1
         self.out: list[tuple[SampleRequest, int]] = []

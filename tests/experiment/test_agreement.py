@@ -72,8 +72,10 @@ def start(config, tmp_path):
         for name, value in changes.items():
             changed = override(changed, name.replace("__", "."), value)
         changed = changed.resolved()
+        inputs = build.read_inputs(changed)
+        grading = build.make_grading(changed, inputs)
         parts, first = build.build(
-            changed, build.read_inputs(changed), tmp_path, make_sampler=Makes(cls), interrupted=lambda: False
+            changed, inputs, tmp_path, grading=grading, make_sampler=Makes(cls), interrupted=lambda: False
         )
         return Started(parts, checkpoints.resume(parts, first))
 

@@ -16,13 +16,13 @@ from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
 from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
-from isocompute_jax.experiment.rollouts import by_id, graded, make_requests
+from isocompute_jax.experiment.rollouts import by_id, make_requests
 from isocompute_jax.experiment.samplers import in_flight
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import Interrupted
 from isocompute_jax.sampling import TRAIN, InProcessSampler
-from isocompute_jax.tasks import Prompts, load_tokenizer, read_problems
+from isocompute_jax.tasks import Grading, Prompts, RewardConfig, graded, load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.samplers import FailingSampler, LaggingSampler, Makes, ShuffledSampler
 
@@ -269,7 +269,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     logprobs = jax.jit(
         functools.partial(learner.completion_logprobs, config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
     )
-    updates = []
+    updates, grading = [], Grading(RewardConfig(), tokenizer.decode)
     for phase in (range(3), range(3, 5)):
         start = state.params
         sampler.update_weights(start, version=phase[0])
@@ -278,7 +278,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
                 next(stream), Prompts(tokenizer), phased.sampling, group_size=16, seed=phased.seed, step=step
             )
             sampler.submit(asked)
-            groups = graded(sampler.completed(), by_id(problems), tokenizer)
+            groups = graded(sampler.completed(), by_id(problems), grading)
             rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
             credited = learner.credit(rewards, lengths, learner.CreditConfig(), max_tokens=2)
             batch = learner.layout(groups, shape, kept=credited.kept)

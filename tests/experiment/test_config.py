@@ -31,6 +31,7 @@ from isocompute_jax.experiment.config import (
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import RewardConfig
 
 BASE = RunConfig(model="m", train_set="t.jsonl")
 
@@ -99,8 +100,9 @@ def config_with_everything_changed() -> RunConfig:
         loss=LossConfig(
             "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
         ),
+        reward=RewardConfig("rewards:f", {"t": "exact"}, "stop", 2.0, 3, 4),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
-        evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19),
+        evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19, 0.5),
         mesh=MeshConfig(2, 3, 4),
         compute=ComputeConfig("full", "chunked", "bf16"),
         packing=PackingConfig(256),

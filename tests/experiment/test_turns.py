@@ -1,5 +1,6 @@
 """Runs whose rollouts have several turns: what is trained, counted, logged and resumed."""
 
+import contextlib
 import dataclasses
 import signal
 
@@ -207,7 +208,8 @@ def test_a_golden_of_two_turns(tokenizer):
             make_requests([problem], Prompts(tokenizer, PromptConfig()), sampling, group_size=1, seed=0, step=0)
         )
         [group] = sampler.completed()
-        graded = tasks.grade(group, problem, tokenizer.decode)
+        with contextlib.closing(tasks.Grading(tasks.RewardConfig(), tokenizer.decode)) as grading:
+            [graded] = tasks.graded([group], {problem.id: problem}, grading)
         assert graded.rewards is not None
         return group.completions[0], float(graded.rewards[0])
 

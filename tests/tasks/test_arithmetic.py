@@ -12,8 +12,9 @@ from scipy import stats
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import Teacher, get_task, make_problems, make_teacher
-from isocompute_jax.tasks.arithmetic import Arithmetic, answer_to, parse_chains
+from isocompute_jax.tasks import Teacher, make_problems, make_teacher
+from isocompute_jax.tasks.arithmetic import answer_to, parse_chains
+from isocompute_jax.tasks.graders.arithmetic import Arithmetic
 
 
 def problem(prompt: str, answer: str | None = None) -> Problem:
@@ -87,7 +88,7 @@ def test_impossible_counts(count):
     [("50,48", 1.0), ("50,48,", 0.0), ("50, 48", 0.0), ("48", 0.0), ("050,48", 0.0), ("50,48\n", 0.0), ("", 0.0)],
 )
 def test_only_the_whole_answer_is_rewarded(text, reward):
-    assert get_task("arithmetic").reward(problem("47+3-2="), text) == reward
+    assert Arithmetic().grade(problem("47+3-2="), text).reward == reward
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ class EvaluationConfig:
     points: int = option(15, "Evaluations between `first_compute` and the end, both included.", low=1)
     first_compute: int = option(2048, "Rollouts at the first evaluation after training began.", low=1)
     max_problems: int = option(0, "Evaluate at most so many problems of each set, the first ones; 0 for all.", low=0)
+    solved_at: float = option(
+        1.0, "A completion solves its problem if its reward is at least this; avg@k counts those that do.", later=True
+    )
 
     def __post_init__(self) -> None:
         check(self)

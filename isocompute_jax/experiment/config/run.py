@@ -20,7 +20,7 @@ from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import PromptConfig
+from isocompute_jax.tasks import PromptConfig, RewardConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,7 @@ class RunConfig:
     )
     prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
+    reward: RewardConfig = option(default_factory=RewardConfig, later=True)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)

@@ -5,6 +5,7 @@ As in the IsoCompute Playbook (arXiv 2603.12151).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -27,7 +28,7 @@ from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.tasks import Prompts, write_problems
+from isocompute_jax.tasks import Grading, Prompts, write_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -82,8 +83,12 @@ def curate(
         if store.known.any():
             LOG.info("%d of %d rollouts are there already", store.known.sum(), store.known.size)
         if not store.known.all():
-            with samplers.opened(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
-                measure(problems, store, sampler, question, config, rounds=not source.service.endpoints)
+            with (
+                contextlib.closing(Grading(source.reward, tokenizer.decode)) as grading,
+                samplers.opened(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler,
+            ):
+                rounds = not source.service.endpoints
+                measure(problems, store, sampler, question, config, grading=grading, rounds=rounds)
         return publish(problems, found, store, out, source=source, config=config)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import time
 from collections.abc import Iterable
 
@@ -14,7 +15,7 @@ from isocompute_jax.experiment.rollouts import check_versions
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import grade
+from isocompute_jax.tasks import Grading
 
 VERSION = 0
 """Of the weights, of which there is one."""
@@ -27,6 +28,7 @@ def measure(
     question: Question,
     config: CurationConfig,
     *,
+    grading: Grading,
     rounds: bool,
 ) -> None:
     """Draws what the record lacks, problem by problem; `config.groups_in_flight` groups are out at a time.
@@ -37,6 +39,7 @@ def measure(
       sampler: serves the model.
       question: how rollouts are asked for.
       config: how many.
+      grading: what they are worth.
       rounds: whether the next groups are submitted when all that were out are back, so that a sampler in this process,
         which draws what is out in one go, always has one compiled shape. Otherwise with each that comes back the next
         one is submitted, so that servers never wait.
@@ -47,13 +50,13 @@ def measure(
     """
     out: dict[tuple[str, int], Problem] = {}  # by problem and first rollout, the name of a group
 
-    def graded(group: RolloutGroup) -> RolloutGroup:
+    def graded(group: RolloutGroup) -> concurrent.futures.Future[RolloutGroup]:
         first = first_rollout(group)
         problem = out.get((group.problem_id, first))
         if problem is None:
             raise RunError(f"the sampler returned rollout {first} of problem {group.problem_id!r} twice, or unasked")
         check_versions([group], oldest=VERSION, newest=VERSION)
-        return grade(group, problem, question.prompts.tokenizer.decode)
+        return grading.submit(group, problem, on_failure="stop" if grading.stops else "zero")
 
     rollouts = GradedStream(sampler, graded)
 

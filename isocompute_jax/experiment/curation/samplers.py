@@ -18,11 +18,12 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import PromptConfig, Tokenizer, load_tokenizer
+from isocompute_jax.tasks import PromptConfig, RewardConfig, Tokenizer, load_tokenizer
 
 IN_PROCESS = ServiceConfig()
 ONE_DEVICE = MeshConfig()
 PLAIN = PromptConfig()
+OF_TASKS = RewardConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Source:
       service: the fleet; without endpoints this process samples.
       mesh: devices of this process.
       prompts: how prompts are rendered.
+      reward: what completions are worth.
     """
 
     directory: str
@@ -44,6 +46,7 @@ class Source:
     service: ServiceConfig = IN_PROCESS
     mesh: MeshConfig = ONE_DEVICE
     prompts: PromptConfig = PLAIN
+    reward: RewardConfig = OF_TASKS
 
     def read(self) -> tuple[ModelConfig, Tokenizer]:
         """Shape and tokenizer: cheap, and where most bad input shows.

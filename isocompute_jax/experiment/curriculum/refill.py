@@ -46,8 +46,8 @@ class Refill:
 
 
 def with_signal(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-    """The groups whose rewards differ."""
+    """The groups whose rewards differ, all of them known."""
     if not groups:
         return []
     flat = zero_variance(group_rewards(groups))
-    return [group for group, is_flat in zip(groups, flat, strict=True) if not is_flat]
+    return [group for group, is_flat in zip(groups, flat, strict=True) if not (is_flat or group.dropped)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -49,6 +50,7 @@ def load_train_sets(config: RunConfig) -> TrainSets:
     Raises:
       InputError: as `load_problems`.
     """
+    load = functools.partial(load_problems, grader_name=config.reward.name_for)
     if config.curriculum.train_sets:
-        return TrainSets.mixture({name: load_problems(path) for name, path in config.curriculum.train_sets.items()})
-    return TrainSets.of(load_problems(config.train_set, config.problem_set_size))
+        return TrainSets.mixture({name: load(path) for name, path in config.curriculum.train_sets.items()})
+    return TrainSets.of(load(config.train_set, config.problem_set_size))

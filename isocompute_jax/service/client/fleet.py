@@ -58,6 +58,8 @@ class RemoteSampler:
       RunError: a live process has the same `session`.
     """
 
+    concurrent = True
+
     def __init__(
         self,
         service: ServiceConfig,

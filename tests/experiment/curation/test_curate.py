@@ -86,8 +86,10 @@ def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run, proble
         )
         for group in sampler.completed():
             texts = tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
-            right = [re.findall(r"-?\d+", text)[-1:] == [answers[group.problem_id]] for text in texts]
-            expected[group.problem_id] += sum(right)
+            # The last number, unless it is an operand ("3-5"); special tokens are spelt out, and stand between numbers.
+            numbers = [re.search(r"(?:^|[=,>\ufffd])([-+]?\d+)(?:[=,\ufffd]|<\w+>)*$", text) for text in texts]
+            answer = int(answers[group.problem_id])
+            expected[group.problem_id] += sum(found is not None and int(found[1]) == answer for found in numbers)
     assert solved(tmp_path, 24) == expected
     assert list(solved(tmp_path, 24)) == [p.id for p in problems]
     assert 0 < sum(expected.values()) < 24 * len(problems)

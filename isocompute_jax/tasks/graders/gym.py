@@ -1,0 +1,93 @@
+"""Tasks of reasoning-gym by name: `gym:NAME`, problems and their scores.
+
+Problems are made by the library from a seed. A problem's answer names the draw, so that a worker process makes the same
+entry again and gives it to the library's own `score_answer`; what is scored is the final answer of a completion (a box,
+or what a marker introduces), else the whole text.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Literal
+
+from isocompute_jax.options import unknown_word
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
+from isocompute_jax.tasks.graders.protocol import Grade
+
+PREFIX = "gym:"
+DRAW = {"count", "seed", "index", "options"}
+"""What makes an entry again."""
+
+
+class Gym:
+    """The scores of one task of reasoning-gym, in [0, 1]."""
+
+    runs: Literal["process"] = "process"
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """What the library's `score_answer` gives the final answer."""
+        draw = json.loads(problem.answer)
+        dataset = _dataset(self.name.removeprefix(PREFIX), draw["count"], draw["seed"], json.dumps(draw["options"]))
+        return Grade(float(dataset.score_answer(final_answer(text[-MAX_TEXT_CHARS:]), dataset[draw["index"]])))
+
+    def fault(self, problem: Problem) -> str | None:
+        """A message if the answer does not name a draw."""
+        try:
+            draw = json.loads(problem.answer)
+        except ValueError:
+            draw = None
+        if isinstance(draw, dict) and draw.keys() >= DRAW:
+            return None
+        return f"answer: {problem.answer[:80]!r} names no draw of reasoning-gym; make the problems with gym_problems"
+
+
+def gym_problems(name: str, count: int, *, seed: int, **options: Any) -> list[Problem]:
+    """Draws `count` problems of a task; the same name, seed and options give the same ones.
+
+    Args:
+      name: a task of reasoning-gym, such as `leg_counting`.
+      count: how many.
+      seed: of the draw.
+      **options: fields of the task's own config, such as `min_animals=3`.
+
+    Raises:
+      InputError: there is no such task, or it refuses the options.
+    """
+    dataset = _dataset(name, count, seed, json.dumps(options))
+    problems = []
+    for index in range(count):
+        entry = dataset[index]
+        draw = {"answer": str(entry["answer"]), "count": count, "seed": seed, "index": index, "options": options}
+        problems.append(Problem(f"{name}-{seed}-{index}", entry["question"], json.dumps(draw), f"{PREFIX}{name}"))
+    return problems
+
+
+def read_gym(source: str) -> list[Problem]:
+    """The problems that `gym:NAME:COUNT` or `gym:NAME:COUNT:SEED` names; it stands where a file's path may.
+
+    Raises:
+      InputError: it is not of this form, or there is no such task.
+    """
+    name, *numbers = source.removeprefix(PREFIX).split(":")
+    if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers) or int(numbers[0]) < 1:
+        raise InputError(f"{source}: write gym:NAME:COUNT or gym:NAME:COUNT:SEED, such as gym:leg_counting:1000:0")
+    return gym_problems(name, int(numbers[0]), seed=int(numbers[1]) if numbers[1:] else 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _dataset(name: str, count: int, seed: int, options: str) -> Any:
+    """The library's data set, whose entries are made when they are asked for."""
+    from reasoning_gym.factory import DATASETS, create_dataset
+
+    if name not in DATASETS:
+        raise InputError(unknown_word("reasoning-gym task", name, sorted(DATASETS)))
+    try:
+        return create_dataset(name, size=count, seed=seed, **json.loads(options))
+    except (AssertionError, TypeError, ValueError) as error:
+        raise InputError(f"reasoning-gym task {name!r} refuses its options {options}: {error}") from error

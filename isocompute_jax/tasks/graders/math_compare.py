@@ -1,0 +1,328 @@
+"""Whether two cleaned answers are the same: shapes part by part, names, units, percent signs and relations.
+
+See `math` for the conventions.
+"""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+import re
+from collections.abc import Callable
+
+from isocompute_jax.tasks.graders import math_values, units
+from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
+from isocompute_jax.tasks.graders.math_values import NotUnderstoodError
+
+_CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
+_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
+"""Two letters that are no product."""
+_CHOSEN = re.compile(r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)")
+_HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
+_NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
+_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s?\{(\d+)\}")
+_MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s?\\frac\s?\{(\d+)\}\s?\{(\d+)\}")
+_SPACED_MIXED = re.compile(r"(-?)(\d+)\s+(\d+)\s?/\s?(\d+)")
+_DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
+_BASE = re.compile(r"([\dA-F]+)_\{?(\d{1,2})\}?")
+_FIRST_DIGITS = re.compile(
+    r"^([-+]?(?:[\d.,]|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*((?:\\?[A-Za-z][A-Za-z.]*|\^\\circ|\^\{?[23]\}?|[\s/·]|\\cdot)+)$"
+)
+
+
+def same_answer(gold: str, answer: str) -> bool:
+    """Whether two cleaned answers are the same."""
+    if not answer:
+        return False
+    if gold == answer:
+        return True
+    choice = _CHOICE.fullmatch(gold)
+    if choice:
+        found = _CHOSEN.match(answer)
+        if found is not None and not _HEDGED.search(answer):
+            return found[1].upper() == choice[1]
+    return same_shape(read_shape(gold), read_shape(answer))
+
+
+def same_shape(gold: Shape, answer: Shape) -> bool:
+    """Whether two shapes are the same answer."""
+    gold, answer = _without_name(gold, answer)
+    pair = (gold.kind, answer.kind)
+    if pair == ("value", "words") and answer.text.casefold() in _NUMBERS:
+        return _same_value(gold.text, str(_NUMBERS.index(answer.text.casefold())))
+    if gold.kind == "words" and answer.kind in ("words", "value"):
+        product = len(gold.text) == len(answer.text) == 2 and gold.text not in _SHORT_WORDS
+        return _same_words(gold.text, answer.text) or (product and _same_value(gold.text, answer.text))
+    if pair == ("value", "value"):
+        return _same_value(gold.text, answer.text)
+    if gold.kind == "set" and len(gold.parts) == 1 and answer.kind == "value":  # the only solution
+        return same_shape(gold.parts[0], answer)
+    if pair == ("set", "set"):
+        return _among(gold.parts, answer.parts) and _among(answer.parts, gold.parts)
+    if gold.kind in ("list", "set") and answer.kind in ("list", "set"):
+        return _same_elements(gold.parts, answer.parts)
+    if answer.kind == "list" and gold.kind == "value":  # one value in several forms
+        return all(same_shape(gold, part) for part in answer.parts)
+    if pair == ("tuple", "tuple") and gold.text == answer.text:
+        return _same_in_order(gold.parts, answer.parts)
+    if "matrix" in pair:
+        return _same_in_order(_rows(gold), _rows(answer))
+    if pair == ("ratio", "ratio"):
+        return _same_ratio(gold, answer)
+    if pair == ("relation", "relation") and _same_relation(gold, answer):
+        return True
+    intervals = _intervals(gold), _intervals(answer)
+    return None not in intervals and _same_elements(intervals[0] or (), intervals[1] or (), _same_piece)
+
+
+def _same_piece(a: Shape, b: Shape) -> bool:
+    """Whether two intervals, or two sets of points, are the same."""
+    same = _same_in_order if a.kind == "tuple" else _same_elements
+    return a.kind == b.kind and a.text == b.text and same(a.parts, b.parts)
+
+
+def _rows(shape: Shape) -> tuple[Shape, ...]:
+    """The rows of a matrix, which may be written as a list of lists; nothing's rows are like nobody's."""
+    if shape.kind == "matrix":
+        return shape.parts
+    nested = shape.kind == "tuple" and shape.text == "[]" and all(row.text == "[]" for row in shape.parts)
+    return tuple(Shape("tuple", "()", row.parts) for row in shape.parts) if nested else (shape,)
+
+
+def _among(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
+    """Whether each element of one is an element of the other."""
+    return all(any(same_shape(part, other) for other in b) for part in a)
+
+
+def _same_in_order(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
+    return len(a) == len(b) and all(map(same_shape, a, b))
+
+
+def _same_elements(
+    a: tuple[Shape, ...], b: tuple[Shape, ...], same: Callable[[Shape, Shape], bool] = same_shape
+) -> bool:
+    """Whether each element of one is an element of the other, as often."""
+    rest = list(b)
+    for part in a:
+        match = next((other for other in rest if same(part, other)), None)
+        if match is None:
+            return False
+        rest.remove(match)
+    return not rest
+
+
+# --- values
+
+
+def _same_value(gold: str, answer: str) -> bool:
+    """Equality of two expressions, which may have units and percent signs."""
+    (gold, unit, percent), (answer, other_unit, other_percent) = _measured(gold), _measured(answer)
+    factor = units.factor(other_unit, unit) if unit and other_unit else "1"
+    if factor is None:
+        return False
+    if percent and not other_percent and gold == answer:  # the sign is often left out
+        return True
+    if factor != "1":
+        answer = f"({answer})*{factor}"
+    gold, answer = (
+        f"({text})/100" if sign and not (percent and other_percent) else text
+        for text, sign in ((gold, percent), (answer, other_percent))
+    )
+    base, other_base = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
+    if base or other_base:
+        return (base[1] if base else gold) == (other_base[1] if other_base else answer) and (
+            not (base and other_base) or base[2] == other_base[2]
+        )
+    if _rounds_to(answer, gold):
+        return True
+    try:
+        return math_values.same_value(_plain_value(gold), _plain_value(answer))
+    except (NotUnderstoodError, MemoryError, RecursionError):
+        return _same_words(gold, answer)
+
+
+def _measured(text: str) -> tuple[str, str, bool]:
+    """A number, its unit, and whether it is in percent."""
+    percent = "%" in text or bool(re.search(r"\bpercent\b", text))
+    text = re.sub(r"%|\bpercent\b", "", text).strip()
+    found = _FIRST_DIGITS.match(text)
+    if found and found[1].strip() and units.is_unit(found[2].replace(r"^\circ", " degrees ")):
+        return found[1].strip(), found[2].strip(), percent
+    return text.replace(r"^\circ", "").strip(), "", percent
+
+
+def _rounds_to(answer: str, gold: str) -> bool:
+    """Whether a decimal with at least as many digits as a decimal gold answer rounds to it."""
+    if not (_DECIMAL.fullmatch(gold) and _DECIMAL.fullmatch(answer)):
+        return False
+    places = len(gold.partition(".")[2])
+    if len(answer.partition(".")[2]) < places:
+        return False
+    exact, other = decimal.Decimal(gold), decimal.Decimal(answer)
+    return abs(exact - other) <= decimal.Decimal(5).scaleb(-places - 1)
+
+
+def _plain_value(text: str) -> str:
+    """An expression without what only people read: repeating decimals, mixed numbers."""
+    text = _REPEATING.sub(_repeating, text)
+    text = _MIXED.sub(lambda m: f"({m[1]}+\\frac{{{m[2]}}}{{{m[3]}}})" if int(m[2]) < int(m[3]) else m[0], text)
+    spaced = _SPACED_MIXED.fullmatch(text)
+    return f"{spaced[1]}({spaced[2]}+\\frac{{{spaced[3]}}}{{{spaced[4]}}})" if spaced else text
+
+
+def _repeating(found: re.Match[str]) -> str:
+    r"""`0.1\overline{6}` as a fraction: (16 - 1) / 90."""
+    sign, whole, fixed, cycle = found.groups()
+    whole = whole or "0"
+    top = int(whole + fixed + cycle) - int(whole + fixed)
+    return f"{sign}\\frac{{{top}}}{{{(10 ** len(cycle) - 1) * 10 ** len(fixed)}}}"
+
+
+def _same_words(a: str, b: str) -> bool:
+    def plain(text: str) -> str:
+        bare = " ".join(re.sub(r"[^\w\s+-]", " ", text).split())
+        return bare if len(bare) < 3 and bare.isupper() else bare.casefold()
+
+    return bool(plain(a)) and plain(a) == plain(b)
+
+
+def _same_ratio(gold: Shape, answer: Shape) -> bool:
+    """Whether a : b = c : d."""
+    (first, *rest), (other, *others) = gold.parts, answer.parts
+    return len(rest) == len(others) and all(
+        _same_value(f"({a.text})/({first.text})", f"({b.text})/({other.text})")
+        for a, b in zip(rest, others, strict=True)
+    )
+
+
+# --- names and relations
+
+
+def _without_name(gold: Shape, answer: Shape) -> tuple[Shape, Shape]:
+    """`x = 5` as 5, unless the other side has another name, or both are equations."""
+    if gold.kind == "relation" and answer.kind == "relation" and gold.text == answer.text == "=":
+        named = _name(gold), _name(answer)
+        if named[0] and named[0] == named[1]:
+            return _value_of(gold), _value_of(answer)
+        return gold, answer
+    if gold.kind == "relation" and _name(gold):
+        gold = _value_of(gold)
+    answer = _exact_side(answer)
+    if answer.kind == "relation" and set(answer.text.split()) == {"="}:
+        if _name(answer):
+            answer = _value_of(answer)
+        elif gold.kind == "value" and all(_same_value(gold.text, side.text) for side in answer.parts):
+            return gold, gold
+    return gold, answer
+
+
+def _exact_side(shape: Shape) -> Shape:
+    r"""`x = a \approx b` as `x = a`."""
+    signs = shape.text.split()
+    if shape.kind != "relation" or r"\approx" not in signs:
+        return shape
+    kept = signs.index(r"\approx")
+    return Shape("relation", " ".join(signs[:kept]), shape.parts[: kept + 1]) if kept else shape.parts[0]
+
+
+def _name(shape: Shape) -> str:
+    """What stands before the first sign of equality, where it names what follows and every further step is equal."""
+    if set(shape.text.split()) != {"="}:
+        return ""
+    first = re.sub(r"\^\{-1\}|\\frac\s?\{d([a-z]?)\}\s?\{d([a-z])\}", r"d\1d\2", shape.parts[0].text.strip())
+    if not _NAME.fullmatch(first) or any(word in first for word in ("frac", "sqrt", "sin", "cos", "log", "ln")):
+        return ""
+    steps = shape.parts[1:]
+    last = steps[-1].text
+    return first.replace(" ", "") if all(_same_value(last, step.text) for step in steps[:-1]) else ""
+
+
+def _value_of(shape: Shape) -> Shape:
+    return read_shape(shape.parts[-1].text)
+
+
+_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\neq": r"\neq"}
+
+
+def _same_relation(gold: Shape, answer: Shape) -> bool:
+    """Whether two relations of two sides say the same: their differences are multiples, of the right sign."""
+    if len(gold.parts) != len(answer.parts):
+        return False
+    if gold.text == answer.text and _same_in_order(gold.parts, answer.parts):
+        return True
+    flipped = " ".join(_FLIPPED.get(sign, sign) for sign in reversed(gold.text.split()))
+    if flipped == answer.text and _same_in_order(gold.parts[::-1], answer.parts):
+        return True
+    if len(gold.parts) != 2:
+        return False
+    try:
+        left, right = (math_values.parse(_difference(shape)) for shape in (gold, answer))
+    except NotUnderstoodError:
+        return False
+    symmetric = gold.text in ("=", r"\neq")
+    factor = math_values.constant_factor(left, right)
+    if factor is None or not (symmetric or factor.is_real):
+        return False
+    wanted = gold.text if symmetric or factor > 0 else _FLIPPED.get(gold.text)
+    return answer.text == wanted
+
+
+def _difference(shape: Shape) -> str:
+    return f"({_plain_value(shape.parts[0].text)})-({_plain_value(shape.parts[1].text)})"
+
+
+_REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|\\R|\\Re")
+_LOW = {"<": "(", r"\leq": "["}
+_HIGH = {"<": ")", r"\leq": "]"}
+_INFINITY = Shape("value", r"\infty")
+_MINUS_INFINITY = Shape("value", r"-\infty")
+
+
+def _intervals(shape: Shape) -> tuple[Shape, ...] | None:
+    """The intervals that a shape means; None where it means none."""
+    if shape.kind == "union":
+        parts = [_intervals(part) for part in shape.parts]
+        return None if None in parts else tuple(one for part in parts for one in part or ())
+    if shape.kind == "tuple" and len(shape.parts) == 2 and shape.text in ("()", "[]", "(]", "[)", "][", "]]", "[["):
+        low, high = shape.text.translate(str.maketrans({"]": "("}))[0], shape.text[1].replace("[", ")")
+        return (Shape("tuple", low + high, shape.parts),)
+    if shape.kind == "value" and r"\setminus" in shape.text:
+        return _without_points(shape.text)
+    if _REALS.fullmatch(shape.text) or (shape.kind == "words" and "real numbers" in shape.text):
+        return (Shape("tuple", "()", (_MINUS_INFINITY, _INFINITY)),)
+    if shape.kind != "relation":
+        return (shape,) if shape.kind == "set" else None
+    signs, sides = shape.text.split(), shape.parts
+    if signs and all(sign in (">", r"\geq") for sign in signs):
+        signs, sides = [_FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
+    if not all(sign in _LOW for sign in signs):
+        return _punctured(shape) if signs == [r"\neq"] else None
+    match [math_values.is_number(_plain_value(side.text)) for side in sides]:
+        case [False, True]:
+            brackets, ends = "(" + _HIGH[signs[0]], (_MINUS_INFINITY, sides[-1])
+        case [True, False]:
+            brackets, ends = _LOW[signs[0]] + ")", (sides[0], _INFINITY)
+        case [True, False, True]:
+            brackets, ends = _LOW[signs[0]] + _HIGH[signs[1]], (sides[0], sides[-1])
+        case _:
+            return None
+    return (Shape("tuple", brackets, ends),)
+
+
+def _without_points(text: str) -> tuple[Shape, ...] | None:
+    r"""`\mathbb{R} \setminus \{a, b\}` as intervals, for numbers in ascending order."""
+    whole, _, points = text.partition(r"\setminus")
+    removed = read_shape(points.strip())
+    if not _REALS.fullmatch(whole.strip()) or removed.kind != "set":
+        return None
+    ends = (_MINUS_INFINITY, *removed.parts, _INFINITY)
+    return tuple(Shape("tuple", "()", pair) for pair in itertools.pairwise(ends))
+
+
+def _punctured(shape: Shape) -> tuple[Shape, ...] | None:
+    r"""`x \neq a` is everything below a, and everything above."""
+    number = [side for side in shape.parts if math_values.is_number(_plain_value(side.text))]
+    if len(number) != 1:
+        return None
+    return Shape("tuple", "()", (_MINUS_INFINITY, number[0])), Shape("tuple", "()", (number[0], _INFINITY))

@@ -1,0 +1,186 @@
+r"""What shape an answer has: a list, a set, a tuple or an interval, a matrix, a relation, words, or one expression.
+
+math-verify takes shapes for equal that are not (a set and half of it, an inequality and its border); here a shape is
+told from the text, equal shapes are compared part by part (`math`), and only expressions are left to an algebra system.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["value", "words", "list", "set", "tuple", "union", "matrix", "relation", "ratio"]
+
+RELATIONS = (r"\leq", r"\geq", r"\neq", r"\equiv", r"\approx", r"\in", "<", ">", "=")
+
+_OPEN, _CLOSE = "([{", ")]}"
+_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array|smallmatrix)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_RELATION = re.compile(
+    r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|\\approx(?![A-Za-z])|\\in(?![A-Za-z])|<|>|="
+)
+_OR = re.compile(r"(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])|;")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?(?:\s?%|\s?[A-Za-z]+)?")
+_RATIO = re.compile(r"[^:]+:[^:]+(?::[^:]+)?")
+_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An answer, or a part of one.
+
+    Attributes:
+      kind: what it is.
+      text: of a value or words, all of it; of a tuple, its two brackets; of a relation, its signs with spaces between.
+      parts: its elements; of a matrix, its rows.
+    """
+
+    kind: Kind
+    text: str = ""
+    parts: tuple[Shape, ...] = ()
+
+
+def read_shape(text: str) -> Shape:
+    """The shape of a cleaned answer (`latex.clean`)."""
+    text = text.strip()
+    if text[:1] == "{" and text[-1:] == "}" and _encloses(text[1:-1], "{}"):
+        return read_shape(text[1:-1])
+    if _THOUSANDS.fullmatch(text):
+        return Shape("value", re.sub(r"(?<=\d)[, ](?=\d)", "", text))
+    pieces = [piece for part in split_top(text, ",") for piece in _split_words(part)]
+    if len(pieces) > 1 and all(piece.strip() for piece in pieces):
+        return _listed([read_shape(piece) for piece in pieces])
+    found = _matrix(text) or _union(text) or _relation(text) or _bracketed(text)
+    if found is not None:
+        return found
+    if r"\pm" in text or r"\mp" in text:
+        return _plus_minus(text)
+    if ":" in text and _RATIO.fullmatch(text) and "{" not in text:
+        return Shape("ratio", parts=tuple(Shape("value", part.strip()) for part in text.split(":")))
+    return Shape("words" if _is_words(text) else "value", text)
+
+
+def split_top(text: str, separator: str) -> list[str]:
+    """Parts between separators that stand in no brackets; half-open intervals count as brackets."""
+    parts, depth, start = [], 0, 0
+    index = 0
+    while index < len(text):
+        char = text[index]
+        if char == "\\" and index + 1 < len(text) and text[index + 1] in "{}":
+            depth += 1 if text[index + 1] == "{" else -1
+            index += 2
+            continue
+        if text.startswith((r"\begin", r"\langle"), index):
+            depth += 1
+        elif text.startswith((r"\end", r"\rangle"), index):
+            depth -= 1
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif depth == 0 and text.startswith(separator, index):
+            parts.append(text[start:index])
+            start = index + len(separator)
+        index += 1
+    return [*parts, text[start:]]
+
+
+def _split_words(text: str) -> list[str]:
+    """Parts between "or", "and" and semicolons that stand in no brackets."""
+    if not _OR.search(text) or (_is_words(_OR.sub(" ", text)) and not re.search(r"[\d=<>]", text)):
+        return [text]
+    marked = _OR.sub("\0", text)
+    return [part for part in split_top(marked, "\0") if part.strip()]
+
+
+def _listed(parts: list[Shape]) -> Shape:
+    """Several answers; intervals and inequalities together are a union."""
+    flat = [part for shape in parts for part in (shape.parts if shape.kind == "list" else (shape,))]
+    if all(part.kind == "relation" and part.text != "=" for part in flat):
+        return Shape("union", parts=tuple(flat))
+    return Shape("list", parts=tuple(flat))
+
+
+def _union(text: str) -> Shape | None:
+    parts = split_top(text, r"\cup")
+    return Shape("union", parts=tuple(read_shape(part) for part in parts)) if len(parts) > 1 else None
+
+
+def _matrix(text: str) -> Shape | None:
+    if text[:1] in "([" and text[-1:] in ")]" and text[1:-1].strip().startswith((r"\begin{array}", r"\begin{matrix}")):
+        text = text[1:-1].strip()
+    start = max(text.find(r"\begin"), 0)
+    found, factor = _MATRIX.fullmatch(text[start:]), text[:start].strip()
+    if found is None or found[1] == "vmatrix":
+        return None
+    rows = [row for row in found[2].split(r"\\") if row.strip()]
+    if factor:
+        rows = ["&".join(f"({factor})({cell.strip()})" for cell in row.split("&")) for row in rows]
+    return Shape("matrix", parts=tuple(
+        Shape("tuple", "()", tuple(read_shape(cell) for cell in row.split("&"))) for row in rows
+    ))  # fmt: skip
+
+
+def _relation(text: str) -> Shape | None:
+    r"""`a < x \leq b`: the signs and what stands between them, where they stand in no brackets."""
+    marked = _RELATION.sub(lambda found: f"\0{found[0]}\0", text)
+    pieces = split_top(marked, "\0")
+    if len(pieces) < 3 or len(pieces) % 2 == 0:
+        return None
+    signs, sides = pieces[1::2], pieces[::2]
+    if not all(side.strip() for side in sides):
+        return None
+    if signs == [r"\in"]:
+        return replace(read_shape(sides[1]))
+    return Shape("relation", " ".join(signs), tuple(Shape("value", side.strip()) for side in sides))
+
+
+def _bracketed(text: str) -> Shape | None:
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return _set(text[2:-2])
+    if text.startswith(r"\langle") and text.endswith(r"\rangle"):
+        return Shape("tuple", "<>", _items(text[7:-7]))
+    if text in (r"\emptyset", r"\{\}"):
+        return Shape("set")
+    if len(text) > 2 and text[0] in "([]" and text[-1] in ")][" and _encloses(text[1:-1]):
+        items = _items(text[1:-1])
+        if len(items) > 1:
+            return Shape("tuple", text[0] + text[-1], items)
+        if text[0] + text[-1] == "()":
+            return read_shape(text[1:-1])
+    return None
+
+
+def _encloses(inside: str, brackets: str = "()") -> bool:
+    """Whether the brackets around a text belong together: `(a)(b)` is not in brackets."""
+    depth = 0
+    for char in inside:
+        depth += (char == brackets[0]) - (char == brackets[1])
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _set(inside: str) -> Shape:
+    if not inside.strip():
+        return Shape("set")
+    builder = re.split(r"\||:", inside, maxsplit=1)
+    if len(builder) == 2 and re.fullmatch(r"\s*[A-Za-z](?:\s*\\in\s*\\mathbb\s?\{R\})?\s*", builder[0]):
+        return read_shape(builder[1])
+    return Shape("set", parts=_items(inside))
+
+
+def _items(text: str) -> tuple[Shape, ...]:
+    return tuple(read_shape(part) for part in split_top(text, ","))
+
+
+def _plus_minus(text: str) -> Shape:
+    r"""`a \pm b` is a + b and a - b."""
+    plus = text.replace(r"\pm", "+").replace(r"\mp", "-")
+    minus = text.replace(r"\pm", "-").replace(r"\mp", "+")
+    return Shape("list", parts=tuple(Shape("value", part.strip().removeprefix("+").strip()) for part in (plus, minus)))
+
+
+def _is_words(text: str) -> bool:
+    """Whether a text is words rather than a formula."""
+    return bool(_WORDS.search(text)) and not re.search(r"[\\^_=<>+*/{}|]|\d", text)

@@ -1,0 +1,176 @@
+"""Equality of two expressions in LaTeX: parsed by latex2sympy2_extended (math-verify's parser), compared by value.
+
+Two expressions are equal if their values agree to 40 digits at random points of their symbols; decimals are exact.
+What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
+
+SymPy is imported when the first expression is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import re
+from typing import Any
+
+DIGITS = 60
+AGREE = 40
+"""Digits that must agree, of the DIGITS that are computed."""
+POINTS = ((0.7390851, 1.2020569, 0.9159655), (1.6449341, 0.5772157, 1.3247180), (2.6854520, 1.4513692, 0.6434105))
+NEGATIVE = ((-0.6180339, -1.3063778, -0.8346268), (-1.7632228, 0.7642236, -2.5029079))
+"""Where expressions are evaluated: constants without a relation to each other."""
+
+MOST_DIGITS = 100_000
+"""Of a number that is computed."""
+DEEPEST = 30
+"""Brackets within brackets."""
+
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
+_HUGE = re.compile(r"\d{6,}\s?!|!\s?!\s?!")
+_TOWER = re.compile(r"\d+(?:\s?\^\s?\{?\s?\d+)+")
+_UNKNOWN = re.compile(r"[@#&;\"`?]|'|\\(?:ldots|cdots|dots|vdots)|\.\.\.")
+
+
+class NotUnderstoodError(ValueError):
+    """A text is no expression."""
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Any:
+    """A SymPy expression.
+
+    Raises:
+      NotUnderstoodError: the text is none, or its value is out of all bounds.
+    """
+    if not text or _HUGE.search(text) or _UNKNOWN.search(text) or _depth(text) > DEEPEST:
+        raise NotUnderstoodError(text)
+    if any(_tower_digits(tower) > MOST_DIGITS for tower in _TOWER.findall(text)):
+        raise NotUnderstoodError(text)
+    text = _DECIMAL.sub(lambda found: f"\\frac{{{int(found[1] + found[2])}}}{{{10 ** len(found[2])}}}", text)
+    latex2sympy, config = _parser()
+    try:
+        return latex2sympy(text, is_real=None, normalization_config=None, conversion_config=config)
+    except Exception as error:  # antlr and the conversion raise whatever they like
+        raise NotUnderstoodError(text) from error
+
+
+def _depth(text: str) -> int:
+    """The most brackets within brackets."""
+    depth = most = 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        most = max(most, depth)
+    return most
+
+
+def _tower_digits(tower: str) -> float:
+    """About how many digits `a^b^c` has; infinity for more than can be said."""
+    *bases, top = (int(number[:20]) for number in re.findall(r"\d+", tower))
+    value: float = top
+    for base in reversed(bases):
+        digits = value * math.log10(max(base, 1))
+        if digits > 300 and base is not bases[0]:
+            return math.inf
+        value = 10.0**digits if digits <= 300 else math.inf
+    return digits if bases else 0.0
+
+
+@functools.cache
+def _parser() -> tuple[Any, Any]:
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+
+    for name in ("math_verify", "latex2sympy2_extended"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they warn of every text that is no formula
+    return latex2sympy, ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
+
+
+def same_value(gold: str, answer: str) -> bool:
+    """Whether two expressions in LaTeX are equal.
+
+    Raises:
+      NotUnderstoodError: `gold` is no expression.
+    """
+    if gold == answer:
+        return True
+    expected = parse(gold)
+    try:
+        found = parse(answer)
+    except NotUnderstoodError:
+        return False
+    return same_expression(expected, found)
+
+
+def same_expression(a: Any, b: Any) -> bool:
+    """Whether two SymPy expressions have the same values."""
+    import sympy
+
+    if not isinstance(a, sympy.Expr) or not isinstance(b, sympy.Expr):
+        return type(a) is type(b) and a == b
+    symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+    compared = 0
+    for points, real_only in ((POINTS, False), (NEGATIVE, True)):
+        for point in points if symbols else points[:1]:
+            values = {symbol: sympy.Float(str(point[i % 3] * (1 + i // 3)), DIGITS) for i, symbol in enumerate(symbols)}
+            x, y = _value(a, values), _value(b, values)
+            if x is None or y is None or (real_only and not (x.is_real and y.is_real)):
+                continue
+            if not _close(x, y):
+                return False
+            compared += 1
+    return compared > 0 or _left_to_math_verify(a, b)
+
+
+def constant_factor(a: Any, b: Any) -> Any:
+    """The number c with a = c b at every point; None where there is none, or both are constants."""
+    import sympy
+
+    symbols = sorted(a.free_symbols | b.free_symbols, key=str) if isinstance(a, sympy.Expr) else []
+    factors = []
+    for point in (*POINTS, *NEGATIVE) if symbols and isinstance(b, sympy.Expr) else ():
+        values = {symbol: sympy.Float(str(point[i % 3] * (1 + i // 3)), DIGITS) for i, symbol in enumerate(symbols)}
+        x, y = _value(a, values), _value(b, values)
+        if x is None or y is None or not (x.is_finite and y.is_finite) or x == 0 or y == 0:
+            return None
+        factors.append(x / y)
+    return factors[0] if factors and all(_close(factors[0], factor) for factor in factors) else None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is an expression without symbols."""
+    import sympy
+
+    try:
+        value = parse(text)
+    except NotUnderstoodError:
+        return False
+    return isinstance(value, sympy.Expr) and not value.free_symbols
+
+
+def _value(expression: Any, values: dict[Any, Any]) -> Any:
+    """A complex number to DIGITS digits; None where there is none."""
+    import sympy
+
+    constants = {"i": sympy.I, "e": sympy.E}
+    try:
+        number = expression.subs({s: constants.get(s.name, value) for s, value in values.items()}).evalf(DIGITS)
+    except Exception:  # of functions that have no value there
+        return None
+    if number in (sympy.oo, -sympy.oo):
+        return number
+    return number if number.is_number and number.is_finite and not number.has(sympy.zoo, sympy.nan) else None
+
+
+def _close(x: Any, y: Any) -> bool:
+    import sympy
+
+    if x in (sympy.oo, -sympy.oo) or y in (sympy.oo, -sympy.oo):
+        return x == y
+    size = max(abs(x), abs(y))
+    return bool(abs(x - y) <= 10.0**-AGREE * size) if size > 0 else True
+
+
+def _left_to_math_verify(a: Any, b: Any) -> bool:
+    from math_verify import verify
+
+    return bool(verify(a, b, timeout_seconds=None))

@@ -1,0 +1,250 @@
+"""From ungraded groups to graded ones, beside whatever else goes on.
+
+`submit` returns at once with a future, whose group has its rewards. Where a group is graded depends on its grader:
+
+- `inline`: in the caller's thread, before `submit` returns; nothing is started for these;
+- `process` and `batch`: in worker processes (`pool`), one call per completion, or per group;
+- `loop`: on an event loop that asynchronous graders share (`loops`).
+
+Equal completions of a group are graded once. A reward that fails is counted and logged, and `on_failure` says what
+becomes of it. Results do not depend on what finishes when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import dataclasses
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.rollout import Problem, RolloutGroup
+from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
+from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.registry import SHIPPED, get_grader
+from isocompute_jax.tasks.grading.failures import Failure, FailureLog
+from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
+from isocompute_jax.tasks.grading.pool import WorkerPool
+from isocompute_jax.tasks.grading.reward_config import OnFailure, RewardConfig
+
+Decode = Callable[[Sequence[Sequence[int]]], list[str]]
+"""Token ids of several completions -> their texts (`tokenizer.Tokenizer.decode`)."""
+
+Outcome = Grade | Failure
+
+
+class Grading:
+    """Gives groups their rewards; used from any thread.
+
+    Args:
+      config: which grader for which task, and how it is run.
+      decode: token ids -> texts.
+    """
+
+    def __init__(self, config: RewardConfig, decode: Decode):
+        self._config = config
+        self._decode = decode
+        self._failures = FailureLog()
+        self._starting = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._pool: WorkerPool | None = None
+        self._calls: AsyncCalls | None = None
+
+    @property
+    def stops(self) -> bool:
+        """Whether a reward that fails ends the run."""
+        return self._config.on_failure == "stop"
+
+    def check(self, problems: Iterable[Problem]) -> None:
+        """Calls every grader that is not shipped once, with an empty completion, as a model may give one any time.
+
+        Worker processes are started on the way, so that the first step need not wait for them.
+
+        Raises:
+          InputError: a grader fails at it; says how.
+        """
+        first: dict[str, Problem] = {}
+        for problem in problems:
+            first.setdefault(self._config.name_for(problem.task), problem)
+        graders = {name: get_grader(name) for name in first}
+        in_processes = [name for name, grader in graders.items() if grader.runs in ("process", "batch")]
+        if in_processes:
+            self._start().submit(self._warm(in_processes))
+        for name, problem in first.items():
+            if name in SHIPPED:
+                continue
+            [outcome] = self._start().submit(self._outcomes(name, problem, [""])).result()
+            if isinstance(outcome, Failure):
+                raise InputError(
+                    f"reward {name} {outcome.what} when it was tried on problem {problem.id!r} and an empty "
+                    f"completion, which a model may give: {outcome.message.strip()}"
+                )
+
+    def submit(
+        self, group: RolloutGroup, problem: Problem, *, on_failure: OnFailure | None = None
+    ) -> concurrent.futures.Future[RolloutGroup]:
+        """Grades a group.
+
+        Args:
+          group: ungraded.
+          problem: what it is of.
+          on_failure: in place of the config's.
+
+        Returns:
+          A future of the group with its rewards. It raises RunError where a reward failed and the policy is `stop`,
+          or where nothing can be graded.
+        """
+        name, policy = self._config.name_for(problem.task), on_failure or self._config.on_failure
+        keys = [completion.tokens.tobytes() for completion in group.completions]
+        distinct = {key: completion.tokens for key, completion in zip(keys, group.completions, strict=True)}
+        texts = self._decode([tokens.tolist() for tokens in distinct.values()])
+        places = {key: place for place, key in enumerate(distinct)}
+        order = np.array([places[key] for key in keys])
+        grader = get_grader(name)
+        if grader.runs != "inline":
+            return self._start().submit(self._graded(group, problem, name, texts, order, policy))
+        done: concurrent.futures.Future[RolloutGroup] = concurrent.futures.Future()
+        try:
+            outcomes = [_inline(grader.grade, problem, text) for text in texts]
+            done.set_result(self._finish(group, problem, name, outcomes, order, policy))
+        except RunError as error:
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        """Ends workers and threads; what was not graded is lost."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        thread.submit(self._close()).result()
+        thread.close()
+
+    def _start(self) -> LoopThread:
+        """The thread on whose loop everything but inline graders is run."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = LoopThread("graders")
+            return self._thread
+
+    async def _warm(self, names: Sequence[str]) -> None:
+        await self._workers().warm(names)
+
+    def _workers(self) -> WorkerPool:
+        if self._pool is None:
+            self._pool = WorkerPool(self._config.processes, self._config.deadline_s)
+        return self._pool
+
+    def _async_calls(self) -> AsyncCalls:
+        if self._calls is None:
+            self._calls = AsyncCalls(self._config.concurrency, self._config.deadline_s)
+        return self._calls
+
+    async def _graded(
+        self,
+        group: RolloutGroup,
+        problem: Problem,
+        name: str,
+        texts: Sequence[str],
+        order: np.ndarray,
+        policy: OnFailure,
+    ) -> RolloutGroup:
+        return self._finish(group, problem, name, await self._outcomes(name, problem, texts), order, policy)
+
+    async def _outcomes(self, name: str, problem: Problem, texts: Sequence[str]) -> list[Outcome]:
+        """What each text is worth, by a grader that is not inline."""
+        grader = get_grader(name)
+        if grader.runs == "inline":
+            return [_inline(grader.grade, problem, text) for text in texts]
+        size = {"process": 1, "batch": len(texts)}.get(grader.runs) or grader.batch or len(texts)  # type: ignore[union-attr]
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        if grader.runs == "loop":
+            calls = [self._async_calls().grade(grader, [problem] * len(part), part) for part in parts]
+        else:
+            calls = [self._workers().grade(name, [problem] * len(part), part) for part in parts]
+        answers = await asyncio.gather(*calls)
+        return [
+            outcome
+            for part, answer in zip(parts, answers, strict=True)
+            for outcome in ([answer] * len(part) if isinstance(answer, Failure) else answer)
+        ]
+
+    def _finish(
+        self,
+        group: RolloutGroup,
+        problem: Problem,
+        name: str,
+        outcomes: Sequence[Outcome],
+        order: np.ndarray,
+        policy: OnFailure,
+    ) -> RolloutGroup:
+        """The group with its rewards; `order` [G] says which of the outcomes each completion has."""
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        for failure in failures:
+            self._failures.note(failure, problem_id=problem.id, grader=name)
+        if failures and policy == "stop":
+            raise RunError(
+                f"reward {name} {failures[0].what} on problem {problem.id!r} (config.reward.on_failure = 'stop'): "
+                f"{failures[0].message.strip()}"
+            )
+        rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]
+        failed = np.array([isinstance(outcome, Failure) for outcome in outcomes])
+        return dataclasses.replace(
+            group,
+            rewards=np.array(rewards, np.float32)[order],
+            task=problem.task,
+            reward_metrics={key: values[order] for key, values in _metrics(outcomes).items()},
+            reward_failures=int(failed[order].sum()),
+            dropped=bool(failures) and policy == "drop_group",
+        )
+
+    async def _close(self) -> None:
+        if self._calls is not None:
+            await self._calls.close()
+        # What is being graded is given up first: each call ends its own worker.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        if self._pool is not None:
+            await self._pool.close()
+        self._pool = self._calls = None
+
+
+def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], grading: Grading) -> list[RolloutGroup]:
+    """Every group with its rewards, in order; grading goes on while `groups` is read.
+
+    A reward that failed is worth 0 unless the policy is `stop`: nothing is trained on these groups.
+
+    Args:
+      groups: ungraded.
+      problems: those that were asked for, and perhaps others, by id.
+      grading: grades them.
+    """
+    policy = "stop" if grading.stops else "zero"
+    futures = [grading.submit(group, problems[group.problem_id], on_failure=policy) for group in groups]
+    return [future.result() for future in futures]
+
+
+def _inline(grade: Callable[[Problem, str], Grade], problem: Problem, text: str) -> Outcome:
+    try:
+        return to_grade(grade(problem, text), problem.task)
+    except InvalidRewardError as error:
+        return Failure("invalid", str(error))
+    except Exception:
+        return Failure("raised", traceback.format_exc())
+
+
+def _metrics(outcomes: Sequence[Outcome]) -> Mapping[str, np.ndarray]:
+    """Name -> a value for each outcome, NaN where it has none of this name."""
+    found: dict[str, np.ndarray] = collections.defaultdict(lambda: np.full(len(outcomes), np.nan))
+    for place, outcome in enumerate(outcomes):
+        if isinstance(outcome, Grade):
+            for name, value in outcome.metrics.items():
+                found[name][place] = value
+    return dict(sorted(found.items()))

@@ -1,0 +1,57 @@
+"""What rewards a run gives, where they are computed, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Literal
+
+from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
+
+OnFailure = Literal["zero", "drop_group", "stop"]
+MOST_WORKERS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+    """What completions are worth, and how that is found out."""
+
+    function: str = option(
+        "",
+        "What grades every problem: package.module:function (sync or async), a shipped grader's name, gym:NAME, "
+        "http://host:port/path of a reward service, or an entry point's name. Empty: what the problem's task names.",
+    )
+    tasks: dict[str, str] = option(
+        default_factory=dict, help="Task -> the same for its problems alone; goes before `function`."
+    )
+    on_failure: OnFailure = option(
+        "zero",
+        "What becomes of a completion whose reward raises, hangs, dies or is not a finite number: zero, it is worth 0; "
+        "drop_group, its group is left out of the update, and counts in C; stop, the run ends. Each is counted.",
+    )
+    deadline_s: float = option(30.0, "Longest time of one call of a grader, in seconds; then it is killed.")
+    workers: int = option(
+        0,
+        "Processes that grade, started when a grader needs one; 0 for half the cores, at most 32.",
+        low=0,
+        identity=False,
+    )
+    concurrency: int = option(
+        64, "Calls of one asynchronous reward, or requests to one reward service, at a time.", low=1, identity=False
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.deadline_s > 0:
+            raise InputError(f"RewardConfig.deadline_s = {self.deadline_s} must be above 0")
+
+    def name_for(self, task: str) -> str:
+        """The name of the grader of a task's problems."""
+        return self.tasks.get(task) or self.function or task
+
+    @property
+    def processes(self) -> int:
+        """Worker processes at most."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.workers or max(1, min(MOST_WORKERS, cores // 2))

@@ -1,0 +1,198 @@
+"""Mathematical equality: agreement with the graded pairs, and what no grader may do: hang, or depend on its thread."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.tasks import Grading, RewardConfig
+from isocompute_jax.tasks.graders import math_compare, math_values
+from isocompute_jax.tasks.graders.math import Math, answer_of
+
+PAIRS = pathlib.Path(__file__).parents[1] / "graded_pairs"
+HALVES = sorted(PAIRS.glob("*.jsonl"))
+
+
+def reward(gold: str, text: str) -> float:
+    return Math().grade(Problem("p", "", gold, "math"), text).reward
+
+
+def boxed(gold: str, answer: str) -> float:
+    return reward(gold, f"So it is $\\boxed{{{answer}}}$.")
+
+
+def group(*texts: str) -> RolloutGroup:
+    completions = [
+        Completion.drawn(np.array([*map(ord, text)], np.int32), np.zeros(1), np.zeros(1), "stop") for text in texts
+    ]
+    return RolloutGroup("p", 0, np.zeros(1, np.int32), tuple(completions))
+
+
+@contextlib.contextmanager
+def grading(deadline_s: float):
+    engine = Grading(
+        RewardConfig(workers=1, deadline_s=deadline_s), lambda batch: ["".join(map(chr, b)) for b in batch]
+    )
+    with contextlib.closing(engine):
+        yield engine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", HALVES, ids=lambda path: path.stem)
+def test_agreement_with_the_graded_pairs(half):
+    """98% of verdicts, at most 0.5% of wrong answers paid, and none that hangs; in a worker, as training runs it."""
+    pairs = [json.loads(line) for line in half.read_text(encoding="utf-8").splitlines()]
+    with grading(deadline_s=20.0) as engine:
+        futures = [
+            engine.submit(group(pair["completion"]), Problem(pair["id"], "", pair["gold"], "math")) for pair in pairs
+        ]
+        graded = [future.result() for future in futures]
+    assert [one.reward_failures for one in graded] == [0] * len(pairs)
+    found = [one.rewards is not None and one.rewards[0] == 1.0 for one in graded]
+    wrong = [(pair["id"], verdict) for pair, verdict in zip(pairs, found, strict=True) if verdict != pair["verdict"]]
+    paid = [name for name, verdict in wrong if verdict]
+    assert len(wrong) <= 0.02 * len(pairs) and len(paid) <= 0.005 * len(pairs), wrong
+
+
+SAME = [
+    ("1/2", r"\dfrac12"),
+    ("1/2", r"{1 \over 2}"),
+    (r"2\frac{1}{2}", "2.5"),
+    (r"-2\frac12", "-5/2"),
+    ("1000", r"1{,}000"),
+    ("x = 5", "5"),
+    ("5", "5 cm"),
+    ("0.5 hours", "30 minutes"),
+    ("50\\%", "1/2"),
+    ("50\\%", "50"),
+    ("1, 2", "x = 2 or x = 1"),
+    (r"\pm 3", "3, -3"),
+    (r"\{1, 2\}", r"\{2, 1\}"),
+    ("[1, 2)", r"1 \le x < 2"),
+    (r"(-\infty, 1) \cup (3, \infty)", r"x > 3 \text{ or } x < 1"),
+    (r"\mathbb{R} \setminus \{2\}", r"x \ne 2"),
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("y = 2x+3", "2x - y + 3 = 0"),
+    ("2x+3", "f(x) = 3+2x"),
+    (r"2\sin x\cos x", r"\sin(2x)"),
+    (r"\frac{\sqrt2}{2}", r"\frac{1}{\sqrt{2}}"),
+    ("2^{100}", "1267650600228229401496703205376"),
+    (r"0.1\overline{6}", "1/6"),
+    ("3:2", "6:4"),
+    ("(C)", r"\text{C}"),
+    ("yes", "Yes."),
+    ("2.67", "2.6667"),
+]
+OTHER = [
+    ("3", "3 or 5"),
+    ("5", "x > 5"),
+    ("5", r"\ge 5"),
+    (r"\{1, 2\}", "1"),
+    ("(1, 2)", "(2, 1)"),
+    ("(1, 2)", r"\{1, 2\}"),
+    ("[1, 2)", "(1, 2)"),
+    ("x < 3", r"x \le 3"),
+    ("5 cm", "5 m"),
+    ("25 cm^2", "25 cm"),
+    (r"\sqrt2", "1.414"),
+    ("1/3", "0.333333"),
+    ("x = 3", "y = 4"),
+    ("3i", "3"),
+    ("-5", "5"),
+    ("50", "50\\%"),
+    ("1010_2", "1010_3"),
+    ("C", "(C) or (D)"),
+    ("2^{1000}", "2^{1001}"),
+    ("5", ""),
+    ("5", r"\frac{1}{}"),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer", "expected"), [(*c, 1.0) for c in SAME] + [(*c, 0.0) for c in OTHER])
+def test_answers_by_hand(gold, answer, expected):
+    assert boxed(gold, answer) == expected
+    assert boxed(gold, gold) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{3} and so \boxed{5}", "5"),
+        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5"),
+        (r"first \boxed{3}. <think>\boxed{4}</think> It is 7. The answer is 6.", "6."),
+        ("#### 12\nbye", "12"),
+        ("so $x = 3$, and\nthe area is $A = 4$.", "A = 4"),
+        (r"\\boxed{7}", "7"),
+        (r"\boxed 7", "7"),
+    ],
+)
+def test_where_the_answer_is_found(text, answer):
+    assert answer_of(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "expected"),
+    [
+        ("42", "Therefore the total is 42.", 1.0),
+        ("42", "So we get $6 \\cdot 7 = 42$.", 1.0),
+        ("42", "#### 42", 1.0),
+        ("1/2", "The answer is $\\frac{1}{2}$.", 1.0),
+        ("x^2+1", "**Final Answer:** $f(x) = x^2 + 1$", 1.0),
+        ("1, 2", "The answer is $1$ and $2$.", 1.0),
+        ("42", "The answer is:\n\n$$42$$", 1.0),
+        ("B", "The answer is (B).", 1.0),
+        ("yes", "The answer is yes.", 1.0),
+        ("yes", "The answer is no.", 0.0),
+        ("42", "The answer is not 42.", 0.0),
+        ("42", "The answer is 42 or 43.", 0.0),
+        ("5", "There are 5 apples and 3 pears.", 0.0),
+        ("5", "", 0.0),
+    ],
+)
+def test_texts_without_a_box(gold, text, expected):
+    assert reward(gold, text) == expected
+
+
+def test_off_the_main_thread_nothing_changes():
+    """math-verify's own time limits are signals, which other threads cannot have: there it pays nothing, in silence."""
+    cases = [("1/2", "0.5"), ("x^2+2x+1", "(x+1)^2"), (r"\{1, 2\}", "1")]
+    in_main = [boxed(*case) for case in cases]
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        assert list(thread.map(lambda case: boxed(*case), cases)) == in_main == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_what_hangs_is_killed_and_counted():
+    """Nothing in the text says that this sum has 10^14 terms of no closed form."""
+    hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sum_{b=1}^{10^{7}} \lfloor \sin(a b) \rfloor}"
+    with grading(deadline_s=2.5) as engine:
+        found = engine.submit(group(hangs, r"\boxed{5}"), Problem("p", "", "5", "math")).result()
+    assert found.rewards is not None and found.rewards.tolist() == [0.0, 1.0]
+    assert found.reward_failures == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["9^{9^{9^9}}", "10^{10^{10}}", "99999999!", "3!!!!!!!!!", "{" * 500 + "7" + "}" * 500]
+)
+def test_what_would_take_for_ever_is_refused_unread(text):
+    with pytest.raises(math_values.NotUnderstoodError):
+        math_values.parse(text)
+    assert not math_compare.same_answer("5", text)
+
+
+@pytest.mark.slow
+def test_no_gold_answer_of_the_pairs_is_refused_at_load():
+    counts = collections.Counter()
+    for half in HALVES:
+        for line in half.read_text(encoding="utf-8").splitlines():
+            counts[Math().fault(Problem("p", "", json.loads(line)["gold"], "math"))] += 1
+    assert set(counts) == {None}
+    assert "holds no answer" in (Math().fault(Problem("p", "", "$ $", "math")) or "")
