@@ -29,6 +29,7 @@ class SimulatedSampler:
       ahead: of so many groups that wait, any may finish next.
     """
 
+    concurrent = False
     redrawn_rollouts = 0
 
     def __init__(self, tokenizer: Tokenizer, *, length: float = 8.0, tail: float = 0.5, ahead: int = 64):

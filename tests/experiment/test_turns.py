@@ -284,11 +284,11 @@ def test_problems_of_the_calculator(tmp_path):
     assert len({problem.prompt for problem in problems}) == 50
     tasks.write_problems(tmp_path / "sums.jsonl", problems)
     assert tasks.read_problems(tmp_path / "sums.jsonl") == problems
-    task = calculator.Calculator()
+    task = tasks.get_grader("calculator")
     [problem, *_] = problems
     right = problem.answer
     for text, reward in ((right, 1), (f"1+1=2,{right}", 1), (f"{right},", 0), (f"{right},0", 0), ("", 0)):
-        assert task.reward(problem, text) == reward
+        assert task.grade(problem, text).reward == reward
     assert "write '7'" in (task.fault(Problem("p", "3+4,", "8", "calculator")) or "")
     assert "is not a sum" in (task.fault(Problem("p", "3+4", "7", "calculator")) or "")
     with pytest.raises(InputError, match=r"1 \.\. 100 sums"):

@@ -279,6 +279,7 @@ def test_slots_draw_the_same_turns(interrupted):
 class SlotsAsSampler:
     """The protocol around slots, one lane, one batch of groups after the other."""
 
+    concurrent = False
     redrawn_rollouts = 0
 
     def __init__(self):

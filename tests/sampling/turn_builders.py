@@ -33,6 +33,7 @@ def rule(request: SampleRequest, index: int, version: int = 3) -> Completion:
 class RuleSampler:
     """Draws by `rule`; which group that is out finishes next is up to `choose`. It may be called from two threads."""
 
+    concurrent = False
     redrawn_rollouts = 0
 
     def __init__(self, choose=lambda out: 0):

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.vllm
 class OneServer:
     """The protocol, group by group."""
 
+    concurrent = False
     redrawn_rollouts = 0
 
     def __init__(self, client):

@@ -19,7 +19,7 @@ from isocompute_jax.experiment.curation.measurement import Question, survey
 from isocompute_jax.experiment.curation.store import COUNTS, Store
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, save_arithmetic_tokenizer
+from isocompute_jax.tasks import Grading, PromptConfig, Prompts, RewardConfig, load_tokenizer, save_arithmetic_tokenizer
 
 PROBLEMS = [Problem(f"p{i}", f"{i}+{i}=", "1", "numeric") for i in range(7)]
 IDENTITY = {"seed": 0}
@@ -71,8 +71,9 @@ def draw(directory, question, samples, *, problems=PROBLEMS, keep=True, window=6
     config = CurationConfig(samples=samples, groups_in_flight=window, keep_completions=keep)
     found = survey(problems, question)
     with Store(directory, identity=IDENTITY, survey=found, samples=samples, keep_completions=keep) as store:
+        grading = Grading(RewardConfig(), question.prompts.tokenizer.decode)
         try:
-            measure(problems, store, sampler, question, config, rounds=rounds)
+            measure(problems, store, sampler, question, config, grading=grading, rounds=rounds)
         except Killed:
             assert not store.known.all()
     return store, sampler
@@ -174,7 +175,8 @@ def test_servers_always_have_a_full_window_and_one_process_has_rounds(question, 
     config = CurationConfig(samples=16, groups_in_flight=4)
     found = survey(PROBLEMS, question)
     with Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store:
-        measure(PROBLEMS, store, Watched(question.prompts.tokenizer), question, config, rounds=rounds)
+        grading = Grading(RewardConfig(), question.prompts.tokenizer.decode)
+        measure(PROBLEMS, store, Watched(question.prompts.tokenizer), question, config, grading=grading, rounds=rounds)
     assert seen == expected
     assert not (tmp_path / "completions").exists()
 
@@ -245,5 +247,6 @@ def test_a_group_that_nobody_asked_for_is_an_error(question, tmp_path, change):
         Store(tmp_path, identity=IDENTITY, survey=found, samples=16) as store,
         pytest.raises(RunError, match="twice, or unasked"),
     ):
-        measure(PROBLEMS, store, Broken(question.prompts.tokenizer), question, config, rounds=True)
+        grading = Grading(RewardConfig(), question.prompts.tokenizer.decode)
+        measure(PROBLEMS, store, Broken(question.prompts.tokenizer), question, config, grading=grading, rounds=True)
     assert len((tmp_path / COUNTS).read_text().splitlines()) == 1

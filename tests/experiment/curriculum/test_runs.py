@@ -14,11 +14,11 @@ from isocompute_jax import learner, tasks
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, LengthConfig, RunConfig, override
 from isocompute_jax.experiment.curriculum import History
-from isocompute_jax.experiment.rollouts import by_id, graded
+from isocompute_jax.experiment.rollouts import by_id
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.sampling import TRAIN, InProcessSampler
-from isocompute_jax.tasks import load_tokenizer, read_problems
+from isocompute_jax.tasks import Grading, RewardConfig, graded, load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.curriculum.builders import batches_of_grain
 from tests.experiment.samplers import LaggingSampler, Makes, ShuffledSampler
@@ -58,7 +58,7 @@ def by_step(groups, config) -> list[list]:
     """Graded groups of each step, in the order of drawing."""
     problems = by_id(read_problems(config.train_set))
     steps: dict[int, list] = {}
-    for group in graded(groups, problems, load_tokenizer(config.model)):
+    for group in graded(groups, problems, Grading(RewardConfig(), load_tokenizer(config.model).decode)):
         steps.setdefault(group.step, []).append(group)
     return [steps[number] for number in sorted(steps)]
 
