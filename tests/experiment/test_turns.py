@@ -19,6 +19,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import TurnSampler
 from isocompute_jax.tasks import PromptConfig, Prompts
+from isocompute_jax.tasks.graders.calculator import Calculator
 from tests.experiment import builders
 from tests.experiment.samplers import LaggingSampler, Makes
 from tests.sampling.turn_builders import RuleSampler, Scripted
@@ -143,6 +144,7 @@ def test_what_was_put_in_is_not_counted():
         "completion_length": 3.0,
         "truncation_rate": 0.5,
         "interruption_rate": 0.5,
+        "reward_failures": 0,
         "sampler_entropy": 13 / 6,
     }
 
@@ -284,7 +286,7 @@ def test_problems_of_the_calculator(tmp_path):
     assert len({problem.prompt for problem in problems}) == 50
     tasks.write_problems(tmp_path / "sums.jsonl", problems)
     assert tasks.read_problems(tmp_path / "sums.jsonl") == problems
-    task = tasks.get_grader("calculator")
+    task = Calculator()
     [problem, *_] = problems
     right = problem.answer
     for text, reward in ((right, 1), (f"1+1=2,{right}", 1), (f"{right},", 0), (f"{right},0", 0), ("", 0)):

@@ -257,7 +257,7 @@ def test_a_batch_of_fewer_groups_is_that_of_all_without_signal_in_the_others():
 def test_a_dropped_group_leaves_the_loss_and_every_denominator():
     """Its reward is not known. The others are worth what they are without it, and with nothing left nothing is."""
     parts = parts_of(loss=WIDE, zero_variance_groups="keep", advantage_scale="batch_std")
-    dropped = [dataclasses.replace(group, rewards=group.rewards * 100, dropped=True) for group in GROUPS]
+    dropped = [dataclasses.replace(group, rewards=100 * learner.rewards_of(group), dropped=True) for group in GROUPS]
     alone, beside = (updates.lay_out(parts, fresh(), all_of([*GROUPS[:4], *rest]), 3) for rest in ([], dropped[4:]))
     for ours, theirs in zip(
         jax.tree.leaves(alone.updates[0].credit), jax.tree.leaves(beside.updates[0].credit), strict=True
