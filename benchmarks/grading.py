@@ -23,7 +23,8 @@ import numpy as np
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.config import CurriculumConfig
+from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
@@ -104,18 +105,22 @@ def step_seconds(reward: str, *, staleness: int) -> tuple[float, float]:
         grading.check(problems)
         rollouts = GradedStream(sampler, lambda group: grading.submit(group, by_id[group.problem_id]))
         pipeline = Pipeline(
-            ProblemStream(problems, problems_per_batch=_PROBLEMS.value, seed=0),
+            ProblemStream(TrainSets.of(problems), CurriculumConfig(), problems_per_batch=_PROBLEMS.value, seed=0),
             rollouts,
             make_requests,
-            num_steps=10**6,
+            problems_per_batch=_PROBLEMS.value,
+            group_size=_GROUP_SIZE.value,
+            max_compute=10**12,
+            refill=None,
             window=staleness + 1,
             at_once=1,
         )
+        history = History.empty(len(problems))
         seconds, grading_s = [], []
         for step in range(WARM_UP + _STEPS.value):
             start = time.perf_counter()
             sampler.update_weights(None, version=step)
-            pipeline.submit(step)
+            pipeline.submit(step, history)
             pipeline.receive(step)
             grading_s.append(rollouts.grading_s())
             time.sleep(_UPDATE_S.value)

@@ -70,7 +70,7 @@ def left_padded(directory: pathlib.Path, problems: int) -> tuple[np.ndarray, np.
     """[P, S] prompt tokens and mask of the first problems."""
     tokenizer = load_tokenizer(directory)
     chosen = read_problems(directory.parent / "problems.jsonl")[:problems]
-    encoded = tokenizer.encode_batch([problem.prompt for problem in chosen])
+    encoded = tokenizer.encode_batch([problem.text for problem in chosen])
     width = max(map(len, encoded))
     tokens = np.full((len(encoded), width), tokenizer.pad_id, np.int64)
     mask = np.zeros(tokens.shape, np.int64)

@@ -77,7 +77,7 @@ class Walks:
         from isocompute_jax import learner
         from isocompute_jax import model as models
         from isocompute_jax.experiment import build, layouts
-        from isocompute_jax.experiment.data import ProblemStream
+        from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
         from isocompute_jax.sampling import InProcessSampler
         from isocompute_jax.sampling.units import UnitShape, sample_unit
 
@@ -92,7 +92,8 @@ class Walks:
         state = learner.init_state(params, self.programs.optimizer)
         self.state: Any = jax.tree.map(lambda x: np.stack([np.asarray(x)] * seeds), state)
         self.streams = [
-            ProblemStream(self.inputs.problems, problems_per_batch=problems, seed=seed) for seed in range(seeds)
+            ProblemStream(TrainSets.of(self.inputs.problems), config.curriculum, problems_per_batch=problems, seed=seed)
+            for seed in range(seeds)
         ]
         self.lay_out = layouts.make_lay_out(config, shape, problems, group_size, None)
         self.units = InProcessSampler(
@@ -119,7 +120,7 @@ class Walks:
         problems = [next(stream) for stream in self.streams]
         requests = [
             rollouts.make_requests(
-                chosen, tokenizer, config.sampling, group_size=config.group_size, seed=seed, step=number
+                chosen, self.inputs.prompts, config.sampling, group_size=config.group_size, seed=seed, step=number
             )
             for seed, chosen in enumerate(problems)
         ]

@@ -114,10 +114,12 @@ class SimulatedEngine:
                 task.cancel()
 
     async def _draw(self, request: SampleRequest, index: int, finished: asyncio.Queue) -> None:
-        key = f"{request.seed}/{request.step}/{request.problem_id}/{index}".encode()
-        random = np.random.default_rng(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
+        key = f"{request.seed}/{request.step}/{request.problem_id}/{request.first_rollout + index}"
+        if request.turn:
+            key += f"/{request.turn}"
+        random = np.random.default_rng(int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little"))
         wanted = int(max(1.0, self._median_length * np.exp(self._tail * random.standard_normal())))
-        length = min(wanted, request.params.max_tokens)
+        length = min(wanted, request.budget(index))
         tokens = random.integers(0, self.facts.vocab_size, length).astype(np.int32)
         await self._slots.get()
         try:
@@ -125,7 +127,7 @@ class SimulatedEngine:
             await self._wait(began, length)
         finally:
             self._slots.put_nowait(None)
-        reason = "stop" if wanted <= request.params.max_tokens else "length"
+        reason = "stop" if wanted <= request.budget(index) else "length"
         logprobs = np.full(length, -np.log(self.facts.vocab_size), np.float32)
         drawn_at = began + np.arange(1, length + 1) / self._tokens_per_s
         versions = np.array(self._versions, np.int32)[np.searchsorted(self._updated_at, drawn_at)]

@@ -3,48 +3,88 @@
     python -m isocompute_jax.curate --model=runs/study-quick/base --problems=problems.jsonl --out=curated
     python -m isocompute_jax.curate ... --sets=easy,hard --mixture=half=easy:0.5,hard:0.5
     python -m isocompute_jax.curate ... --sets=extremely_hard --samples=128
+    python -m isocompute_jax.curate ... --sets=hard --set=middle=0.2:0.5 --set=solved=0.9:1
+    python -m isocompute_jax.curate ... --endpoints=node1:50051,node2:50051 --token_file=token --dtype=bfloat16
 
-Sets: easy (avg@k in [0.3, 0.6]), hard ([0, 0.0625]), very_easy ([0.6, 0.9]), extremely_hard (never solved in 128).
+Sets: easy (avg@k in [0.3, 0.6]), hard ([0, 0.0625]), very_easy ([0.6, 0.9]), extremely_hard (never solved in 128), and
+any that --set names. Every rollout is recorded as it comes: the same command goes on after a kill, with more --samples
+it draws only those that are new, and with other sets it cuts again without drawing any.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import Any, cast
+
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.experiment.curation_config import CurationConfig
+from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.prompts import PromptConfig
+
+with app.imports():
+    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig
+    from isocompute_jax.service.client.service_config import ServiceConfig
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
-OUT = flags.DEFINE_string("out", None, "Directory to write the measured and the cut sets to.")
+OUT = flags.DEFINE_string(
+    "out", None, "Directory to write the record and the cut sets to; continued if it holds this very measurement."
+)
 define_flags(CurationConfig)
+SET = flags.DEFINE_multi_string("set", [], "A set with thresholds of its own, NAME=LOW:HIGH; may be repeated.")
+define_flags(PromptConfig)
 MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
 MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 9, "Longest completion, in tokens.")
-MAX_ROLLOUTS = flags.DEFINE_integer("max_rollouts_per_dispatch", 1024, "Completions decoded at once.")
+MAX_ROLLOUTS = flags.DEFINE_integer(
+    "max_rollouts_per_dispatch", 1024, "Completions decoded at once, where this process samples."
+)
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Dtype the model computes in, on servers too.")
+define_flags(ServiceConfig, leave_out=("recompute_cache",))
+define_flags(MeshConfig, leave_out=("context",))
+SHOW_PROMPTS = flags.DEFINE_integer(
+    "show_prompts", 0, "In place of curating, print the first so many prompts as the model reads them.", lower_bound=0
+)
 
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.experiment.config import SamplingConfig
-    from isocompute_jax.experiment.curate import curate
-    from isocompute_jax.tasks import read_problems
+    from isocompute_jax.experiment.curation.curate import curate
+    from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+    from isocompute_jax.experiment.show_prompts import show_prompts
+    from isocompute_jax.tasks import ProblemFile
 
-    counts = curate(
-        read_problems(needed(PROBLEMS)),
-        needed(OUT),
-        model_directory=needed(MODEL),
-        sampling=SamplingConfig(
-            temperature=TEMPERATURE.value,
-            max_prompt_tokens=MAX_PROMPT_TOKENS.value,
-            max_tokens=MAX_TOKENS.value,
-            max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
-        ),
-        config=from_flags(CurationConfig, mixtures=dict(parse_mixture(text) for text in MIXTURE.value)),
-    )
+    problems, prompts = ProblemFile(needed(PROBLEMS)), from_flags(PromptConfig)
+    if SHOW_PROMPTS.value:
+        first = list(itertools.islice(problems, SHOW_PROMPTS.value))
+        print(show_prompts(first, needed(MODEL), prompts, limit=MAX_PROMPT_TOKENS.value))
+        return
+    out = needed(OUT)
+    with said_as_flags():
+        source = Source(
+            needed(MODEL),
+            SamplingConfig(
+                temperature=TEMPERATURE.value,
+                max_prompt_tokens=MAX_PROMPT_TOKENS.value,
+                max_tokens=MAX_TOKENS.value,
+                max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
+            ),
+            dtype=cast(Any, DTYPE.value),
+            service=from_flags(ServiceConfig),
+            mesh=from_flags(MeshConfig),
+            prompts=prompts,
+        )
+        config = from_flags(
+            CurationConfig,
+            ranges=dict(parse_set(text) for text in SET.value),
+            mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
+        )
+        counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")
     print(f"written to {OUT.value}")
@@ -55,6 +95,18 @@ def needed(flag: flags.FlagHolder[str | None]) -> str:
     if not flag.value:
         raise InputError(f"--{flag.name} is missing")
     return flag.value
+
+
+def parse_set(text: str) -> tuple[str, Range]:
+    """`middle=0.2:0.5` -> name and range."""
+    name, _, ends = text.partition("=")
+    try:
+        low, high = map(float, ends.split(":"))
+        if not name or not math.isfinite(low + high):
+            raise ValueError
+    except ValueError:
+        raise InputError(f"--set={text}: write NAME=LOW:HIGH, such as middle=0.2:0.5") from None
+    return name, (low, high)
 
 
 def parse_mixture(text: str) -> tuple[str, dict[str, float]]:

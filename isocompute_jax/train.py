@@ -7,6 +7,8 @@ The same command resumes a run that was interrupted. Before a run on accelerator
 and what it costs (no weights are read, nothing is run):
 
     python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
+
+With `--show_prompts=3` it prints the first prompts as the model will read them, chat template and all, and ends.
 """
 
 from __future__ import annotations
@@ -39,6 +41,12 @@ TOPOLOGY = flags.DEFINE_string(
     "out, those of config.plan.topology, or this machine's.",
 )
 PLAN_OUT = flags.DEFINE_string("plan_out", None, "File for the figures of --dry_run, as JSON.")
+SHOW_PROMPTS = flags.DEFINE_integer(
+    "show_prompts",
+    0,
+    "In place of training, print the first so many prompts of the training set as the model will read them.",
+    lower_bound=0,
+)
 
 
 def main() -> None:
@@ -46,7 +54,7 @@ def main() -> None:
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.experiment.loop import train
 
-    if not WORKDIR.value and not DRY_RUN.value:
+    if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
         raise InputError("--workdir is missing: say where the run's files go")
     if bool(CONFIG.value) == bool(RESOLVED.value):
         raise InputError("give either --config=configs/NAME.py or --resolved_config=FILE.json")
@@ -59,6 +67,11 @@ def main() -> None:
     else:
         values = CONFIG.value.to_dict()
     config = from_dict(values)
+    if SHOW_PROMPTS.value:
+        from isocompute_jax.experiment.show_prompts import show_prompts_of_run
+
+        print(show_prompts_of_run(config, SHOW_PROMPTS.value))
+        return
     if DRY_RUN.value:
         from isocompute_jax.plan import command
 

@@ -40,8 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
     "make_model": _ARRAYS | {"app"},
+    "convert": _BASE | {"app", "tasks"},
+    "split": _BASE | {"app", "tasks"},
 }
-MAINS = {"train", "sweep", "ablate", "curate", "serve", "make_model"}
+MAINS = {"train", "sweep", "ablate", "curate", "serve", "make_model", "convert", "split"}
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.

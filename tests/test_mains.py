@@ -15,15 +15,29 @@ from tests import mains
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
-    "train": ["config", "resolved_config", "workdir", "dry_run", "topology"],
+    "train": ["config", "resolved_config", "workdir", "dry_run", "topology", "show_prompts"],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
-    "curate": ["model", "problems", "out", "samples", "sets", "mixture"],
+    "curate": [
+        "model",
+        "problems",
+        "out",
+        "samples",
+        "sets",
+        "set",
+        "mixture",
+        "endpoints",
+        "data",
+        "chat_template",
+        "show_prompts",
+    ],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
     "make_model": ["family", "out", "tokenizer_from", "num_experts"],
     "plan": ["configs"],
     "serve": ["engine", "model", "host", "port", "token_file"],
+    "convert": ["source", "out", "adapter", "columns", "task", "extra"],
+    "split": ["source", "out", "validation", "strata", "nested", "seed"],
 }
 
 

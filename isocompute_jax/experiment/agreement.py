@@ -21,7 +21,7 @@ from isocompute_jax.learner import Batch
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Prompts
 
 LOG = logging.getLogger(__name__)
 
@@ -51,12 +51,12 @@ class Agreement:
         }
 
 
-def probes(problems: Sequence[Problem], tokenizer: Tokenizer, config: RunConfig, *, step: int) -> list[SampleRequest]:
+def probes(problems: Sequence[Problem], prompts: Prompts, config: RunConfig, *, step: int) -> list[SampleRequest]:
     """What is sampled: the same prompts at every check, with random numbers that nothing else uses."""
     digest = hashlib.blake2b(f"agreement/{config.seed}".encode(), digest_size=4).digest()
     return make_requests(
         problems[: config.agreement.problems],
-        tokenizer,
+        prompts,
         config.sampling,
         group_size=config.agreement.samples,
         seed=int.from_bytes(digest, "little"),

@@ -11,7 +11,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,15 @@ from isocompute_jax.learner import completion_logprobs
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.options import check, option
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import Teacher, Tokenizer
+from isocompute_jax.tasks import Tokenizer
+
+
+class Teacher(Protocol):
+    """Who demonstrates answers."""
+
+    def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
+        """One demonstration per problem, drawn anew at each call."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +110,7 @@ def _batches(
 ) -> Iterator[tuple]:
     """Endless batches ((prompt tokens, mask), (answer tokens [P, 1, T], mask))."""
     rng = np.random.default_rng(config.seed)
-    encoded = [tokenizer.encode(problem.prompt) for problem in problems]
+    encoded = [tokenizer.encode(problem.text) for problem in problems]
     [eos, *_] = tokenizer.eos_ids
     while True:
         chosen = rng.integers(len(problems), size=config.batch_size)

@@ -18,14 +18,16 @@ from jax.sharding import Mesh
 from isocompute_jax import learner, model, sharding
 from isocompute_jax.devices import cores_for
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.data import ProblemStream, check_prompts, check_vocabulary, load_problems
-from isocompute_jax.experiment.evaluate import evaluation_steps
+from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, load_train_sets
+from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
+from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
-from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, TrainState, TrainStep
+from isocompute_jax.experiment.turns import make_turns
+from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records import run_files
@@ -33,7 +35,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Tokenizer, get_grader, load_tokenizer
+from isocompute_jax.tasks import Grading, Prompts, Tokenizer, get_grader, load_tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Inputs:
     """What a run reads before it makes anything: cheap, and where most bad input shows."""
 
     tokenizer: Tokenizer
+    prompts: Prompts
     model_config: ModelConfig
     problems: Sequence[Problem]
     evaluation_sets: Mapping[str, Sequence[Problem]]
@@ -62,12 +65,14 @@ class Programs:
       shardings: where the state lives; None for one device.
       train_step: one update; on an accelerator it reuses the old state's memory.
       scorer: (params, batch on the mesh) -> log-probabilities.
+      probe: the same, at the temperature that is sampled at.
     """
 
     optimizer: Any
     shardings: TrainState | None
     train_step: TrainStep
     scorer: Callable[[Params, Batch], jax.Array]
+    probe: Callable[[Params, Batch], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Parts:
       rollouts: training rollouts, graded.
       pipeline: leads batches of them to the learner.
       checkpointer: writes and reads checkpoints.
-      evaluation_steps: steps after which to evaluate.
+      evaluation_points: C at which to evaluate, ascending.
     """
 
     config: RunConfig
@@ -106,11 +111,15 @@ class Parts:
     rollouts: GradedStream
     pipeline: Pipeline
     checkpointer: Checkpointer
-    evaluation_steps: frozenset[int]
+    evaluation_points: tuple[int, ...]
 
-    def score(self, state: TrainState, tokens: Batch) -> jax.Array:
-        """Log-probabilities of the tokens of a batch under the weights of a state."""
-        return self.programs.scorer(state.params, learner.place_batch(tokens, self.inputs.mesh))
+    def score(self, params: Params, tokens: Batch) -> jax.Array:
+        """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
+        return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
+
+    def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
+        """The same, at the temperature that is sampled at: what the sampler should have reported."""
+        return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
 
 
 def read_inputs(config: RunConfig) -> Inputs:
@@ -126,16 +135,18 @@ def read_inputs(config: RunConfig) -> Inputs:
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
+    make_turns(config.sampling, tokenizer)  # so that they are refused before anything is made
     check_graders(config)
-    name_of = config.reward.name_for
-    problems = load_problems(config.train_set, config.problem_set_size, grader_name=name_of)
+    train = load_train_sets(config)
     limit = config.evaluation.max_problems or None
+    name_of = config.reward.name_for
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
-    check_prompts([problems, *sets.values()], tokenizer, config)
-    stream = ProblemStream(problems, problems_per_batch=config.problems_per_batch, seed=config.seed)
+    prompts = Prompts(tokenizer, config.prompts)
+    check_prompts([train.problems, *sets.values()], prompts, config)
+    stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config)
     check_attention(model_config, mesh)
-    return Inputs(tokenizer, model_config, problems, sets, stream, mesh)
+    return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:
@@ -270,7 +281,8 @@ def build(
         config.loss,
         config.optimizer,
         inputs.mesh,
-        temperature=config.sampling.temperature,
+        temperature=config.temperature,
+        sampling_temperature=config.sampling.temperature,
     )
     placed = None if programs.shardings is None else programs.shardings.params
     params = model.load_params(config.model, inputs.model_config, shardings=placed)
@@ -291,10 +303,13 @@ def build(
     pipeline = Pipeline(
         inputs.stream,
         rollouts,
-        functools.partial(training_requests, config, inputs.tokenizer),
-        num_steps=config.num_steps,
+        functools.partial(training_requests, config, inputs.prompts),
+        problems_per_batch=config.problems_per_batch,
+        group_size=config.group_size,
+        max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
+        refill=refill_of(config),
     )
     parts = Parts(
         config=config,
@@ -303,7 +318,7 @@ def build(
         problems=problems,
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_batch, config.group_size, inputs.mesh),
+        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_update, config.group_size, inputs.mesh),
         lay_out_probes=make_lay_out(
             config,
             inputs.model_config,
@@ -318,20 +333,27 @@ def build(
         rollouts=rollouts,
         pipeline=pipeline,
         checkpointer=checkpointer,
-        evaluation_steps=evaluation_steps(
+        evaluation_points=evaluation_points(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
         ),
     )
-    return parts, LoopState(first, inputs.stream.get_state())
+    history = History.empty(len(inputs.problems))
+    return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
+
+
+def refill_of(config: RunConfig) -> Refill | None:
+    """When a step has enough groups with a signal; None without dynamic sampling."""
+    if not config.curriculum.dynamic_sampling:
+        return None
+    most = int(config.curriculum.max_sampled_batches * config.problems_per_batch)
+    return Refill(wanted=config.problems_per_batch, most=most)
 
 
 def training_requests(
-    config: RunConfig, tokenizer: Tokenizer, problems: Sequence[Problem], step: int
+    config: RunConfig, prompts: Prompts, problems: Sequence[Problem], step: int
 ) -> list[SampleRequest]:
     """What is asked of the sampler for step `step`."""
-    return make_requests(
-        problems, tokenizer, config.sampling, group_size=config.group_size, seed=config.seed, step=step
-    )
+    return make_requests(problems, prompts, config.sampling, group_size=config.group_size, seed=config.seed, step=step)
 
 
 @functools.lru_cache(maxsize=16)
@@ -342,19 +364,27 @@ def make_programs(
     mesh: Mesh | None,
     *,
     temperature: float,
+    sampling_temperature: float | None = None,
     donate: bool | None = None,
 ) -> Programs:
     """The compiled functions of the learner; runs in one process that agree on all of this share them.
 
-    `donate` (whether a step reuses the old state's memory) is left to the platform in training.
+    `sampling_temperature` is the learner's unless given; `donate` (whether a step reuses the old state's memory) is
+    left to the platform in training.
     """
     transformation = learner.make_optimizer(optimizer)
     shardings = None
     if mesh is not None:
         shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-    score = learner.make_score(
-        model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
-    )
+
+    def score_at(temperature: float) -> Score:
+        return learner.make_score(
+            model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
+        )
+
+    score = score_at(temperature)
+    scorer = learner.make_scorer(score, mesh=mesh)
+    apart = sampling_temperature not in (None, temperature)
     return Programs(
         transformation,
         shardings,
@@ -367,7 +397,8 @@ def make_programs(
             shardings=shardings,
             donate=jax.default_backend() != "cpu" if donate is None else donate,
         ),
-        learner.make_scorer(score, mesh=mesh),
+        scorer,
+        learner.make_scorer(score_at(sampling_temperature), mesh=mesh) if apart else scorer,
     )
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from isocompute_jax import model
+from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.experiment.run_log import Diverged
@@ -23,9 +24,9 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
-        state = from_checkpoint(*restored)
+        state = from_checkpoint(*restored, problems=len(parts.inputs.problems))
         step = state.step
-        parts.pipeline.restart(step, state.stream)
+        parts.pipeline.restart(step, state.stream, state.ledger.compute)
         LOG.info("%s: resuming from step %d", parts.path, step)
         if parts.config.window > parts.config.updates_per_phase:
             LOG.info(
@@ -42,7 +43,8 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     last = {run_files.METRICS: step, run_files.EVAL: state.evaluated, run_files.AGREEMENT: state.checked}
     for name, known in last.items():
         run_files.cut_back(parts.path / name, step=known)
-    return state
+    logs = (run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL))
+    return dataclasses.replace(state, watch=alarms.replayed(parts.config.alarms, *logs))
 
 
 def save_if_due(parts: Parts, state: LoopState) -> LoopState:
@@ -66,12 +68,14 @@ def save(parts: Parts, state: LoopState) -> LoopState:
 
 
 def finish(parts: Parts, state: LoopState) -> None:
-    """Last checkpoint, the trained model as a Hugging Face directory, and DONE."""
+    """Last checkpoint, the trained model as a Hugging Face directory, what became of each problem, and DONE."""
     save(parts, state)
     parts.checkpointer.close()
     shape = parts.inputs.model_config
     params = model.cast_params(state.learner.params, shape.dtype)
     model.save_checkpoint(parts.path / "model", shape, params, tokenizer_from=parts.config.model)
+    inputs = parts.inputs
+    state.history.write(parts.path / run_files.HISTORY, inputs.problems, inputs.stream.retired(state.history))
     warn_of_nothing_trained(parts)
     run_files.write_atomic(parts.path / run_files.DONE, f"{state.ledger.compute} rollouts\n")
 

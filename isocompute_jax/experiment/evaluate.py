@@ -10,22 +10,25 @@ import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
-from isocompute_jax.experiment.step_metrics import reward_metrics
+from isocompute_jax.experiment.step_metrics import interruption_rate, reward_metrics, truncation_rate
 from isocompute_jax.learner import rewards_of
 from isocompute_jax.records import metrics
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Tokenizer, graded
+from isocompute_jax.tasks import Grading, Prompts, graded
 
 LANE = "evaluation"
 
 
-def evaluation_steps(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> frozenset[int]:
-    """Steps after which to evaluate: 0, `points` steps at log-spaced compute from `first_compute`, and the last."""
+def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> tuple[int, ...]:
+    """C at which to evaluate, ascending: 0, `points` log-spaced ones from `first_compute`, and the last.
+
+    They lie where whole steps of `rollouts_per_step` end; steps that cost more are evaluated after the one that passes.
+    """
     first = min(config.first_compute, num_steps * rollouts_per_step)
     compute = np.geomspace(first, num_steps * rollouts_per_step, config.points)
     steps = np.clip(np.round(compute / rollouts_per_step), 1, num_steps).astype(int)
-    return frozenset({0, num_steps, *steps.tolist()})
+    return tuple(step * rollouts_per_step for step in sorted({0, num_steps, *steps.tolist()}))
 
 
 def evaluate_set(
@@ -36,7 +39,7 @@ def evaluate_set(
     step: int,
     sampler: Sampler,
     grading: Grading,
-    tokenizer: Tokenizer,
+    prompts: Prompts,
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.
 
@@ -48,13 +51,13 @@ def evaluate_set(
     """
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
-    requests = make_requests(problems, tokenizer, config.sampling, group_size=samples, seed=seed, step=step)
+    requests = make_requests(problems, prompts, config.sampling, group_size=samples, seed=seed, step=step)
     known = by_id(problems)
     groups = sample(sampler, requests, lane=LANE, version=step, grade=lambda arriving: graded(arriving, known, grading))
     correct = np.array([int(np.sum(rewards_of(group) >= config.evaluation.solved_at)) for group in groups])
-    tokens = sum(group.num_tokens for group in groups)
-    logprobs = sum(float(completion.logprobs.sum()) for group in groups for completion in group.completions)
-    cut = sum(completion.finish_reason == "length" for group in groups for completion in group.completions)
+    completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(completion.drawn_tokens for completion in completions)
+    logprobs = sum(float(completion.logprobs.sum()) for completion in completions)
     columns = {
         "eval_set": name,
         f"avg@{k}": metrics.avg_at_k(correct, samples),
@@ -63,8 +66,9 @@ def evaluate_set(
         **_by_task(groups, correct, samples, k),
         **reward_metrics(groups),
         "entropy": -logprobs / tokens,  # per token, estimated from the drawn tokens
-        "truncation_rate": cut / (len(groups) * samples),
-        "completion_length": tokens / (len(groups) * samples),
+        "truncation_rate": truncation_rate(completions),
+        "interruption_rate": interruption_rate(completions),
+        "completion_length": tokens / len(completions),
         "mean_reward": float(np.mean([rewards_of(group).mean() for group in groups])),
         "reward_failures": sum(group.reward_failures for group in groups),
         "samples": samples,

@@ -108,7 +108,7 @@ def row_nodes(sampling: SamplingConfig) -> int:
 
 def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
     """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
-    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
+    shape = shape_of(config, model_config, config.problems_per_update, config.group_size, mesh)
     match shape:
         case PackShape():
             tokens, least = shape.rows * shape.row_tokens, "a row"

@@ -14,7 +14,7 @@ class Ledger:
     """What a run has spent so far.
 
     Attributes:
-      step: optimizer steps taken (steps without any signal count).
+      step: steps taken: sampled batches that were trained on, those without any signal included.
       compute: C, rollouts sampled for training, groups that were dropped included.
       tokens: completion tokens of those rollouts.
       evaluation_rollouts: rollouts sampled for evaluation; they are no part of C.

@@ -18,23 +18,27 @@ import os
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from isocompute_jax import learner
 from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.crediting import credit_of
+from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
 from isocompute_jax.experiment.interrupt import Interrupt
-from isocompute_jax.experiment.layouts import layout_metrics
-from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
+from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
-from isocompute_jax.experiment.step_metrics import Phases, reward_metrics, rollout_metrics, staleness_metrics
+from isocompute_jax.experiment.step_metrics import (
+    Phases,
+    reward_metrics,
+    rollout_metrics,
+    staleness_metrics,
+    what_was_not_measured,
+)
+from isocompute_jax.experiment.updates import lay_out, make_updates
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -72,10 +76,11 @@ def train(
         parts, state = build.build(
             config, inputs, path, grading=grading, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
         )
+        total = config.num_steps * config.rollouts_per_step
         with (
             contextlib.closing(parts.rollouts),
             contextlib.closing(parts.sampler),
-            progress(path.name, config.num_steps) as report,
+            progress(path.name, total) as report,
             interrupt,
         ):
             state = checkpoints.resume(parts, state)
@@ -91,7 +96,7 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
     try:
         state = measure.check_if_due(parts, state)
         state = measure.evaluate_if_due(parts, state)
-        while state.step < parts.config.num_steps:
+        while state.ready or parts.pipeline.has(state.step, state.history):
             if interrupt.requested and state.between_phases:
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
@@ -99,7 +104,16 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
             state = measure.check_if_due(parts, state)
             state = measure.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
-            report(state.step, f"reward {state.reward:.3f}")
+            report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
+        if parts.pipeline.exhausted(state.history):
+            LOG.warning(
+                "%s: every problem is retired (config.curriculum.retire_rate = %g): the run ends at %d of %d rollouts",
+                parts.path,
+                parts.config.curriculum.retire_rate,
+                state.ledger.compute,
+                parts.config.max_compute,
+            )
+        state = measure.evaluate_last(parts, state)
     except run_log.Diverged:
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
@@ -111,49 +125,45 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
 
 
 def step(parts: Parts, state: LoopState) -> LoopState:
-    """One step, from problems to new weights."""
+    """One step, from problems to new weights: one update on a sampled batch, or several."""
     config, phases, now = parts.config, Phases(), state.step
     if not state.ready:
         state = sample(parts, state, phases)
     batch, *later = state.ready
     learning_rate = float(np.asarray(parts.schedule(now)))
-    updated, metrics = parts.programs.train_step(
-        state.learner,
-        learner.place_batch(batch.tokens, parts.inputs.mesh),
-        batch.credit,
-        learning_rate,
-        parts.reference_params,
-    )
-    metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
+    groups = batch.sampled.groups
+    columns: dict[str, Any] = {**rollout_metrics(groups), **reward_metrics(groups)}
+    state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
+    updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")
-    ledger = state.ledger.charge_training(batch.groups)
-    columns: dict[str, Any] = {**rollout_metrics(batch.groups), **reward_metrics(batch.groups)}
+    ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
     columns |= {**metrics, "learning_rate": learning_rate}
-    columns |= layout_metrics(batch.tokens, parts.inputs.mesh)
-    columns |= staleness_metrics(batch.groups, step=now, window=config.window)
-    columns["kl"] = metrics["kl"] if config.loss.kl_coef else None  # no reference policy was scored
+    columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
+    columns |= staleness_metrics(groups, step=now, window=config.window)
+    columns |= what_was_not_measured(config)
+    columns |= {} if entropy_coef is None else {"entropy_coef": entropy_coef}
     columns["phase_s"] = phases.seconds
-    state = dataclasses.replace(state, learner=updated, ledger=ledger, ready=tuple(later), reward=columns["reward"])
+    state = dataclasses.replace(
+        state, learner=updated, ledger=ledger, history=history, ready=tuple(later), reward=columns["reward"]
+    )
     return run_log.append(parts, state, run_files.METRICS, columns)
+
+
+def adapt_entropy_coef(parts: Parts, state: LoopState, entropy: float) -> tuple[LoopState, float | None]:
+    """The weight of this step's entropy bonus, given the entropy of its rollouts; None for the config's."""
+    if not parts.config.loss.entropy_target:
+        return state, None
+    coef, used = learner.adapted_entropy_coef(state.entropy_coef, entropy, parts.config.loss)
+    return dataclasses.replace(state, entropy_coef=coef), used
 
 
 def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
     state = send_weights(parts, state)
     phases.end("weights")
-    parts.pipeline.submit(state.step)
+    parts.pipeline.submit(state.step, state.history)
     batches = parts.pipeline.receive(state.step)
     phases.end("sampling", grading=parts.rollouts.grading_s())
-    ready = tuple(lay_out(parts, state, groups) for groups in batches)
+    ready = tuple(lay_out(parts, state, sampled, state.step + later) for later, sampled in enumerate(batches))
     phases.end("packing")
     return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))
-
-
-def lay_out(parts: Parts, state: LoopState, groups: list[RolloutGroup]) -> ReadyBatch:
-    """Tokens and credit of graded groups, with the log-probabilities of now where the update comes later."""
-    config = parts.config
-    credited = credit_of(groups, config)
-    tokens = parts.lay_out(groups, credited.kept)
-    if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
-        tokens = dataclasses.replace(tokens, old_logprobs=parts.score(state.learner, tokens))
-    return ReadyBatch(groups, tokens, credited)

@@ -7,33 +7,52 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from isocompute_jax.experiment.alarms import Watch
+from isocompute_jax.experiment.curriculum import History, Sampled
 from isocompute_jax.experiment.ledger import Ledger
 from isocompute_jax.learner import Batch, Credit, TrainState
-from isocompute_jax.records.rollout import RolloutGroup
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """What one update trains on: tokens laid out, and what they are worth."""
+
+    tokens: Batch
+    credit: Credit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadyBatch:
-    """A batch that awaits its update: its graded groups, their tokens laid out, and what they are worth."""
+    """A batch that awaits its updates.
 
-    groups: list[RolloutGroup]
-    tokens: Batch
-    credit: Credit
+    Attributes:
+      sampled: every group that it cost.
+      updates: what each update trains on.
+      columns: what a line of metrics.jsonl says of how rewards were shaped.
+    """
+
+    sampled: Sampled
+    updates: list[Update]
+    columns: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopState:
     """A run between two steps.
 
-    Checkpoints hold the first five fields: they and the config decide what a run finds. The others belong to the
-    process that runs it.
+    Checkpoints hold the first eight fields: they and the config decide what a run finds. The others belong to the
+    process that runs it, or are read from the logs again.
 
     Attributes:
-      learner: step counter, parameters and optimizer state.
-      ledger: what was spent.
+      learner: counter of updates, parameters and optimizer state.
       stream: position in the problems, before the first batch that no update has used.
+      history: what the problems' rollouts have come to.
+      ledger: what was spent.
       evaluated: the last step after which every set was evaluated and logged; -1 for none.
+      evaluated_compute: C at that step; -1 for none.
       checked: the last step after which the agreement check was logged; -1 for none.
+      entropy_coef: weight of the entropy bonus, where it adapts.
+      watch: what alarms look back on.
       ready: batches that were sampled together with the last one used (of a phase) and await their updates.
       served: the step whose weights the sampler has; -1 for none yet.
       redrawn: what the sampler had drawn again when the ledger was last charged with it.
@@ -44,9 +63,13 @@ class LoopState:
 
     learner: TrainState
     stream: dict[str, Any]
+    history: History
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     evaluated: int = -1
+    evaluated_compute: int = -1
     checked: int = -1
+    entropy_coef: float = 0.0
+    watch: Watch = dataclasses.field(default_factory=Watch)
     ready: tuple[ReadyBatch, ...] = ()
     served: int = -1
     redrawn: int = 0
@@ -56,7 +79,7 @@ class LoopState:
 
     @property
     def step(self) -> int:
-        """Updates made so far."""
+        """Steps made so far: sampled batches that were trained on."""
         return self.ledger.step
 
     @property
@@ -74,11 +97,31 @@ class LoopState:
         return {
             "ledger": dataclasses.asdict(self.ledger),
             "stream": self.stream,
+            "history": self.history.to_text(),
             "evaluated": self.evaluated,
+            "evaluated_compute": self.evaluated_compute,
             "checked": self.checked,
+            "entropy_coef": self.entropy_coef,
         }
 
 
-def from_checkpoint(learner: TrainState, loop: Mapping[str, Any]) -> LoopState:
-    """The state that `to_json` and the learner's arrays were saved from, in a new process."""
-    return LoopState(learner, loop["stream"], Ledger(**loop["ledger"]), loop["evaluated"], loop["checked"])
+def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: int) -> LoopState:
+    """The state that `to_json` and the learner's arrays were saved from, in a new process.
+
+    Checkpoints of releases without a history hold runs whose steps all cost the same.
+
+    Raises:
+      InputError: it remembers another number of problems than the `problems` of today.
+    """
+    ledger, evaluated = Ledger(**loop["ledger"]), loop["evaluated"]
+    at = evaluated * (ledger.compute // max(ledger.step, 1)) if evaluated >= 0 else -1
+    return LoopState(
+        learner,
+        loop["stream"],
+        History.from_text(loop.get("history"), problems),
+        ledger,
+        evaluated,
+        loop.get("evaluated_compute", at),
+        loop["checked"],
+        loop.get("entropy_coef", 0.0),  # earlier releases had none that adapts
+    )

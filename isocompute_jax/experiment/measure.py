@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 
@@ -54,19 +55,25 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
     """The state, what was found, and how many rollouts and tokens that took."""
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
-    requests = agreement.probes(inputs.problems, inputs.tokenizer, config, step=state.step)
+    requests = agreement.probes(inputs.problems, inputs.prompts, config, step=state.step)
     groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
     found = agreement.compare(
-        groups, lambda tokens: np.asarray(parts.score(state.learner, tokens)), parts.lay_out_probes
+        groups, lambda tokens: np.asarray(parts.score_as_sampled(state.learner.params, tokens)), parts.lay_out_probes
     )
     rollouts = sum(len(group.completions) for group in groups)
     return state, found, rollouts, sum(group.num_tokens for group in groups)
 
 
 def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
-    """Evaluates at the steps that the config spaces out, unless the log has it."""
-    due = state.step in parts.evaluation_steps and state.evaluated != state.step
-    return evaluate(parts, state) if due else state
+    """Evaluates whenever C has passed a point that the config spaces out since the last time."""
+    points = parts.evaluation_points
+    passed = bisect.bisect_right(points, state.ledger.compute)
+    return evaluate(parts, state) if passed > bisect.bisect_right(points, state.evaluated_compute) else state
+
+
+def evaluate_last(parts: Parts, state: LoopState) -> LoopState:
+    """Evaluates at the end of a run, wherever that is, unless the log has it."""
+    return evaluate(parts, state) if state.evaluated != state.step else state
 
 
 def evaluate(parts: Parts, state: LoopState) -> LoopState:
@@ -81,7 +88,7 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
             step=state.step,
             sampler=parts.sampler,
             grading=parts.grading,
-            tokenizer=inputs.tokenizer,
+            prompts=inputs.prompts,
         )
         for name, problems in inputs.evaluation_sets.items()
     ]
@@ -90,4 +97,4 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
         epochs = ledger.compute / (config.group_size * len(inputs.problems))
         state = dataclasses.replace(state, ledger=ledger)
         state = run_log.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
-    return dataclasses.replace(state, evaluated=state.step)
+    return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)

@@ -6,14 +6,20 @@ to u + window - 1 have been submitted, none of them before weights u - window + 
 is more than window - 1 updates old when it is used. With as many batches out as the bound allows, deadlines leave no
 choice of what to use next: update u waits for all of batch u, however long its slowest rollout takes, and nothing is
 dropped or preferred for being short.
+
+With dynamic sampling a batch is drawn in rounds, each of as many problems as it lacks once the groups of the one
+before are graded. What is asked for never costs more than `max_compute`: a batch is begun only if a whole one can be
+paid, and completed as far as what is left pays for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, Sampled
+from isocompute_jax.experiment.curriculum.refill import with_signal
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.rollouts import check_versions
 from isocompute_jax.records.errors import RunError
@@ -25,6 +31,23 @@ Key = tuple[int, str]
 """Batch and problem id: the name of a group. A batch has no problem twice."""
 
 
+@dataclasses.dataclass(eq=False)
+class _Out:
+    """A batch that is out: its problems in the order of drawing, and the groups that have arrived."""
+
+    problems: list[str]
+    arrived: dict[str, RolloutGroup] = dataclasses.field(default_factory=dict)
+    rounds: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return len(self.arrived) < len(self.problems)
+
+    @property
+    def groups(self) -> list[RolloutGroup]:
+        return [self.arrived[problem] for problem in self.problems]
+
+
 class Pipeline:
     """Submits batches ahead of their use and hands them out, whole and in order.
 
@@ -32,9 +55,12 @@ class Pipeline:
       stream: where problems come from.
       rollouts: where they are sampled and graded.
       make_requests: (problems, batch) -> requests; their `step` is the batch, which keys their random numbers.
-      num_steps: M; no batch is submitted that no update would use.
+      problems_per_batch: B_problem.
+      group_size: n.
+      max_compute: rollouts that may be asked for in all.
       window: batches that may be out at once, the next update's included.
       at_once: batches that are handed out together: 1, or those of a sampling phase.
+      refill: when a batch has enough groups; None for all that its first draw has.
     """
 
     def __init__(
@@ -43,65 +69,116 @@ class Pipeline:
         rollouts: GradedStream,
         make_requests: MakeRequests,
         *,
-        num_steps: int,
+        problems_per_batch: int,
+        group_size: int,
+        max_compute: int,
         window: int,
         at_once: int,
+        refill: Refill | None,
     ):
         self._stream = stream
         self._rollouts = rollouts
         self._make_requests = make_requests
-        self._num_steps = num_steps
+        self._problems_per_batch = problems_per_batch
+        self._group_size = group_size
+        self._max_compute = max_compute
         self._window = window
         self._at_once = at_once
+        self._refill = refill
         self._next = 0  # the first batch that is not submitted
-        self._positions: dict[int, dict[str, Any]] = {}  # of the stream, before each batch that is out
-        self._orders: dict[int, list[Key]] = {}  # the groups of each batch that is out, as submitted
-        self._out: set[Key] = set()
-        self._arrived: dict[Key, RolloutGroup] = {}
+        self._asked = 0  # rollouts, of all batches so far
+        self._out: dict[int, _Out] = {}
+        self._history = History.empty(len(stream.places))
 
     def position(self, step: int) -> dict[str, Any]:
         """Where the stream has to stand to give batch `step` next: what a checkpoint before update `step` keeps.
 
-        Batches that are out are not lost by it: they are drawn from the stream, and sampled, again.
+        Batches that are out are not lost by it: their problems are drawn again before others, and sampled again.
         """
-        return self._positions.get(step) or self._stream.get_state()
+        return self._stream.get_state(
+            [problem for number in sorted(self._out) if number >= step for problem in self._out[number].problems]
+        )
 
-    def restart(self, step: int, position: dict[str, Any]) -> None:
-        """Continues from a `position`; nothing may have been submitted yet."""
+    def restart(self, step: int, position: dict[str, Any], compute: int) -> None:
+        """Continues from a `position` at which `compute` rollouts were paid; nothing may have been submitted yet."""
         self._stream.set_state(position)
-        self._next = step
+        self._next, self._asked = step, compute
 
-    def submit(self, step: int) -> None:
-        """Fills the window of update `step`; returns at once."""
-        for batch in range(self._next, min(step + self._window, self._num_steps)):
-            self._positions[batch] = self._stream.get_state()
-            requests = self._make_requests(next(self._stream), batch)
-            self._orders[batch] = [(batch, request.problem_id) for request in requests]
-            self._out.update(self._orders[batch])
-            self._rollouts.submit(requests)
-            self._next = batch + 1
+    def has(self, step: int, history: History) -> bool:
+        """Whether there is a batch for update `step`, or could be: problems are left, and compute for one more."""
+        return step in self._out or self._affordable(history)
 
-    def receive(self, step: int) -> list[list[RolloutGroup]]:
-        """Waits for batch `step`, or for the phase that begins with it; graded groups, in the order of submission.
+    def exhausted(self, history: History) -> bool:
+        """Whether every problem is retired."""
+        return not self._stream.available(history)
+
+    def _affordable(self, history: History) -> bool:
+        first = min(self._problems_per_batch, self._stream.available(history))
+        return first > 0 and self._asked + first * self._group_size <= self._max_compute
+
+    def submit(self, step: int, history: History) -> None:
+        """Fills the window of update `step`, knowing `history`; returns at once."""
+        self._history = history
+        while self._next < step + self._window and self._affordable(history):
+            self._out[self._next] = _Out([])
+            self._next += 1
+            self._draw(self._next - 1, self._problems_per_batch)
+
+    def _draw(self, number: int, count: int) -> None:
+        """Draws and submits up to `count` further problems of a batch."""
+        batch = self._out[number]
+        problems = self._stream.draw(
+            count,
+            history=self._history,
+            taken=[self._stream.places[problem] for problem in batch.problems],
+            spent=self._asked / self._max_compute,
+        )
+        if problems:
+            self._asked += len(problems) * self._group_size
+            batch.problems += [problem.id for problem in problems]
+            self._rollouts.submit(self._make_requests(problems, number))
+
+    def receive(self, step: int) -> list[Sampled]:
+        """Waits for batch `step`, or for the phase that begins with it; graded groups, in the order of drawing.
 
         Raises:
           RunError: the sampler has failed, or has broken its word: a group twice, or of weights that are too old.
         """
-        batches = [self._receive(batch) for batch in range(step, min(step + self._at_once, self._num_steps))]
-        for number, groups in enumerate(batches):
-            check_versions(groups, oldest=step + number - self._window + 1, newest=step)
-        self._positions = {batch: position for batch, position in self._positions.items() if batch >= step}
+        numbers = [number for number in range(step, step + self._at_once) if number in self._out]
+        while any(self._out[number].waits for number in numbers):
+            self._take()
+            self._refill_all()
+        batches = []
+        for number in numbers:
+            batch = self._out.pop(number)
+            check_versions(batch.groups, oldest=number - self._window + 1, newest=step)
+            kept = with_signal(batch.groups) if self._refill else batch.groups
+            batches.append(Sampled(batch.groups, kept, batch.rounds))
         return batches
 
-    def _receive(self, batch: int) -> list[RolloutGroup]:
-        keys = self._orders.pop(batch)
-        missing = {key for key in keys if key not in self._arrived}
-        while missing:
-            group = self._rollouts.take()
-            key = (group.step, group.problem_id)
-            if key not in self._out:
-                raise RunError(f"the sampler returned problem {key[1]!r} of step {key[0]} twice, or unasked")
-            self._out.remove(key)
-            self._arrived[key] = group
-            missing.discard(key)
-        return [self._arrived.pop(key) for key in keys]
+    def _take(self) -> None:
+        group = self._rollouts.take()
+        batch, problem = self._out.get(group.step), group.problem_id
+        if batch is None or problem not in batch.problems or problem in batch.arrived:
+            raise RunError(f"the sampler returned problem {problem!r} of step {group.step} twice, or unasked")
+        batch.arrived[problem] = group
+
+    def _refill_all(self) -> None:
+        """Draws what batches lack whose round is complete.
+
+        Where batches do not overlap, rounds are those of all of them: what is submitted together, and so what is
+        computed together, then does not depend on which group arrives first.
+        """
+        if self._refill is None:
+            return
+        if self._window == self._at_once and any(batch.waits for batch in self._out.values()):
+            return
+        for number in sorted(self._out):
+            batch = self._out[number]
+            if batch.waits:
+                continue
+            missing = min(self._refill.missing(batch.groups), (self._max_compute - self._asked) // self._group_size)
+            before = len(batch.problems)
+            if missing:
+                self._draw(number, missing)
+            batch.rounds += len(batch.problems) > before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections.abc import Iterator
@@ -25,8 +26,20 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress(title: str, total: int, *, console: Console | None = None) -> Iterator[Report]:
-    """Yields `report(completed, note)`: a bar on a terminal, elsewhere a line every 15 seconds and one at the end."""
+def progress(
+    title: str, total: int, *, done: int = 0, unit: str = "", console: Console | None = None
+) -> Iterator[Report]:
+    """Yields `report(completed, note)`: a bar on a terminal, elsewhere a line every 15 seconds and one at the end.
+
+    Both say how much time is left, at the pace since now.
+
+    Args:
+      title: of what.
+      total: units there are in all.
+      done: of these, those of an earlier start.
+      unit: name of a unit; given, lines say how many are done in a second.
+      console: standard error when None.
+    """
     console = Console(stderr=True) if console is None else console
     if console.is_terminal:
         columns = (
@@ -38,15 +51,26 @@ def progress(title: str, total: int, *, console: Console | None = None) -> Itera
             TextColumn("{task.fields[note]}"),
         )
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(title, total=total, note="")
+            task = bar.add_task(title, total=total, completed=done, note="")
             yield lambda completed, note="": bar.update(task, completed=completed, note=note)
         return
-    last = time.monotonic()
+    start = last = time.monotonic()
 
     def report(completed: int, note: str = "") -> None:
         nonlocal last
         if completed >= total or time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
-            LOG.info("%s: %d/%d %s", title, completed, total, note)
+            parts = (note, pace(completed - done, total - completed, last - start, unit))
+            LOG.info("%s: %d/%d %s", title, completed, total, ", ".join(filter(None, parts)))
 
     yield report
+
+
+def pace(completed: int, left: int, seconds: float, unit: str) -> str:
+    """How fast it goes, where a unit has a name, and how long the rest takes so; empty before anything is done."""
+    if completed <= 0 or seconds <= 0:
+        return ""
+    said = [f"{completed / seconds:,.1f} {unit}/s"] if unit else []
+    if left > 0:
+        said.append(f"{datetime.timedelta(seconds=round(left * seconds / completed))} left")
+    return ", ".join(said)

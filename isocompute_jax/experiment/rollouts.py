@@ -8,18 +8,18 @@ from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler, SampleRequest, SamplingParams
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Prompts
 
 
 def make_requests(
-    problems: Sequence[Problem], tokenizer: Tokenizer, config: SamplingConfig, *, group_size: int, seed: int, step: int
+    problems: Sequence[Problem], prompts: Prompts, config: SamplingConfig, *, group_size: int, seed: int, step: int
 ) -> list[SampleRequest]:
     """One request per problem."""
     params = SamplingParams(config.temperature, config.top_p, config.max_tokens)
-    prompts = tokenizer.encode_batch([problem.prompt for problem in problems])
+    stop = prompts.tokenizer.eos_ids
     return [
-        SampleRequest(problem.id, prompt, group_size, seed, step, tokenizer.eos_ids, params)
-        for problem, prompt in zip(problems, prompts, strict=True)
+        SampleRequest(problem.id, prompt, group_size, seed, step, stop, params)
+        for problem, prompt in zip(problems, prompts.encode(problems), strict=True)
     ]
 
 

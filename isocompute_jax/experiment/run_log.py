@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from typing import Any
 
 import jax
 
+from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
+
+LOG = logging.getLogger(__name__)
 
 
 class Diverged(RunError):
@@ -30,6 +34,8 @@ class Diverged(RunError):
 def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
     """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
 
+    A line of metrics.jsonl ends with the alarms that are on; those that it turned on are said.
+
     Raises:
       Diverged: a number is not finite.
     """
@@ -39,5 +45,11 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
     devices = 1 if parts.inputs.mesh is None else len(jax.devices())
     ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
-    run_files.append_line(parts.path / name, {**ledger.columns(), **columns})
-    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn)
+    line = {**ledger.columns(), **columns}
+    watch, new = alarms.after(state.watch, parts.config.alarms, name, line)
+    if name == run_files.METRICS:
+        line["alarms"] = list(watch.active)
+    run_files.append_line(parts.path / name, line)
+    for alarm, said in new.items():
+        LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, said)
+    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn, watch=watch)

@@ -10,8 +10,11 @@ from typing import Literal
 from jax.sharding import Mesh
 
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.evaluate import LANE as EVALUATION
+from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.sampling import InProcessSampler, Sampler
+from isocompute_jax.sampling.turns import TurnSampler
 from isocompute_jax.tasks import Tokenizer
 
 
@@ -37,30 +40,39 @@ def make_sampler(
       interrupted: whether the user wants the run to end.
 
     Raises:
-      InputError: a field of `config.service` cannot work.
+      InputError: a field of `config.service` or `config.sampling` cannot work.
       RunError: another learner of this run is alive.
     """
+    sampling, turns = config.sampling, make_turns(config.sampling, tokenizer)
     if config.service.endpoints:
         # Here, because gRPC is needed by nobody else.
         from isocompute_jax.service.client.fleet import RemoteSampler
 
-        return RemoteSampler(
+        sampler: Sampler = RemoteSampler(
             config.service,
             model_config,
             session=str(pathlib.Path(workdir).resolve()),
             in_flight=in_flight(config),
             routing=config.loss.routing != "own",
+            turn_tokens=0 if turns is None else sampling.max_prompt_tokens + sampling.max_tokens,
             interrupted=interrupted,
         )
-    return InProcessSampler(
-        model_config,
-        params,
-        pad_token=tokenizer.pad_id,
-        max_prompt_tokens=config.sampling.max_prompt_tokens,
-        max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
-        mesh=mesh,
-        routing=config.loss.routing != "own",
-    )
+    else:
+        sampler = InProcessSampler(
+            model_config,
+            params,
+            pad_token=tokenizer.pad_id,
+            max_prompt_tokens=sampling.max_prompt_tokens,
+            max_continued_tokens=0 if turns is None else sampling.max_prompt_tokens + turns.continued_tokens,
+            max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
+            mesh=mesh,
+            routing=config.loss.routing != "own",
+            round_below=config.problems_per_batch if config.curriculum.varies else 0,
+        )
+    if turns is None:
+        return sampler
+    single = () if sampling.thinking.evaluation else (EVALUATION,)
+    return TurnSampler(sampler, turns, single=single, background=bool(config.service.endpoints))
 
 
 def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recompute"]:

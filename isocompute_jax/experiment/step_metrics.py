@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax import learner
-from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 class Phases:
@@ -34,15 +35,26 @@ def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """
     rewards = learner.group_rewards([group for group in groups if not group.dropped] or groups)
     completions = [completion for group in groups for completion in group.completions]
-    tokens = sum(len(completion.tokens) for completion in completions)
+    tokens = sum(completion.drawn_tokens for completion in completions)
     return {
         "reward": float(rewards.mean()),
         "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
         "reward_failures": sum(group.reward_failures for group in groups),
         "completion_length": tokens / len(completions),
-        "truncation_rate": sum(completion.finish_reason == "length" for completion in completions) / len(completions),
+        "truncation_rate": truncation_rate(completions),
+        "interruption_rate": interruption_rate(completions),
         "sampler_entropy": -float(sum(completion.logprobs.sum() for completion in completions)) / tokens,
     }
+
+
+def truncation_rate(completions: Sequence[Completion]) -> float:
+    """Share of rollouts whose last segment was cut."""
+    return sum(completion.finish_reason == "length" for completion in completions) / len(completions)
+
+
+def interruption_rate(completions: Sequence[Completion]) -> float:
+    """Share of rollouts that something was put into: the end of their thinking, or the answer of a tool."""
+    return sum(completion.drawn_tokens < len(completion.tokens) for completion in completions) / len(completions)
 
 
 def reward_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
@@ -86,3 +98,15 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int)
         "staleness_mean": float(ages.mean()),
         "staleness_histogram": np.bincount(ages, minlength=window).tolist(),
     }
+
+
+def what_was_not_measured(config: RunConfig) -> dict[str, None]:
+    """Columns that say nothing under this config, as null.
+
+    Without a KL term no reference policy is scored. At two temperatures sampler and learner report different
+    distributions: how far they differ is no sign of a fault (agreement checks compare at the sampler's).
+    """
+    columns = () if config.loss.kl_coef else ("kl",)
+    if config.temperature != config.sampling.temperature:
+        columns += ("logprob_difference", "logprob_difference_max")
+    return dict.fromkeys(columns)

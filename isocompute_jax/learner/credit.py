@@ -22,8 +22,10 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.rollout import RolloutGroup
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
+Baseline = Literal["group_mean", "leave_one_out"]
+RewardValues = Literal["as_graded", "plus_minus_one"]
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
-ZeroVariance = Literal["drop", "drop_regularizers", "keep"]
+ZeroVariance = Literal["drop", "drop_regularizers", "regularizers_only", "keep"]
 
 EPSILON = 1e-6
 
@@ -45,7 +47,20 @@ class CreditConfig:
     zero_variance_groups: ZeroVariance = option(
         "drop",
         "What groups with equal rewards take part in: drop, nothing, denominators included; drop_regularizers, all but "
-        "the KL and entropy terms; keep, everything.",
+        "the KL and entropy terms; regularizers_only, these alone; keep, everything.",
+    )
+
+    baseline: Baseline = option(
+        "group_mean",
+        "What is subtracted from a reward: group_mean, the mean of its group (GRPO); leave_one_out, that of the other "
+        "rollouts of the group (RLOO), which makes advantages n / (n - 1) times as large.",
+        later=True,
+    )
+    reward_values: RewardValues = option(
+        "as_graded",
+        "What advantages are made of: as_graded, rewards as they are; plus_minus_one, 2 r - 1, which is -1 and 1 where "
+        "they are 0 and 1. Logs keep rewards as graded.",
+        later=True,
     )
 
     def __post_init__(self) -> None:
@@ -77,6 +92,11 @@ class Credit:
         """Groups that take part; the others need not be laid out (see `layout`)."""
         return np.asarray(np.any(np.asarray(self.takes_part), axis=1))
 
+    def padded(self, problems: int) -> Credit:
+        """The same with groups that take no part, up to so many in all: updates on fewer groups share its program."""
+        missing = problems - np.shape(self.advantages)[0]
+        return jax.tree.map(lambda x: np.pad(x, ((0, missing), (0, 0))), self) if missing else self
+
     def of(self, rollout: Int[Array | np.ndarray, "*N R"]) -> Credit:
         """Credit [*N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
         return jax.tree.map(lambda x: jnp.ravel(x)[rollout], self)
@@ -88,20 +108,37 @@ def credit(
     recipe: CreditConfig,
     *,
     max_tokens: int,
+    penalties: Float[np.ndarray, "P G"] | None = None,
+    masked: Bool[np.ndarray, "P G"] | None = None,
+    part: Bool[np.ndarray, "P"] | None = None,
 ) -> Credit:
-    """Advantages and weights of one step's rollouts, over the whole of them.
+    """Advantages of one step's rollouts, over the whole of them, and their weights in one update.
 
     Args:
       rewards: [P, G], one group a row, G >= 2.
       lengths: [P, G] trained tokens per rollout.
       recipe: how.
       max_tokens: longest possible completion (see `aggregation_weights`).
+      penalties: [P, G] subtracted from the values of rewards, for their length or the distance from a reference, say;
+        None for none. A group whose rewards are equal is one without signal whatever its penalties are.
+      masked: [P, G] rollouts that leave the loss and its denominators; their rewards count in the statistics of their
+        group all the same. None for none.
+      part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
     """
-    signal = ~zero_variance(rewards)
-    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
-    advantages = group_advantages(rewards, keep_policy, scale=recipe.advantage_scale)
+    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(
+        ~zero_variance(rewards)
+    )
+    values = named(REWARD_VALUES, recipe.reward_values, "reward_values")(np.asarray(rewards, np.float64))
+    values = values if penalties is None else values - penalties
+    advantages = group_advantages(values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline)
     policy, regularizer = (
-        aggregation_weights(lengths, keep, aggregation=recipe.aggregation, max_tokens=max_tokens)
+        aggregation_weights(
+            lengths,
+            keep if part is None else keep & part,
+            aggregation=recipe.aggregation,
+            max_tokens=max_tokens,
+            masked=masked,
+        )
         for keep in (keep_policy, keep_regularizer)
     )
     return Credit(advantages, policy, regularizer)
@@ -122,9 +159,16 @@ def group_rewards(groups: Sequence[RolloutGroup]) -> Float[np.ndarray, "P G"]:
 KEPT: Mapping[ZeroVariance, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "drop": lambda signal: (signal, signal),
     "drop_regularizers": lambda signal: (np.ones_like(signal), signal),
+    "regularizers_only": lambda signal: (signal, np.ones_like(signal)),
     "keep": lambda signal: (np.ones_like(signal), np.ones_like(signal)),
 }
 """Which groups count in the policy-gradient term, and which in the KL and entropy terms."""
+
+REWARD_VALUES: Mapping[RewardValues, Callable[[np.ndarray], np.ndarray]] = {
+    "as_graded": lambda rewards: rewards,
+    "plus_minus_one": lambda rewards: 2.0 * rewards - 1.0,
+}
+"""What advantages are made of, from rewards."""
 
 
 # --- advantages
@@ -143,8 +187,9 @@ def group_advantages(
     keep: Bool[Array | np.ndarray, "P"],
     *,
     scale: AdvantageScale,
+    baseline: Baseline,
 ) -> Float[np.ndarray, "P G"]:
-    """A_i = (r_i - mean(group)) / scale.
+    """A_i = (r_i - baseline_i) / scale.
 
     Args:
       rewards: [P, G] rewards, one group a row, G >= 2.
@@ -153,6 +198,11 @@ def group_advantages(
         `group_std`: sample standard deviation of the group (ddof 1) + 1e-6 (GRPO, arXiv 2402.03300);
         `batch_std`: standard deviation of the centred rewards over the kept rollouts + 1e-6 (ScaleRL, 2510.13786);
         `none`: 1 (Dr. GRPO, 2503.20783).
+        All of them are of rewards less the group's mean, whatever the baseline.
+      baseline:
+        `group_mean`: the mean of the group (GRPO);
+        `leave_one_out`: that of its other rollouts (RLOO, 2402.14740), which does not depend on r_i, so that the
+        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all).
 
     Returns:
       [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch.
@@ -161,7 +211,8 @@ def group_advantages(
     centred = values - _ordered_sum(values, axis=1) / values.shape[1]
     # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
     centred[zero_variance(rewards)] = 0.0
-    return (centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))).astype(np.float32)
+    scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))
+    return (scaled * named(BASELINES, baseline, "baseline")(values.shape[1])).astype(np.float32)
 
 
 def _ordered_sum(x: Float[np.ndarray, "..."], *, axis: int) -> Float[np.ndarray, "..."]:
@@ -186,6 +237,12 @@ SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray], np.ndarray]] 
 }
 """The divisor of centred rewards [P, G], given which groups [P] are kept."""
 
+BASELINES: Mapping[Baseline, Callable[[int], float]] = {
+    "group_mean": lambda _size: 1.0,
+    "leave_one_out": lambda size: size / (size - 1),
+}
+"""The factor by which rewards less a baseline exceed rewards less the mean of a group of so many."""
+
 
 # --- weights
 
@@ -196,6 +253,7 @@ def aggregation_weights(
     *,
     aggregation: Aggregation,
     max_tokens: int,
+    masked: Bool[np.ndarray, "P G"] | None = None,
 ) -> Float[np.ndarray, "P G"]:
     """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
 
@@ -208,20 +266,32 @@ def aggregation_weights(
         `prompt_mean`: token mean within a problem's group, then mean over problems (ScaleRL; DAPO's formula);
         `constant`: sum / (rollouts x max_tokens) (Dr. GRPO).
       max_tokens: longest possible completion; `constant` divides by it.
+      masked: [P, G] rollouts that do not take part, as if they had not been drawn; None for none.
 
     Returns:
       [P, G] float32 weights.
     """
-    keep = np.asarray(keep)[:, None]
-    lengths = np.where(keep, np.asarray(lengths), 0)
-    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, max(int(keep.sum()), 1), max_tokens)
-    return np.where(keep, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
+    kept = np.broadcast_to(np.asarray(keep)[:, None], np.shape(lengths))
+    if masked is not None:
+        kept = kept & ~masked
+    lengths = np.where(kept, np.asarray(lengths), 0)
+    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, kept, max_tokens)
+    return np.where(kept, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
 
 
-DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, int, int], np.ndarray | int]] = {
-    "sequence_mean": lambda lengths, problems, _: problems * lengths.shape[1] * np.maximum(lengths, 1),
-    "token_mean": lambda lengths, _problems, _: np.maximum(lengths.sum(), 1),
-    "prompt_mean": lambda lengths, problems, _: problems * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
-    "constant": lambda lengths, problems, max_tokens: problems * lengths.shape[1] * max_tokens,
+def _rollouts(kept: Bool[np.ndarray, "P G"]) -> int:
+    return max(int(kept.sum()), 1)
+
+
+def _problems(kept: Bool[np.ndarray, "P G"]) -> int:
+    return max(int(kept.any(axis=1).sum()), 1)
+
+
+DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, np.ndarray, int], np.ndarray | int]] = {
+    "sequence_mean": lambda lengths, kept, _: _rollouts(kept) * np.maximum(lengths, 1),
+    "token_mean": lambda lengths, _kept, _: np.maximum(lengths.sum(), 1),
+    "prompt_mean": lambda lengths, kept, _: _problems(kept) * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
+    "constant": lambda _lengths, kept, max_tokens: _rollouts(kept) * max_tokens,
 }
-"""What divides the terms of a rollout's tokens, given the kept lengths [P, G], the kept problems and `max_tokens`."""
+"""What divides the terms of a rollout's tokens, given the lengths [P, G] of kept rollouts, which are kept [P, G], and
+`max_tokens`."""

@@ -9,6 +9,7 @@ A row of T tokens is one rollout, or holds several: then `segments` [..., T] say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -90,24 +91,41 @@ def reinforce_loss(logprobs: Float[Array, "... T"], advantages: Float[Array, "..
 
 
 def clipped_loss(
-    ratio: Float[Array, "... T"], advantages: Float[Array, "... #T"], *, clip_low: float, clip_high: float
+    ratio: Float[Array, "... T"],
+    advantages: Float[Array, "... #T"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = math.inf,
 ) -> Float[Array, "... T"]:
-    """-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
+    """-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A), and where A < 0 no more than -dual_clip A.
 
     PPO and GRPO use 0.2 / 0.2 (arXiv 2402.03300), DAPO's clip-higher 0.2 / 0.28 (2503.14476). With the sequence ratio
     of `sequence_ratio` it is GSPO (2507.18071), about 3e-4 / 4e-4. A ratio on the bound is not clipped: its gradient is
     whole, and so is that of an on-policy step without any room (clip_low = clip_high = 0).
+
+    The dual clip (1912.09729, with 3) bounds what the first one leaves open: a bad token that has become much likelier
+    has a term that grows with its ratio. Infinity is PPO's loss, without it.
     """
-    bound = jnp.where(advantages > 0, 1.0 + clip_high, 1.0 - clip_low)
-    cut = clip_binds(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
+    bound = jnp.where(advantages > 0, 1.0 + clip_high, jnp.where(ratio < 1.0, 1.0 - clip_low, dual_clip))
+    cut = clip_binds(ratio, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
     return -jnp.where(cut, bound, ratio) * advantages
 
 
 def clip_binds(
-    ratio: Float[Array, "... T"], advantages: Float[Array, "... #T"], *, clip_low: float, clip_high: float
+    ratio: Float[Array, "... T"],
+    advantages: Float[Array, "... #T"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float = math.inf,
 ) -> Bool[Array, "... T"]:
-    """Tokens from which `clipped_loss` takes the gradient: rho > 1 + clip_high, A > 0; rho < 1 - clip_low, A < 0."""
-    return ((ratio > 1.0 + clip_high) & (advantages > 0)) | ((ratio < 1.0 - clip_low) & (advantages < 0))
+    """Tokens from which `clipped_loss` takes the gradient.
+
+    A > 0 and rho > 1 + clip_high; A < 0 and rho < 1 - clip_low, or rho > dual_clip.
+    """
+    above = (ratio > 1.0 + clip_high) & (advantages > 0)
+    return above | (((ratio < 1.0 - clip_low) | (ratio > dual_clip)) & (advantages < 0))
 
 
 def cispo_loss(
@@ -161,6 +179,7 @@ class PolicyGradient(Protocol):
         segments: Int[Array, "... T"] | None = None,
         clip_low: float,
         clip_high: float,
+        dual_clip: float = math.inf,
     ) -> PolicyTerms:
         """Terms of every token; `denominator` are the log-probabilities that the ratio divides by."""
         ...
@@ -207,9 +226,10 @@ def cispo(
     advantages: Array,
     *,
     segments: Array | None = None,
+    dual_clip: float = math.inf,
     **clips: float,
 ) -> PolicyTerms:
-    """`cispo_loss`: no token is lost, ratios are capped."""
+    """`cispo_loss`: no token is lost, ratios are capped whatever the sign; a dual clip has nothing left to bound."""
     ratio = masked_ratio(logprobs, denominator, mask)
     return PolicyTerms(cispo_loss(logprobs, ratio, advantages, **clips), ratio, cap_binds(ratio, advantages, **clips))
 
@@ -287,6 +307,10 @@ def kl_penalty(
     k1 = -x: unbiased in value, but on-policy its gradient has zero mean, so as a loss it does nothing;
     k2 = x^2 / 2: its gradient is that of the reverse KL (per token, prefixes fixed), the one usually meant;
     k3 = exp(x) - x - 1: unbiased and positive in value, but its gradient is that of the forward KL.
+
+    Times the ratio rho = exp(lp - old), gradient included, k1 and k3 have the gradient of the reverse KL, and both are
+    unbiased on samples of the old policy too; DeepSeek-V3.2 (2512.02556, section 3.1) uses rho k3, which has the
+    smaller variance near the reference.
 
     Raises:
       InputError: an unknown estimator.

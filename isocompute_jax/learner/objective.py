@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,8 +18,10 @@ from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import SUMMED, finish_routing
 from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
 
 RatioFrom = Literal["old", "sampler"]
+TermIn = Literal["loss", "reward"]
 Routing = Literal["own", "compare", "replay"]
 Params = Any
 """The parameters of any model: a pytree of arrays."""
@@ -58,6 +61,13 @@ class LossConfig:
     )
     clip_low: float = option(0.2, "The ratio is clipped below 1 - clip_low.", low=0)
     clip_high: float = option(0.2, "The ratio is clipped above 1 + clip_high.", low=0)
+    dual_clip: float = option(
+        0.0,
+        "Where the advantage is negative, the ratio is clipped above this too (3 is usual); 0 for no such bound. For "
+        "clipped and gspo.",
+        low=0,
+        later=True,
+    )
     ratio_from: RatioFrom = option(
         "old",
         "The ratio's denominator: old, the learner before the update, or sampler, what the sampler reported "
@@ -69,7 +79,35 @@ class LossConfig:
     correction_high: float = option(2.0, "The cap of truncate, the upper end of mask.", low=0)
     kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
     kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")
-    entropy_coef: float = option(0.0, "Weight of the entropy bonus.", low=0)
+    kl_ratio: bool = option(
+        False,
+        "Weigh each KL term of the loss with the policy's ratio, gradient included: unbiased with k3 (DeepSeek-V3.2).",
+        later=True,
+    )
+    kl_in: TermIn = option(
+        "loss",
+        "Where the KL penalty stands: loss, a term per token; reward, subtracted from each rollout's reward, by k1 "
+        "before the update and summed over its tokens (PPO, RLOO).",
+        later=True,
+    )
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus; with `entropy_target`, the first one.", low=0)
+    entropy_in: TermIn = option(
+        "loss",
+        "Where the entropy bonus stands: loss, the exact entropy of each token; reward, minus the sum of the log-"
+        "probabilities that a rollout's tokens had before the update, added to its reward.",
+        later=True,
+    )
+    entropy_target: float = option(
+        0.0,
+        "Entropy in nats per token below which the bonus acts, with a weight that grows while entropy is below and "
+        "falls while it is above (Skywork-OR1); 0 for a fixed weight.",
+        low=0,
+        later=True,
+    )
+    entropy_coef_change: float = option(
+        1e-4, "What the weight of the bonus changes by at each step, with `entropy_target`.", low=0, later=True
+    )
+    entropy_coef_max: float = option(5e-3, "Greatest weight of the bonus, with `entropy_target`.", low=0, later=True)
     routing: Routing = option(
         "own",
         "Experts of a mixture: own, the learner's router chooses; compare, it does, and the share of the sampler's "
@@ -86,14 +124,41 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if 0 < self.dual_clip <= 1:
+            raise InputError(
+                f"{type(self).__name__}.dual_clip = {self.dual_clip} must be above 1, or 0 for no such bound: it would "
+                "take the gradient of ratios that have not moved"
+            )
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether an update scores the reference policy."""
+        return self.kl_coef > 0 and self.kl_in == "loss"
+
+    @property
+    def in_reward(self) -> bool:
+        """Whether a term is part of what rollouts are worth, so that they are scored before the update."""
+        return (self.kl_coef > 0 and self.kl_in == "reward") or (self.entropy_coef > 0 and self.entropy_in == "reward")
 
 
 Loss = Callable[[Params, Batch], tuple[Array, Metrics]]
 
 
-def make_loss(score: Score, config: LossConfig, credited: Credit, reference_params: Params | None) -> Loss:
-    """`loss(params, micro-batch) -> (scalar, metrics)`; summing both over micro-batches gives those of the batch."""
-    if config.kl_coef and reference_params is None:
+def make_loss(
+    score: Score,
+    config: LossConfig,
+    credited: Credit,
+    reference_params: Params | None,
+    entropy_coef: float | Float[Array, ""] | None = None,
+) -> Loss:
+    """`loss(params, micro-batch) -> (scalar, metrics)`; summing both over micro-batches gives those of the batch.
+
+    Terms that stand in the reward (`kl_in`, `entropy_in`) are in `credited` already. `entropy_coef` is used in place of
+    the config's where it is given.
+    """
+    entropy_coef = config.entropy_coef if entropy_coef is None else entropy_coef
+    entropy_coef = entropy_coef if config.entropy_in == "loss" else 0.0
+    if config.reads_reference and reference_params is None:
         raise ValueError("kl_coef > 0 needs reference_params")
 
     def loss(params: Params, batch: Batch) -> tuple[Array, Metrics]:
@@ -104,16 +169,19 @@ def make_loss(score: Score, config: LossConfig, credited: Credit, reference_para
         segments = None if batch.segments is None else jnp.asarray(batch.segments)
         sampler = jnp.asarray(batch.sampler_logprobs)
         old = jax.lax.stop_gradient(logprobs) if batch.old_logprobs is None else jnp.asarray(batch.old_logprobs)
+        denominator = sampler if config.ratio_from == "sampler" else old
         policy, correction = policy_gradient_terms(
             config, logprobs, old, sampler, mask, jnp.asarray(tokens.advantages), segments
         )
         policy_loss = jnp.sum(jnp.where(mask, tokens.policy_weights, 0.0) * (correction * policy.loss))
         regularizer_weights = jnp.where(mask, tokens.regularizer_weights, 0.0)
-        total = policy_loss - config.entropy_coef * jnp.sum(regularizer_weights * entropies)
+        total = policy_loss - entropy_coef * jnp.sum(regularizer_weights * entropies)
         kl = jnp.zeros(())
-        if config.kl_coef:
+        if config.reads_reference:
             reference = Scores.of(jax.lax.stop_gradient(score(reference_params, batch)))
             terms = losses.kl_penalty(logprobs, reference.logprobs, mask, estimator=config.kl_estimator)
+            if config.kl_ratio:
+                terms = losses.masked_ratio(logprobs, denominator, mask) * terms
             kl = jnp.sum(regularizer_weights * terms)
             total = total + config.kl_coef * kl
         metrics = token_metrics(mask, logprobs, sampler, entropies, policy, correction, config)
@@ -141,6 +209,7 @@ def policy_gradient_terms(
         segments=segments,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
+        dual_clip=config.dual_clip or math.inf,
     )
     correction = losses.sampler_correction(
         jax.lax.stop_gradient(old_logprobs),

@@ -1,9 +1,10 @@
-"""The learning rate: scaled with the batch, warmed up, then constant (arXiv 2603.12151)."""
+"""What changes from step to step by a rule: the learning rate (arXiv 2603.12151), the weight of the entropy bonus."""
 
 from __future__ import annotations
 
 import optax
 
+from isocompute_jax.learner.objective import LossConfig
 from isocompute_jax.learner.state import OptimizerConfig
 
 
@@ -34,3 +35,22 @@ def make_schedule(config: OptimizerConfig, *, rollouts_per_step: int) -> optax.S
         exponent=config.lr_scaling_exponent,
     )
     return warmup_constant(peak, warmup_steps=config.warmup_steps)
+
+
+def adapted_entropy_coef(coef: float, entropy: float, config: LossConfig) -> tuple[float, float]:
+    """The weight of an entropy bonus that holds entropy near a target (Skywork-OR1, arXiv 2505.22312).
+
+    c grows by a constant where entropy is below the target, falls by it where it is above, and stays in [0, max]; the
+    bonus acts only while entropy is at the target or below.
+
+    Args:
+      coef: c of the last step; `config.entropy_coef` before the first.
+      entropy: of the policy that sampled this step's rollouts, in nats per token.
+      config: target, constant and bound.
+
+    Returns:
+      c of this step, and the weight that its updates use.
+    """
+    change = config.entropy_coef_change if entropy < config.entropy_target else -config.entropy_coef_change
+    coef = min(max(coef + change, 0.0), config.entropy_coef_max)
+    return coef, coef if entropy <= config.entropy_target else 0.0

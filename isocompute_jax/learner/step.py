@@ -29,6 +29,7 @@ class TrainStep(Protocol):
         credited: Credit,
         learning_rate: float | Float[Array, ""] | None = None,
         reference_params: Params | None = None,
+        entropy_coef: float | Float[Array, ""] | None = None,
     ) -> tuple[TrainState, Metrics]:
         """The state after the update, and float32 scalars."""
         ...
@@ -42,11 +43,12 @@ def make_train_step(
     shardings: TrainState | None = None,
     donate: bool = False,
 ) -> TrainStep:
-    """Compiles `train_step(state, tokens, credited, learning_rate=None, reference_params=None)`.
+    """Compiles `train_step(state, tokens, credited, learning_rate=None, reference_params=None, entropy_coef=None)`.
 
     The step returns the new state and a dict of float32 scalars. Micro-batches are summed, never averaged: weights
     hold the denominators of the whole batch. When no rollout takes part (every group had zero variance), parameters
-    and optimizer state, moments included, stay as they are, and the step still counts.
+    and optimizer state, moments included, stay as they are, and the step still counts. An `entropy_coef` that is given
+    stands in for the config's.
 
     Args:
       score: the model: `make_score` for ours, or a function of your own.
@@ -65,8 +67,9 @@ def make_train_step(
         credited: Credit,
         learning_rate: Float[Array, ""] | None = None,
         reference_params: Params | None = None,
+        entropy_coef: Float[Array, ""] | None = None,
     ) -> tuple[TrainState, Metrics]:
-        loss = make_loss(score, loss_config, credited, reference_params)
+        loss = make_loss(score, loss_config, credited, reference_params, entropy_coef)
         gradients, metrics = accumulate_gradients(loss, state.params, tokens, shardings)
         old = state.opt_state if shardings is None else brought_to_device(state.opt_state, shardings.opt_state)
         updates, opt_state = with_extras.update(gradients, old, state.params, learning_rate=learning_rate)

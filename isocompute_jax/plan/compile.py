@@ -92,16 +92,16 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     build.check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
-        model_config, config.loss, config.optimizer, mesh, temperature=config.sampling.temperature, donate=True
+        model_config, config.loss, config.optimizer, mesh, temperature=config.temperature, donate=True
     )
-    shape = shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh)
+    shape = shape_of(config, model_config, config.problems_per_update, config.group_size, mesh)
     state = _abstract_state(model_config, programs)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
-    reference = state.params if config.loss.kl_coef else None
+    reference = state.params if config.loss.reads_reference else None
     start = time.perf_counter()
     step: Any = programs.train_step  # jitted
     batch = abstract_batch(shape, mesh)
-    if config.updates_per_phase > 1 and config.loss.ratio_from == "old":
+    if config.keeps_old_logprobs:
         batch = dataclasses.replace(batch, old_logprobs=batch.sampler_logprobs)
     lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference)
     lowered_at = time.perf_counter()

@@ -29,9 +29,9 @@ class Plan:
       compiled: the step; None where the compiler refused it for memory.
       refused: bytes that the compiler said the step needs, where it refused it.
       memory: of each device; None where the compiler refused.
-      collectives: of the step.
-      work: tokens of a step, expected.
-      flops: of a step.
+      collectives: of an update.
+      work: tokens of an update, expected.
+      flops: of an update.
       time: of an update, estimated.
       lengths: assumed of rollouts.
       sampling: of a step's rollouts, estimated.
@@ -92,7 +92,7 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
     state = 0.0 if config.plan.sampler_devices else memory.params + memory.moments
     sampling = _sampling(config, compiled.model_config, topology, lengths, state)
     cost = run_cost(
-        time.total,
+        time.total.times(passes_per_step(config)),
         sampling,
         num_steps=config.num_steps,
         learner_devices=topology.size,
@@ -106,6 +106,15 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
         config, topology, compiled.model_config, compiled, None, memory, found, work, flops, time, lengths, sampling,
         cost, knobs, better_layout(config, compiled.model_config, compiled.mesh, lengths, flops),
     )  # fmt: skip
+
+
+def passes_per_step(config: RunConfig) -> float:
+    """What a step computes, in updates on one mini-batch: a batch that is scored first takes a third of them more.
+
+    Of the three products of an update, scoring has the forward one; a reference policy in the reward is scored as well.
+    """
+    scored = config.scores_first + (config.loss.kl_coef > 0 and config.loss.kl_in == "reward")
+    return config.updates_per_step + scored * config.recipe.minibatches / 3
 
 
 def _without_program(config: RunConfig, topology: Topology, needed: float, knobs: tuple[Knob, ...]) -> Plan:

@@ -37,6 +37,7 @@ def figures(plan: Plan) -> dict[str, Any]:
         "mesh": {name: size for name, size in plan.config.mesh.__dict__.items() if size > 1},
         "rollouts": plan.config.rollouts_per_step,
         "steps": plan.config.num_steps,
+        "updates_per_step": plan.config.updates_per_step,
         "row_tokens": plan.config.packing.row_tokens,
         "remat": plan.config.compute.remat,
         "compile_s": plan.compiled.lower_s + plan.compiled.compile_s,
@@ -76,6 +77,11 @@ def _head(plan: Plan) -> Iterator[str]:
         f"  step        {config.rollouts_per_step:,} rollouts = {config.problems_per_batch} problems x "
         f"{config.group_size}; {config.num_steps:,} steps"
     )
+    if config.updates_per_step > 1:
+        yield (
+            f"  updates     {config.updates_per_step:,} a step = {config.recipe.epochs} epochs x "
+            f"{config.recipe.minibatches} mini-batches of {config.problems_per_update} problems"
+        )
     yield f"  compilers   {', '.join(f'{name} {version}' for name, version in versions().items())}"
     if plan.compiled is not None:
         yield f"  compiled in {plan.compiled.lower_s + plan.compiled.compile_s:.0f} s; no weights were read"
@@ -130,14 +136,14 @@ def _verdict(plan: Plan) -> Iterator[str]:
 def _program(plan: Plan) -> Iterator[str]:
     if plan.work is None or plan.flops is None:
         return
-    yield "Collectives of a step (each device receives)"
+    yield "Collectives of an update (each device receives)"
     for kind, count, sent in _by_kind(plan):
         yield f"  {kind:<20}{count:>8,} times{sent / 1e9:>12.2f} GB"
     if not plan.collectives:
         yield "  none"
     yield ""
     work, flops = plan.work, plan.flops
-    yield "A step computes"
+    yield "An update computes"
     yield (
         f"  {work.rollouts:,} rollouts, {work.tokens:,.0f} tokens expected in {work.positions:,.0f} positions, "
         f"{work.microbatches} micro-batches"

@@ -24,8 +24,8 @@ LONGEST_PADDED = 2048
 def work_of(
     config: RunConfig, shape: BatchShape | PackShape | TreeShape, lengths: Lengths, model_config: ModelConfig
 ) -> Work:
-    """Of one step in which every group takes part; rollouts are taken to share their prompts and nothing more."""
-    rollouts = config.rollouts_per_step
+    """Of one update in which every group takes part; rollouts are taken to share their prompts and nothing more."""
+    rollouts = config.problems_per_update * config.group_size
     seen = _seen(model_config, lengths)
     if isinstance(shape, PackShape):
         tokens, pairs = rollouts * lengths.sequence, rollouts * lengths.pairs * seen
@@ -34,7 +34,7 @@ def work_of(
         positions = float(microbatches * shape.rows * shape.row_tokens)
         return Work(rollouts, tokens, positions, pairs, pairs, microbatches)
     if isinstance(shape, TreeShape):
-        prompts = config.problems_per_batch
+        prompts = config.problems_per_update
         nodes = prompts * lengths.prompt + rollouts * (lengths.mean - 1)
         microbatches = min(max(math.ceil(nodes / (shape.rows * shape.nodes)), 1), shape.microbatches)
         positions = float(microbatches * shape.rows * shape.nodes)
@@ -78,14 +78,14 @@ def better_layout(
     Returns:
       `config.packing.row_tokens` of the other layout, and its share of these FLOPs; None where it saves little.
     """
-    if isinstance(shape_of(config, model_config, config.problems_per_batch, config.group_size, mesh), TreeShape):
+    if isinstance(shape_of(config, model_config, config.problems_per_update, config.group_size, mesh), TreeShape):
         return None  # which repeat nothing
     longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     other = 0 if config.packing.row_tokens else -(-longest // 128) * 128
     if not other and (longest > LONGEST_PADDED or config.mesh.context > 1):
         return None
     changed = override(config, "packing.row_tokens", other)
-    shape = shape_of(changed, model_config, changed.problems_per_batch, changed.group_size, mesh)
+    shape = shape_of(changed, model_config, changed.problems_per_update, changed.group_size, mesh)
     found = step_flops(model_config, work_of(changed, shape, lengths, model_config))
     share = (found.computed + found.computed_float32) / (flops.computed + flops.computed_float32)
     return (other, share) if share < WORTH_SAYING else None

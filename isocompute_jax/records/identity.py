@@ -131,9 +131,10 @@ def _walk(config: Any, group: _Field = _Field(), *, execution: bool = False) -> 
             for name, leaf, inner in _walk(value, declared, execution=execution):
                 yield f"{field.name}.{name}", leaf, inner
             continue
-        default = None if field.default is dataclasses.MISSING else field.default
+        default = None if field.default is dataclasses.MISSING else _plain(field.default)
+        declared = dataclasses.replace(declared, default=json.dumps(default) if isinstance(default, list) else default)
         for name, leaf in flatten(_plain(value), field.name):
-            yield name, leaf, dataclasses.replace(declared, default=_plain(default))
+            yield name, leaf, declared
 
 
 def _plain(value: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,8 @@ class SamplingParams:
 class SampleRequest:
     """A group to sample: G rollouts of one problem.
 
-    The random numbers of rollout i are keyed by (seed, step, problem_id, i) alone: they do not depend on what else is
-    sampled, where, or in which order.
+    The random numbers of rollout i are keyed by (seed, step, problem_id, i) and, in later turns, the turn: they do not
+    depend on what else is sampled, where, or in which order.
 
     Attributes:
       problem_id: names the problem, which the caller keeps.
@@ -49,6 +51,10 @@ class SampleRequest:
       step: the step that asks, which keys the random numbers too.
       stop_tokens: ids that end a completion; the one that was drawn is its last token.
       params: what distribution is drawn from.
+      budgets: [G] longest completion of each rollout, in tokens, 1 to `params.max_tokens`; None for `max_tokens` each.
+      first_rollout: index i of the first rollout; the others follow.
+      turn: 0, or which turn of its rollouts this is (see `sampling.turns`): the prompt then ends with what they have so
+        far.
     """
 
     problem_id: str
@@ -58,6 +64,35 @@ class SampleRequest:
     step: int
     stop_tokens: tuple[int, ...]
     params: SamplingParams
+    budgets: tuple[int, ...] | None = None
+    first_rollout: int = 0
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        if self.budgets is None:
+            return
+        if len(self.budgets) != self.group_size:
+            raise ValueError(f"budgets has {len(self.budgets)} numbers for group_size = {self.group_size} rollouts")
+        if not 1 <= min(self.budgets) <= max(self.budgets) <= self.params.max_tokens:
+            raise ValueError(
+                f"budgets of {min(self.budgets)} to {max(self.budgets)} tokens: each must lie in 1 .. "
+                f"{self.params.max_tokens} = max_tokens"
+            )
+
+    def budget(self, index: int) -> int:
+        """Longest completion of the group's rollout `index` (from 0), in tokens."""
+        return self.params.max_tokens if self.budgets is None else self.budgets[index]
+
+    def grouped(self, completions: Sequence[Completion]) -> RolloutGroup:
+        """The group that the request asked for, ungraded."""
+        return RolloutGroup(
+            self.problem_id,
+            self.step,
+            self.prompt_tokens,
+            tuple(completions),
+            first_rollout=self.first_rollout,
+            turn=self.turn,
+        )
 
     def check_prompt(self, longest: int, limit: str) -> None:
         """Raises InputError unless the prompt has 1 to `longest` tokens; `limit` is what the message calls that."""

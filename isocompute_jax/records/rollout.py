@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 FinishReason = Literal["stop", "length"]
+
+
+Message = Mapping[str, Any]
+"""One message of a chat: `role` and `content`, both text, and whatever else a chat template reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,28 +21,46 @@ class Problem:
 
     Attributes:
       id: unique within its problem set; keys the random numbers of its rollouts.
-      prompt: the text the model continues.
+      prompt: the text the model continues, or the messages of a chat; empty where there are only `prompt_tokens`.
       answer: what the task's verifier compares a completion with.
       task: name of the task that grades it.
       measured: rates measured by curation, e.g. `{"avg@16": 0.31}`.
+      prompt_tokens: the prompt as token ids, which the model then reads as they stand; empty for a prompt that is yet
+        to be rendered and encoded.
+      extra: the other columns of its row, as JSON has them, for reward functions that want more than the answer.
     """
 
     id: str
-    prompt: str
+    prompt: str | tuple[Message, ...]
     answer: str
     task: str
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    prompt_tokens: tuple[int, ...] = ()
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What is asked, as plain text: of a chat what its user says, of bare token ids these ids."""
+        if not self.prompt:
+            return " ".join(map(str, self.prompt_tokens))
+        if isinstance(self.prompt, str):
+            return self.prompt
+        asked = [message["content"] for message in self.prompt if message["role"] == "user"]
+        return "\n\n".join(asked or [message["content"] for message in self.prompt])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Completion:
     """One sampled completion of T tokens (T >= 1), as the sampler drew it; text is never re-tokenised.
 
+    It is a sequence of segments, each drawn by the policy or inserted between two of them (`sampling.turns`). Inserted
+    tokens are context, as a prompt is: the model reads them, and they are neither trained on nor counted as drawn.
+
     Attributes:
       tokens: [T] int32 token ids, the end-of-sequence token included when it was drawn.
-      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from.
-      mask: [T] bool, True on tokens the policy chose (inserted context tokens are False).
-      policy_versions: [T] int32 version of the weights behind each token.
+      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from; 0 on context.
+      mask: [T] bool, True on tokens the policy chose, False on context.
+      policy_versions: [T] int32 version of the weights behind each token; on context that of the next drawn one.
       finish_reason: `stop` when a stop token ended it, `length` when it was cut.
       experts: [S + T - 1, L, A] integers, of a mixture of experts: those that the sampler chose for each token that it
         read, prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the
@@ -64,6 +86,11 @@ class Completion:
         """A completion whose every token the policy chose."""
         return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason, experts)
 
+    @property
+    def drawn_tokens(self) -> int:
+        """Tokens that the policy chose."""
+        return int(np.count_nonzero(self.mask))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RolloutGroup:
@@ -75,6 +102,7 @@ class RolloutGroup:
       prompt_tokens: [S] int32.
       completions: G completions, in rollout-index order.
       rewards: [G] float32, or None before grading.
+      first_rollout, turn: as in the request.
       task: what its problem's task is, once graded.
       reward_metrics: name -> [G] what the grader measured beside the reward; NaN where it did not.
       reward_failures: completions whose reward is not known, because it raised or hung, say; 0 stands for it.
@@ -86,6 +114,8 @@ class RolloutGroup:
     prompt_tokens: np.ndarray
     completions: tuple[Completion, ...]
     rewards: np.ndarray | None = None
+    first_rollout: int = 0
+    turn: int = 0
     task: str = ""
     reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     reward_failures: int = 0
@@ -93,5 +123,5 @@ class RolloutGroup:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were sampled for the group (prompt excluded)."""
-        return sum(len(completion.tokens) for completion in self.completions)
+        """Tokens that were drawn for the group (prompt and context excluded)."""
+        return sum(completion.drawn_tokens for completion in self.completions)

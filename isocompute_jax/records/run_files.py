@@ -4,6 +4,7 @@
     metrics.jsonl   one line per step          (reward, entropy, KL, ratios, phase times, ...)
     eval.jsonl      one line per evaluation and `eval_set` (avg@k, best@k, worst@k, epochs, histogram, ...)
     agreement.jsonl one line per check of a sampler service against the learner (differences of log-probabilities)
+    history.parquet one row per training problem: attempts, solves, rate, last group, whether retired (at the end)
     checkpoints/    orbax
     DONE            written last
 
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
@@ -25,6 +27,7 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 EVAL = "eval.jsonl"
 AGREEMENT = "agreement.jsonl"
+HISTORY = "history.parquet"
 CHECKPOINTS = "checkpoints"
 DONE = "DONE"
 
@@ -70,14 +73,14 @@ class Run:
     done: bool
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Writes `data` to a temporary name beside `path`, syncs it, and renames it over `path`."""
+def write_atomic(path: str | os.PathLike[str], data: str | bytes | Iterable[bytes]) -> None:
+    """Writes `data`, or its parts as they come, to a temporary name beside `path`, syncs it, and renames it over it."""
     path = pathlib.Path(path)
     data = data.encode() if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)

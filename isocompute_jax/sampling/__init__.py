@@ -3,5 +3,15 @@
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.sampling.in_process import InProcessSampler
 from isocompute_jax.sampling.protocol import TRAIN, Sampler
+from isocompute_jax.sampling.turns import Turn, TurnPolicy, TurnSampler
 
-__all__ = ["TRAIN", "InProcessSampler", "SampleRequest", "Sampler", "SamplingParams"]
+__all__ = [
+    "TRAIN",
+    "InProcessSampler",
+    "SampleRequest",
+    "Sampler",
+    "SamplingParams",
+    "Turn",
+    "TurnPolicy",
+    "TurnSampler",
+]

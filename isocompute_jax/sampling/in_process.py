@@ -20,7 +20,7 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling.protocol import TRAIN
 from isocompute_jax.sampling.randomness import key_words
-from isocompute_jax.sampling.units import Unit, UnitShape, sample_unit, unit_shape
+from isocompute_jax.sampling.units import Unit, UnitShape, later_unit_shape, sample_unit, unit_shape
 
 
 class InProcessSampler:
@@ -31,9 +31,12 @@ class InProcessSampler:
       params: weights to start from, version 0; cast to the dtype of `config`.
       pad_token: id that fills prompts up.
       max_prompt_tokens: S, the compiled prompt length; longer prompts are an error.
+      max_continued_tokens: the same for the prompts of later turns (see `sampling.turns`); 0 where there are none.
       max_rollouts_per_dispatch: memory budget of one unit, in completions.
       mesh: where units are sharded over problems; None for one device.
       routing: whether completions say which experts of a mixture their tokens went to.
+      round_below: fewer groups than this are sampled as the next power of two, filled up, so that rounds of all sizes
+        share a few compiled programs; 0 for units of the size that is asked for.
     """
 
     concurrent = False
@@ -46,24 +49,28 @@ class InProcessSampler:
         *,
         pad_token: int,
         max_prompt_tokens: int,
+        max_continued_tokens: int = 0,
         max_rollouts_per_dispatch: int,
         mesh: Mesh | None = None,
         routing: bool = False,
+        round_below: int = 0,
     ):
         self._config = config
         self._params = model.cast_params(params, config.dtype)
         self._version = 0
         self._pad_token = pad_token
         self._max_prompt_tokens = max_prompt_tokens
+        self._max_continued_tokens = max_continued_tokens
         self._max_rollouts = max_rollouts_per_dispatch
         self._mesh = mesh
         self._routing = routing
+        self._round_below = round_below
         self._queues: dict[str, collections.deque[SampleRequest]] = collections.defaultdict(collections.deque)
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups. Raises InputError when a prompt is longer than `max_prompt_tokens`, or empty."""
         for request in requests:
-            request.check_prompt(self._max_prompt_tokens, "max_prompt_tokens")
+            request.check_prompt(*self._longest_prompt(request))
         self._queues[lane].extend(requests)
 
     def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
@@ -85,11 +92,23 @@ class InProcessSampler:
         """Drops what is queued."""
         self._queues.clear()
 
+    def _longest_prompt(self, request: SampleRequest) -> tuple[int, str]:
+        """The compiled prompt length of a request, and its name."""
+        if request.turn:
+            return self._max_continued_tokens, "max_continued_tokens"
+        return self._max_prompt_tokens, "max_prompt_tokens"
+
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
         """Samples requests of one kind."""
         group_size, params = requests[0].group_size, requests[0].params
         shards = sharding.shards(self._mesh, "batch")
-        shape = unit_shape(len(requests), group_size, self._max_rollouts, batch_shards=shards)
+        if requests[0].turn and group_size == 1:
+            shape = later_unit_shape(len(requests), self._max_rollouts, batch_shards=shards)
+        else:
+            groups = len(requests)
+            if groups < self._round_below:
+                groups = min(1 << (groups - 1).bit_length(), self._round_below)
+            shape = unit_shape(groups, group_size, self._max_rollouts, batch_shards=shards)
         parts = -(-group_size // shape.rollouts)
         rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]
         unfinished: dict[int, list[Completion]] = {}
@@ -115,24 +134,28 @@ class InProcessSampler:
                 completions.extend(unpack(samples, row, wanted, self._version, len(request.prompt_tokens)))
                 if len(completions) == group_size:
                     del unfinished[id(request)]
-                    yield RolloutGroup(request.problem_id, request.step, request.prompt_tokens, tuple(completions))
+                    yield request.grouped(completions)
 
     def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
-        tokens = np.full((shape.problems, self._max_prompt_tokens), self._pad_token, np.int32)
+        longest, _ = self._longest_prompt(rows[0][0])
+        tokens = np.full((shape.problems, longest), self._pad_token, np.int32)
         mask = np.zeros(tokens.shape, bool)
         mask[:, -1] = True
-        words = np.zeros((shape.problems, 4), np.uint32)
+        words = np.zeros((shape.problems, 5), np.uint32)
         rollouts = np.zeros((shape.problems, shape.rollouts), np.uint32)
+        budgets = np.ones((shape.problems, shape.rollouts), np.int32)  # of rollouts that nobody asked for
         active = np.zeros(shape.problems, bool)
         for row, (request, first) in enumerate(rows):
             length = len(request.prompt_tokens)
             tokens[row, -length:] = request.prompt_tokens
             mask[row, -length:] = True
             words[row] = key_words(request)
-            rollouts[row] = first + np.arange(shape.rollouts)
+            rollouts[row] = request.first_rollout + first + np.arange(shape.rollouts)
+            for i in range(min(shape.rollouts, request.group_size - first)):
+                budgets[row, i] = request.budget(first + i)
             active[row] = True
-        arrays: Any = (tokens, mask, words, rollouts, active)  # the host's: they travel with the call
+        arrays: Any = (tokens, mask, words, rollouts, budgets, active)  # the host's: they travel with the call
         unit = Unit(*arrays)
         if self._mesh is None:
             return unit
@@ -142,7 +165,7 @@ class InProcessSampler:
 
 def _kind(request: SampleRequest) -> tuple[Any, ...]:
     """What the requests of a unit have in common."""
-    return request.params, request.group_size, request.stop_tokens
+    return request.params, request.group_size, request.stop_tokens, request.turn > 0
 
 
 def unpack(samples: Any, row: int, rollouts: int, version: int, prompt: int) -> Iterator[Completion]:

@@ -1,4 +1,4 @@
-"""Random numbers of a rollout, keyed by (seed, step, problem id, rollout index) alone.
+"""Random numbers of a rollout, keyed by (seed, step, problem id, rollout index), and the turn of later turns, alone.
 
 Rollout i of a problem draws one uniform number for each token from a key folded from these. What else is in the batch
 cannot matter.
@@ -21,17 +21,18 @@ def problem_words(problem_id: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def key_words(request: SampleRequest) -> tuple[int, int, int, int]:
-    """What keys the random numbers of a request's rollouts: seed, step and two words of the problem id."""
-    return request.seed, request.step, *problem_words(request.problem_id)
+def key_words(request: SampleRequest) -> tuple[int, int, int, int, int]:
+    """What keys the random numbers of a request's rollouts: seed, step, two words of the problem id, and the turn."""
+    return request.seed, request.step, *problem_words(request.problem_id), request.turn
 
 
 def draw_uniforms(
-    words: UInt32[Array, "P 4"], rollouts: UInt32[Array, "P G"], length: int
+    words: UInt32[Array, "P 5"], rollouts: UInt32[Array, "P G"], length: int
 ) -> Float[Array, "P G {length}"]:
-    """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout).
+    """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout, turn).
 
-    A shorter stream is the beginning of a longer one.
+    The key of turn 0 is folded from the first four, and that of a later turn from it and the turn. A shorter stream is
+    the beginning of a longer one.
 
     Args:
       words: as `key_words` gives them.
@@ -41,8 +42,9 @@ def draw_uniforms(
 
     def stream(words: Array, rollout: Array) -> Array:
         key = jax.random.key(words[0])
-        for word in (*words[1:], rollout):
+        for word in (*words[1:4], rollout):
             key = jax.random.fold_in(key, word)
+        key = jnp.where(words[4] > 0, jax.random.fold_in(key, words[4]), key)
         return open_uniform(jax.random.bits(key, (length,), jnp.uint32))
 
     return jax.vmap(jax.vmap(stream, (None, 0)))(words, rollouts)

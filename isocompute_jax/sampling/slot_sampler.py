@@ -251,7 +251,7 @@ class SlotSampler:
             token=_filled(ADMITTED, 0, np.int32),
             position=_filled(ADMITTED, 0, np.int32),
             left=_filled(ADMITTED, 0, np.int32),
-            key_words=_filled((ADMITTED, 4), 0, np.uint32),
+            key_words=_filled((ADMITTED, 5), 0, np.uint32),
             rollout=_filled(ADMITTED, 0, np.uint32),
             temperature=_filled(ADMITTED, 1, np.float32),
             top_p=_filled(ADMITTED, 1, np.float32),
@@ -263,9 +263,9 @@ class SlotSampler:
             request = rollout.submission.request
             arrays.slot[i], arrays.source[i] = slot, source
             arrays.token[i], arrays.position[i] = request.prompt_tokens[-1], len(request.prompt_tokens) - 1
-            arrays.left[i] = request.params.max_tokens
+            arrays.left[i] = request.budget(rollout.index)
             arrays.key_words[i] = key_words(request)
-            arrays.rollout[i] = rollout.index
+            arrays.rollout[i] = request.first_rollout + rollout.index
             arrays.temperature[i], arrays.top_p[i] = request.params.temperature, request.params.top_p
             arrays.stops[i, list(request.stop_tokens)] = True
         return arrays

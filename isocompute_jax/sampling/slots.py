@@ -71,7 +71,7 @@ class Admission(NamedTuple):
       token: [A] the prompt's last token.
       position: [A] its position.
       left: [A] the longest completion.
-      key_words: [A, 4] (seed, step, two words of the problem id).
+      key_words: [A, 5] as `randomness.key_words` gives them.
       rollout: [A] rollout index.
       temperature: [A].
       top_p: [A].
@@ -83,7 +83,7 @@ class Admission(NamedTuple):
     token: Int[Array, "A"]
     position: Int[Array, "A"]
     left: Int[Array, "A"]
-    key_words: UInt32[Array, "A 4"]
+    key_words: UInt32[Array, "A 5"]
     rollout: UInt32[Array, "A"]
     temperature: Float[Array, "A"]
     top_p: Float[Array, "A"]

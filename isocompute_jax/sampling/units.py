@@ -47,21 +47,44 @@ def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards:
     return UnitShape(problems=-(-rows // units) * batch_shards, rollouts=rollouts)
 
 
+LEAST_LATER = 8
+"""Rows of the smallest unit of later turns, on each shard."""
+
+
+def later_unit_shape(rollouts: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
+    """The shape that so many rollouts are continued in, each with a prompt of its own.
+
+    How many there are changes from step to step, and each shape is compiled: so units come in the budget, its quarter,
+    its sixteenth, and so on, as far as LEAST_LATER rows a shard.
+
+    Args:
+      rollouts: how many there are to continue.
+      max_rollouts: memory budget, in completions decoded at once.
+      batch_shards: units are a multiple of it, so that they can be sharded.
+    """
+    size = max(1, max_rollouts // batch_shards)
+    while size > LEAST_LATER and -(-size // 4) * batch_shards >= rollouts:
+        size = -(-size // 4)
+    return UnitShape(problems=size * batch_shards, rollouts=1)
+
+
 class Unit(NamedTuple):
     """One dispatch unit: the arrays of one call of one compiled shape.
 
     Attributes:
       tokens: [P, S] left-padded prompts.
       mask: [P, S], False on padding.
-      key_words: [P, 4] uint32, (seed, step, two words of the problem id).
+      key_words: [P, 5] uint32, as `randomness.key_words` gives them.
       rollouts: [P, G] uint32 rollout indices.
+      budgets: [P, G] longest completions, in tokens.
       active: [P] False on padding problems, which are not decoded.
     """
 
     tokens: Int[Array, "P S"]
     mask: Bool[Array, "P S"]
-    key_words: UInt32[Array, "P 4"]
+    key_words: UInt32[Array, "P 5"]
     rollouts: UInt32[Array, "P G"]
+    budgets: Int[Array, "P G"]
     active: Bool[Array, "P"]
 
 
@@ -94,7 +117,7 @@ def sample_unit(
     routing: bool = False,
     mesh: Mesh | None = None,
 ) -> Samples:
-    """Samples G completions of up to `max_tokens` tokens for each of P prompts; ends early once all have stopped.
+    """Samples G completions for each of P prompts, up to their budgets; ends early once all have stopped.
 
     Args:
       params: parameters.
@@ -102,7 +125,7 @@ def sample_unit(
       temperature: scalar > 0, traced (another temperature compiles nothing).
       top_p: scalar, traced: nucleus size; 1 samples from the whole distribution.
       config: model shape.
-      max_tokens: T.
+      max_tokens: T, the longest budget there may be.
       stop_tokens: token ids that end a completion; the stop token is part of it.
       routing: whether to say which experts the tokens of a mixture went to.
       mesh: where weights and problems are sharded; None for one device.
@@ -114,8 +137,11 @@ def sample_unit(
         scaled = model.logits(config, params, hidden) / temperature
         return pick(scaled, uniforms[..., t], jnp.full(unit.rollouts.shape, top_p))
 
+    def unfinished(samples: Samples) -> Array:
+        return unit.active[:, None] & ~samples.stopped & (samples.lengths < unit.budgets)
+
     def store(samples: Samples, t: Array, token: Array, logprob: Array) -> Samples:
-        running = unit.active[:, None] & ~samples.stopped & (samples.lengths == t)
+        running = unfinished(samples) & (samples.lengths == t)
         stops = functools.reduce(jnp.logical_or, [token == stop for stop in stop_tokens], jnp.zeros_like(running))
         return samples._replace(
             tokens=samples.tokens.at[..., t].set(jnp.where(running, token, 0)),
@@ -144,7 +170,7 @@ def sample_unit(
 
     def running(carry: tuple) -> Array:
         t, samples, _, _ = carry
-        return (t < max_tokens) & jnp.any(unit.active[:, None] & ~samples.stopped)
+        return (t < max_tokens) & jnp.any(unfinished(samples))
 
     def body(carry: tuple) -> tuple:
         t, samples, token, cache = carry

@@ -13,7 +13,7 @@ from typing import Any
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
-from isocompute_jax.experiment.curation_config import CurationConfig
+from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
 

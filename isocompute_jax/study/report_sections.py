@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.config import RunConfig, override
-from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.experiment.curation_config import RANGES
+from isocompute_jax.experiment.curation.config import RANGES
+from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice

@@ -17,8 +17,9 @@ import pathlib
 
 from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, override
-from isocompute_jax.experiment.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.experiment.curate import curate
+from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
+from isocompute_jax.experiment.curation.curate import curate
+from isocompute_jax.experiment.curation.samplers import Source
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
@@ -122,8 +123,7 @@ def make_problem_sets(preset: Preset, root: pathlib.Path) -> None:
     curate(
         read_problems(root / "problems.jsonl"),
         out,
-        model_directory=root / "base",
-        sampling=preset.run.sampling,
+        source=Source(str(root / "base"), preset.run.sampling),
         config=preset.curation,
     )
 

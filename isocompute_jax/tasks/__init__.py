@@ -1,20 +1,26 @@
-"""What is trained on: graders, tokenizers, and problem sets in files."""
+"""What is trained on: graders, tokenizers, prompts as the model reads them, and problem sets in files."""
 
 from isocompute_jax.tasks.arithmetic import Teacher, make_problems, make_teacher
 from isocompute_jax.tasks.graders import Grade, Grader, get_grader
 from isocompute_jax.tasks.grading import Grading, RewardConfig, graded
-from isocompute_jax.tasks.problem_sets import read_problems, split, write_problems
+from isocompute_jax.tasks.problem_sets import ProblemFile, read_problems, write_problems
+from isocompute_jax.tasks.prompts import PromptConfig, Prompts
+from isocompute_jax.tasks.splitting import leakage_key, split
 from isocompute_jax.tasks.tokenizer import Tokenizer, load_tokenizer, save_arithmetic_tokenizer
 
 __all__ = [
     "Grade",
     "Grader",
     "Grading",
+    "ProblemFile",
+    "PromptConfig",
+    "Prompts",
     "RewardConfig",
     "Teacher",
     "Tokenizer",
     "get_grader",
     "graded",
+    "leakage_key",
     "load_tokenizer",
     "make_problems",
     "make_teacher",

@@ -132,7 +132,7 @@ class Teacher:
         Errors propagate: a step starts from the total that was written before it, right or wrong. Totals that leave
         0..99 wrap around (100 is written as 0, -1 as 99), which leaves the units digits, and so the facts, intact.
         """
-        chains = parse_chains([problem.prompt for problem in problems])
+        chains = parse_chains([problem.text for problem in problems])
         draws = rng.random(chains.deltas.shape)
         totals = np.empty_like(chains.deltas)
         total = chains.start
@@ -147,7 +147,7 @@ class Teacher:
 
     def pass_probabilities(self, problems: Sequence[Problem]) -> np.ndarray:
         """[P] float64, exact probability of a right demonstration: the product of its facts' accuracies."""
-        chains = parse_chains([problem.prompt for problem in problems])
+        chains = parse_chains([problem.text for problem in problems])
         before = chains.start[:, None] + np.cumsum(chains.deltas, axis=1) - chains.deltas
         right = 1.0 - self.error_rates[_facts(before, chains.deltas)]
         return np.prod(np.where(chains.deltas == 0, 1.0, right), axis=1)

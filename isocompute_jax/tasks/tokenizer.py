@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ MODEL_CONFIG = "config.json"
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 ARITHMETIC_VOCABULARY = (PAD, EOS, UNKNOWN, *"0123456789+-=,")
 
+AT_ONCE = 512
+"""Texts that are encoded in one call."""
+
 NO_TOKEN = "\N{REPLACEMENT CHARACTER}"
 """What an id without a token is decoded to (models round their vocabulary up, and may sample such ids)."""
 
@@ -36,20 +40,46 @@ class Tokenizer:
       eos_ids: ids that end a completion, the tokenizer's own first.
       pad_id: the padding id; the end-of-sequence id where the tokenizer has none (padding is masked in any case).
       vocab_size: ids below it may have a token, ids from it on have none.
+      chat: messages, and what else its template reads as keywords -> the text of the chat, the beginning of an answer
+        included; None where there is no chat template.
+      dated: whether that template writes today's date, unless it is given another.
+      bos: the text of the token that every text begins with; empty where there is none.
+      directory: where it was loaded from, for messages.
     """
 
     backend: Any
     eos_ids: tuple[int, ...]
     pad_id: int
     vocab_size: int
+    chat: Callable[..., str] | None = None
+    dated: bool = False
+    bos: str = ""
+    directory: str = ""
 
     def encode(self, text: str) -> np.ndarray:
         """[S] int32 ids, with the special tokens the tokenizer puts around a text (Qwen's puts none)."""
         return np.array(self.backend.encode(text).ids, dtype=np.int32)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` for many texts, faster than one by one."""
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in self.backend.encode_batch_fast(list(texts))]
+    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[np.ndarray]:
+        """`encode` for many texts, faster than one by one; `special_tokens` False where they are written in them."""
+        encoded = []
+        for start in range(0, len(texts), AT_ONCE):  # an encoding takes far more memory than its ids
+            part = list(texts[start : start + AT_ONCE])
+            encodings = self.backend.encode_batch_fast(part, add_special_tokens=special_tokens)
+            encoded += [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return encoded
+
+    def encode_within(self, text: str) -> np.ndarray:
+        """[C] int32 ids of a text that stands within others: without special tokens around it.
+
+        Raises:
+          InputError: the tokenizer does not know all of it.
+        """
+        ids = self.backend.encode(text, add_special_tokens=False).ids
+        read = self.backend.decode(ids, skip_special_tokens=False)
+        if read != text:
+            raise InputError(f"{text!r} is not made of the tokenizer's tokens: it reads back as {read!r}")
+        return np.array(ids, dtype=np.int32)
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """Texts of completions.
@@ -113,6 +143,17 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         eos_ids=tuple(dict.fromkeys([eos, *_generation_eos_ids(directory / GENERATION_CONFIG)])),
         pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        chat=None if loaded.chat_template is None else functools.partial(_chat, loaded),
+        dated="strftime_now" in str(loaded.chat_template),
+        bos=loaded.bos_token or "",
+        directory=str(directory),
+    )
+
+
+def _chat(loaded: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """The chat as the tokenizer's own template writes it."""
+    return loaded.apply_chat_template(
+        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **options
     )
 
 
@@ -153,8 +194,9 @@ def save_arithmetic_tokenizer(directory: str | os.PathLike[str]) -> None:
     backend.decoder = decoders.Fuse()  # without it, tokens are joined by spaces
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, EOS)])
     config = {
-        # The generic class, under the name that all versions of transformers know: without it, a config.json beside
-        # it that says "qwen2" would put Qwen's own pre-tokenizer in place of ours.
+        # The generic class, under the name that all versions of transformers know: without it, a config.json beside it
+        # that says "qwen3" puts Qwen's tokenizer in place of ours. One that says "qwen2" does so whatever stands here
+        # (transformers 5.23): it gives every character of ours the same id, and leaves others out, not <unk>.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": PAD,
         "eos_token": EOS,

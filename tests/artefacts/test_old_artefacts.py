@@ -11,7 +11,7 @@ import pytest
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
-from isocompute_jax.experiment.curation_config import CurationConfig
+from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions

@@ -14,15 +14,15 @@ import pytest
 from isocompute_jax import app, learner, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.build import Parts
-from isocompute_jax.experiment.config import EvaluationConfig, override
-from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
+from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
 from isocompute_jax.experiment.rollouts import by_id, make_requests
 from isocompute_jax.experiment.samplers import in_flight
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import Interrupted
 from isocompute_jax.sampling import TRAIN, InProcessSampler
-from isocompute_jax.tasks import Grading, RewardConfig, graded, load_tokenizer, read_problems
+from isocompute_jax.tasks import Grading, Prompts, RewardConfig, graded, load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.samplers import FailingSampler, LaggingSampler, Makes, ShuffledSampler
 
@@ -217,7 +217,9 @@ def test_an_interrupted_asynchronous_run_draws_what_was_in_flight_again(served, 
     assert "reproducible in distribution, not bit for bit" in caplog.text
     assert [number for number, _ in submitted[7:]] == [5, 6, 7, 8]
     assert submitted[5:7] == submitted[7:9]
-    stream = ProblemStream(read_problems(config.train_set), problems_per_batch=4, seed=config.seed)
+    stream = ProblemStream(
+        TrainSets.of(read_problems(config.train_set)), CurriculumConfig(), problems_per_batch=4, seed=config.seed
+    )
     expected = [(number, [problem.id for problem in next(stream)]) for number in range(9)]
     assert submitted[:5] + submitted[7:] == expected
     lines = metrics_of(tmp_path)
@@ -247,7 +249,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
     loop.train(phased, tmp_path)
     config, tokenizer = model.load_config(phased.model), load_tokenizer(phased.model)
     problems = read_problems(phased.train_set)
-    stream = ProblemStream(problems, problems_per_batch=4, seed=phased.seed)
+    stream = ProblemStream(TrainSets.of(problems), CurriculumConfig(), problems_per_batch=4, seed=phased.seed)
     params = model.load_params(phased.model, config)
     optimizer = learner.make_optimizer(phased.optimizer)
     score = learner.make_score(config, temperature=1.0, chunk_tokens=phased.loss.chunk_tokens)
@@ -272,7 +274,9 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
         start = state.params
         sampler.update_weights(start, version=phase[0])
         for step in phase:
-            asked = make_requests(next(stream), tokenizer, phased.sampling, group_size=16, seed=phased.seed, step=step)
+            asked = make_requests(
+                next(stream), Prompts(tokenizer), phased.sampling, group_size=16, seed=phased.seed, step=step
+            )
             sampler.submit(asked)
             groups = graded(sampler.completed(), by_id(problems), grading)
             rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)

@@ -73,6 +73,26 @@ def ends_with(capsys, base_run, tmp_path):
         ),
         ({"loss__routing": "replay"}, "config.loss.routing = 'replay': "),
         ({"problem_set_size": 17}, "config.problem_set_size = 17, but"),
+        (
+            {"curriculum__dynamic_sampling": True, "recipe__zero_variance_groups": "keep"},
+            "config.recipe.zero_variance_groups = 'keep' with curriculum.dynamic_sampling",
+        ),
+        ({"curriculum__max_sampled_batches": 0.5}, "config.curriculum.max_sampled_batches = 0.5 must be at least 1"),
+        (
+            {"curriculum__train_sets": {"a": "a.jsonl", "b": "b.jsonl"}},
+            "config.train_set and config.curriculum.train_sets are both given",
+        ),
+        (
+            {"curriculum__train_sets": {"a": 3, "b": 4}},
+            "config.curriculum.train_sets = {'a': 3, 'b': 4}: must map names",
+        ),
+        ({"curriculum__pools": 0.5}, "config.curriculum.pools = 0.5: must be several values, such as (0.1, 0.5)"),
+        ({"curriculum__order": "easy_to_hard"}, "config.curriculum.rate_column = 'avg@16': problem 'p0' was not"),
+        (
+            {"length__overlong": "all", "length__overlong_tokens": 3},
+            "config.length.overlong_tokens = 3 is more than the limit of 2 tokens",
+        ),
+        ({"length__overlong": "all", "length__overlong_limit": 3}, "config.length.overlong_limit = 3, but completions"),
         ({"max_compute": 63}, "config.max_compute = 63 is less than one step of 4 x 16 rollouts"),
         ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
         ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
@@ -118,7 +138,7 @@ def test_a_bad_field_is_named(ends_with, fields, message):
     ],
 )
 def test_a_config_file_with_a_bad_field_is_named(capsys, values, message):
-    assert app.exit_code(lambda: from_dict(values)) == app.BAD_INPUT
+    assert app.exit_code(lambda: from_dict(values) and None) == app.BAD_INPUT
     assert message in capsys.readouterr().err
 
 
@@ -274,7 +294,7 @@ def test_a_log_that_cannot_grow_is_one_message_and_room_ends_it_the_same(ends_wi
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     workdir = tmp_path / "run"
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((undisturbed / run_files.METRICS).stat().st_size - 100, hard))
         ends_with(app.FAILED, "cannot write: File too large", workdir=workdir, checkpoint_every_s=1e9)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

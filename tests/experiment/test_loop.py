@@ -16,7 +16,7 @@ import safetensors.numpy
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import build, checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
-from isocompute_jax.experiment.evaluate import evaluation_seed, evaluation_steps
+from isocompute_jax.experiment.evaluate import evaluation_points, evaluation_seed
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
@@ -77,10 +77,11 @@ def test_the_learning_rate_warms_up_and_scales_with_the_batch(undisturbed, base_
 
 def test_evaluations_have_a_line_per_set_and_every_column(undisturbed, base_run):
     lines = run_files.read_lines(undisturbed / run_files.EVAL)
-    steps = evaluation_steps(base_run.evaluation, num_steps=24, rollouts_per_step=64)
-    assert [(line["step"], line["eval_set"]) for line in lines] == [
-        (step, name) for step in sorted(steps) for name in ("validation", "train")
+    points = evaluation_points(base_run.evaluation, num_steps=24, rollouts_per_step=64)
+    assert [(line["compute"], line["eval_set"]) for line in lines] == [
+        (point, name) for point in points for name in ("validation", "train")
     ]
+    assert all(line["compute"] == 64 * line["step"] for line in lines)
     for line in lines:
         number = {"validation": 8, "train": 16}[line["eval_set"]]
         assert set(run_files.LINE_KEYS) <= set(line)
@@ -138,12 +139,17 @@ def test_config_json_has_what_repeats_the_run(undisturbed, base_run):
 
 def test_evaluations_are_log_spaced_from_the_first_to_the_end():
     config = EvaluationConfig(points=8, first_compute=2048)
-    steps = sorted(evaluation_steps(config, num_steps=4096, rollouts_per_step=64))
-    assert steps == [0, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+
+    def steps(config, num_steps):
+        points = evaluation_points(config, num_steps=num_steps, rollouts_per_step=64)
+        assert list(points) == sorted(set(points)) and all(point % 64 == 0 for point in points)
+        return {point // 64 for point in points}
+
+    assert steps(config, 4096) == {0, 32, 64, 128, 256, 512, 1024, 2048, 4096}
     # A run too short for its points, and one that ends before the first of them.
-    assert evaluation_steps(config, num_steps=40, rollouts_per_step=64) >= {0, 32, 40}
-    assert evaluation_steps(config, num_steps=3, rollouts_per_step=64) == {0, 3}
-    assert evaluation_steps(dataclasses.replace(config, points=1), num_steps=40, rollouts_per_step=64) == {0, 32, 40}
+    assert steps(config, 40) >= {0, 32, 40}
+    assert steps(config, 3) == {0, 3}
+    assert steps(dataclasses.replace(config, points=1), 40) == {0, 32, 40}
 
 
 def test_evaluation_draws_numbers_of_its_own():

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.experiment.data import ProblemStream
+from isocompute_jax.experiment.config import CurriculumConfig
+from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.step_metrics import staleness_metrics
@@ -17,6 +18,7 @@ from isocompute_jax.records.rollout import Problem
 from tests.experiment.samplers import ScriptedSampler
 
 PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
+NOTHING = History.empty(len(PROBLEMS))
 
 
 def make_requests(problems, step):
@@ -32,7 +34,7 @@ def instantly(group):
 
 
 def make_stream(problems_per_batch=3):
-    return ProblemStream(PROBLEMS, problems_per_batch=problems_per_batch, seed=0)
+    return ProblemStream(TrainSets.of(PROBLEMS), CurriculumConfig(), problems_per_batch=problems_per_batch, seed=0)
 
 
 def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_batch=3):
@@ -41,9 +43,12 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
         stream,
         GradedStream(sampler, instantly),
         make_requests,
-        num_steps=num_steps,
+        problems_per_batch=problems_per_batch,
+        group_size=2,
+        max_compute=num_steps * problems_per_batch * 2,
         window=window,
         at_once=at_once,
+        refill=None,
     )
 
 
@@ -67,11 +72,11 @@ def test_any_order_of_completion_keeps_the_bound_and_uses_everything_once(data, 
     for step, expected in enumerate(batches(num_steps, problems_per_batch)):
         sampler.update_weights(None, version=step)
         before = len(sampler.out)
-        pipeline.submit(step)
+        pipeline.submit(step, NOTHING)
         asked += len(sampler.out) - before
         # Submitted as far as the window and the end of the run allow, and no further.
         assert asked == min(step + k + 1, num_steps) * problems_per_batch
-        [groups] = pipeline.receive(step)
+        [groups] = [sampled.groups for sampled in pipeline.receive(step)]
         assert names(groups) == expected and {group.step for group in groups} == {step}
         metrics = staleness_metrics(groups, step=step, window=k + 1)
         # The first token is as old as the bound allows: batch u is submitted under weights u - k.
@@ -96,8 +101,8 @@ def test_a_slow_group_is_waited_for_at_its_deadline_and_holds_back_no_one_before
     pipeline = make_pipeline(sampler, window=2, num_steps=3)
     for step, expected in enumerate((first, second, third)):
         sampler.update_weights(None, version=step)
-        pipeline.submit(step)
-        [groups] = pipeline.receive(step)
+        pipeline.submit(step, NOTHING)
+        [groups] = [sampled.groups for sampled in pipeline.receive(step)]
         assert names(groups) == expected
         if step == 0:
             assert (1, slow) not in order
@@ -111,8 +116,8 @@ def test_phases_hand_out_their_batches_together_and_submit_nothing_between():
     expected = batches(7)
     for start, size in ((0, 3), (3, 3), (6, 1)):
         sampler.update_weights(None, version=start)
-        pipeline.submit(start)
-        assert [names(groups) for groups in pipeline.receive(start)] == expected[start : start + size]
+        pipeline.submit(start, NOTHING)
+        assert [names(sampled.groups) for sampled in pipeline.receive(start)] == expected[start : start + size]
         assert sampler.out == []
 
 
@@ -123,16 +128,16 @@ def test_a_restart_draws_what_was_out_again(window):
     expected = batches(9)
     for step in range(4):
         sampler.update_weights(None, version=step)
-        pipeline.submit(step)
+        pipeline.submit(step, NOTHING)
         pipeline.receive(step)
-    pipeline.submit(4)  # lost in the crash
+    pipeline.submit(4, NOTHING)  # lost in the crash
     restarted = make_pipeline(sampler, window=window)
-    restarted.restart(4, pipeline.position(4))
+    restarted.restart(4, pipeline.position(4), 4 * 6)
     sampler.close()
     for step in range(4, 9):
         sampler.update_weights(None, version=step)
-        restarted.submit(step)
-        [groups] = restarted.receive(step)
+        restarted.submit(step, NOTHING)
+        [groups] = [sampled.groups for sampled in restarted.receive(step)]
         assert names(groups) == expected[step]
     assert sampler.out == []
 
@@ -142,8 +147,11 @@ def test_a_position_is_kept_when_submitting_fails():
     pipeline = make_pipeline(sampler)
     start = pipeline.position(0)
     with pytest.raises(AssertionError):
-        pipeline.submit(0)  # it has no weights yet
-    assert pipeline.position(0) == start == make_stream().get_state()
+        pipeline.submit(0, NOTHING)  # it has no weights yet
+    assert start == make_stream().get_state()
+    stream = make_stream()
+    stream.set_state(pipeline.position(0))
+    assert [[problem.id for problem in next(stream)] for _ in range(5)] == batches(5)
 
 
 # --- samplers that break their word
@@ -154,7 +162,7 @@ def test_weights_older_than_the_bound_are_an_error():
     pipeline = make_pipeline(sampler, window=2)
     for step in range(3):
         sampler.update_weights(None, version=step)
-        pipeline.submit(step)
+        pipeline.submit(step, NOTHING)
         if step == 2:
             sampler.out = [(request, start - 1) for request, start in sampler.out]  # an endpoint missed update 1
             with pytest.raises(RunError, match=r"was sampled under weights 0 to 2, where 1 to 2 were asked for"):
@@ -167,20 +175,20 @@ def test_groups_of_the_future_twice_and_lost_are_errors():
     sampler = ScriptedSampler(lambda out: 0)
     pipeline = make_pipeline(sampler, window=1)
     sampler.update_weights(None, version=5)
-    pipeline.submit(0)
+    pipeline.submit(0, NOTHING)
     with pytest.raises(RunError, match="weights 5 to 5, where 0 to 0"):
         pipeline.receive(0)
     sampler = ScriptedSampler(lambda out: 0)
     pipeline = make_pipeline(sampler, window=1)
     sampler.update_weights(None, version=0)
-    pipeline.submit(0)
+    pipeline.submit(0, NOTHING)
     sampler.out = [sampler.out[0], *sampler.out]
     with pytest.raises(RunError, match="twice, or unasked"):
         pipeline.receive(0)
     sampler = ScriptedSampler(lambda out: 0)
     pipeline = make_pipeline(sampler, window=1)
     sampler.update_weights(None, version=0)
-    pipeline.submit(0)
+    pipeline.submit(0, NOTHING)
     sampler.out.pop()
     with pytest.raises(RunError, match="lost groups"):
         pipeline.receive(0)

@@ -7,10 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax import learner
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import from_dict, override
-from isocompute_jax.experiment.crediting import credit_of
+from isocompute_jax.experiment.config import from_dict
 from isocompute_jax.experiment.step_metrics import reward_metrics, rollout_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
@@ -38,28 +36,6 @@ def graded_group(rewards, *, lengths=(1, 2), **fields):
         for n in lengths
     ]
     return RolloutGroup("p", 0, np.ones(1, np.int32), tuple(completions), np.array(rewards, np.float32), **fields)
-
-
-@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "prompt_mean", "constant"])
-def test_a_dropped_group_leaves_the_loss_and_every_denominator(base_run, aggregation):
-    config = override(base_run, "recipe.aggregation", aggregation)
-    config = override(config, "recipe.advantage_scale", "batch_std")
-    config = override(config, "recipe.zero_variance_groups", "keep")
-    kept = [graded_group([1, 0]), graded_group([0.5, 2.0], lengths=(2, 2))]
-    dropped = graded_group([0, 100], dropped=True)
-    found = credit_of([kept[0], dropped, kept[1]], config)
-    alone = credit_of(kept, config)
-    for name in ("advantages", "policy_weights", "regularizer_weights"):
-        values = np.asarray(getattr(found, name))
-        np.testing.assert_array_equal(values[[0, 2]], getattr(alone, name))
-        np.testing.assert_array_equal(values[1], 0)
-    assert found.kept.tolist() == [True, False, True]
-    assert credit_of([dropped, dropped], config).kept.tolist() == [False, False]
-    # Without dropped groups it is the learner's own.
-    own = learner.credit(
-        learner.group_rewards(kept), learner.trained_lengths(kept), config.recipe, max_tokens=config.sampling.max_tokens
-    )
-    np.testing.assert_array_equal(alone.advantages, own.advantages)
 
 
 def test_columns_of_tasks_metrics_and_failures():

@@ -1,6 +1,7 @@
 """Credit: advantages and aggregation weights against plain loops and numbers worked by hand."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isocompute_jax import learner
-from isocompute_jax.learner import aggregation_weights, group_advantages, zero_variance
+from isocompute_jax.learner import aggregation_weights, zero_variance
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import REWARDS, make_groups
 
 SCALES = ["group_std", "batch_std", "none"]
+
+group_advantages = functools.partial(learner.group_advantages, baseline="group_mean")
 
 
 def looped_advantages(rewards, keep, scale):
@@ -97,6 +100,71 @@ def test_real_valued_rewards_are_centred_and_scaled_in_float64(scale, rewards):
     np.testing.assert_allclose(group_advantages(rewards, keep, scale=scale), expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("scale", SCALES)
+@given(rewards=hnp.arrays(np.float32, (3, 5), elements=REAL))
+def test_leave_one_out_subtracts_the_mean_of_the_others(scale, rewards):
+    """A loop over the others; and n / (n - 1) = 5/4 of what the group's mean leaves."""
+    keep = ~zero_variance(rewards)
+    got = learner.group_advantages(rewards, keep, scale=scale, baseline="leave_one_out")
+    np.testing.assert_allclose(got, 1.25 * looped_advantages(rewards, keep, scale), rtol=1e-6, atol=1e-9)
+    if scale == "none":
+        for group, advantages in zip(rewards.tolist(), got.tolist(), strict=True):
+            others = [math.fsum(group[:i] + group[i + 1 :]) / 4 for i in range(5)]
+            expected = [r - mean for r, mean in zip(group, others, strict=True)]
+            np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(rewards).max()))
+
+
+def test_leave_one_out_golden():
+    """Rewards 1, 0, 0, 0: 1 - 0, and 0 - 1/3 three times. The first does not depend on its own reward's weight."""
+    got = learner.group_advantages(
+        np.array([[1, 0, 0, 0]], np.float32), np.ones(1, bool), scale="none", baseline="leave_one_out"
+    )
+    np.testing.assert_allclose(got, [[1, -1 / 3, -1 / 3, -1 / 3]], rtol=1e-6)
+
+
+LENGTHS = np.arange(1, 25).reshape(6, 4) % 5 + 1
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_rewards_of_minus_one_and_one(scale):
+    """Any scale by a deviation is blind to it, up to the 1e-6 beside the deviation; without a scale all is doubled."""
+    rewards = np.array(REWARDS, np.float32)
+    zero_one, plus_minus = (
+        learner.credit(rewards, LENGTHS, learner.CreditConfig(scale, reward_values=values), max_tokens=5)
+        for values in ("as_graded", "plus_minus_one")
+    )
+    factor = 2 if scale == "none" else 1
+    np.testing.assert_allclose(plus_minus.advantages, factor * zero_one.advantages, rtol=4e-6)
+    np.testing.assert_array_equal(plus_minus.policy_weights, zero_one.policy_weights)
+
+
+def test_penalties_are_subtracted_after_rewards_are_mapped():
+    """Rewards 1, 0 are 1, -1; less 1/2 and 0 they are 1/2 and -1: about their mean -1/4, +-3/4."""
+    rewards, penalties = np.array([[1, 0], [1, 1]], np.float32), np.array([[0.5, 0.0], [0.0, 0.4]])
+    recipe = learner.CreditConfig("none", reward_values="plus_minus_one")
+    credited = learner.credit(rewards, np.ones((2, 2), int), recipe, max_tokens=1, penalties=penalties)
+    np.testing.assert_allclose(credited.advantages[0], [0.75, -0.75])
+    assert credited.kept.tolist() == [True, False]  # a penalty is no signal
+    kept = dataclasses.replace(recipe, zero_variance_groups="keep")
+    credited = learner.credit(rewards, np.ones((2, 2), int), kept, max_tokens=1, penalties=penalties)
+    np.testing.assert_allclose(credited.advantages[1], [0.2, -0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "prompt_mean", "constant"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_part_has_the_batches_advantages_and_denominators_of_its_own(scale, aggregation):
+    recipe = learner.CreditConfig(scale, aggregation)
+    part = np.array([True, False, True, False, False, True])
+    whole = learner.credit(np.array(REWARDS, np.float32), LENGTHS, recipe, max_tokens=5)
+    of_part = learner.credit(np.array(REWARDS, np.float32), LENGTHS, recipe, max_tokens=5, part=part)
+    np.testing.assert_array_equal(of_part.advantages, whole.advantages)
+    signal = part & ~zero_variance(np.array(REWARDS, np.float32))
+    assert of_part.kept.tolist() == signal.tolist() and signal.sum() == 2
+    alone = aggregation_weights(LENGTHS[part], signal[part], aggregation=aggregation, max_tokens=5)
+    np.testing.assert_array_equal(of_part.policy_weights[part], alone)
+    np.testing.assert_array_equal(of_part.regularizer_weights, of_part.policy_weights)
+
+
 def unknown(word: str) -> Any:
     return word
 
@@ -117,7 +185,7 @@ def test_unknown_words_are_errors(call):
 
 @pytest.mark.parametrize(
     ("zero_variance_groups", "policy_rollouts", "regularizer_rollouts"),
-    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("keep", 24, 24)],
+    [("drop", 20, 20), ("drop_regularizers", 24, 20), ("regularizers_only", 20, 24), ("keep", 24, 24)],
 )
 def test_zero_variance_groups_and_their_denominators(zero_variance_groups, policy_rollouts, regularizer_rollouts):
     """One of six groups of four has no signal: 20 rollouts divide where it left, 24 where it stayed."""

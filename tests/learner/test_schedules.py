@@ -44,3 +44,16 @@ def test_without_warmup_the_first_step_has_the_whole_rate(warmup):
 def test_two_warmup_steps():
     rates = [rate(step, exponent=0.0, rollouts=64, warmup=2, base_lr=3.0) for step in range(4)]
     assert rates == pytest.approx([1.5, 3.0, 3.0, 3.0])
+
+
+# --- the weight of the entropy bonus
+
+
+def test_the_entropy_bonus_follows_its_target_by_hand():
+    """Target 1, change 0.1, at most 0.25: up to the bound; at the target down, and on; above it down, and off."""
+    config = learner.LossConfig(entropy_coef=0.05, entropy_target=1.0, entropy_coef_change=0.1, entropy_coef_max=0.25)
+    coef, seen = config.entropy_coef, []
+    for entropy in (0.9, 0.5, 0.99, 1.0, 1.2, 3.0, 0.1):
+        coef, used = learner.adapted_entropy_coef(coef, entropy, config)
+        seen.append((round(coef, 12), round(used, 12)))
+    assert seen == [(0.15, 0.15), (0.25, 0.25), (0.25, 0.25), (0.15, 0.15), (0.05, 0.0), (0.0, 0.0), (0.1, 0.1)]

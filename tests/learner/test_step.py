@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from isocompute_jax import learner, model
+from isocompute_jax.learner.credit import ZeroVariance
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import (
     CLIPPING,
@@ -88,7 +89,7 @@ def test_dropping_a_group_equals_leaving_it_out():
     assert_same(dropped.opt_state, absent.opt_state)
 
 
-@pytest.mark.parametrize("zero_variance", ["drop", "drop_regularizers"])
+@pytest.mark.parametrize("zero_variance", ["drop", "drop_regularizers", "regularizers_only"])
 def test_laying_out_what_takes_no_part_changes_nothing(zero_variance):
     """Leaving such groups out saves time and nothing else: no gradient, no metric sees them."""
     groups = make_groups()
@@ -106,10 +107,13 @@ def test_laying_out_what_takes_no_part_changes_nothing(zero_variance):
 
 def test_keeping_a_group_changes_denominators_or_regularizers():
     """Policy term: 24 rollouts divide in place of 20. KL and entropy: only `keep` hears the group without signal."""
-    batches = {kind: pack(make_groups(), zero_variance=kind) for kind in ("drop", "drop_regularizers", "keep")}
+    kinds: tuple[ZeroVariance, ...] = ("drop", "drop_regularizers", "regularizers_only", "keep")
+    batches = {kind: pack(make_groups(), zero_variance=kind) for kind in kinds}
     metrics = {kind: take_step(fresh_state(), b, reference=REFERENCE_PARAMS)[1] for kind, b in batches.items()}
     for kind in ("drop_regularizers", "keep"):
         assert metrics[kind]["policy_loss"] == pytest.approx(metrics["drop"]["policy_loss"] * 20 / 24, rel=1e-5)
+    assert metrics["regularizers_only"]["policy_loss"] == pytest.approx(metrics["drop"]["policy_loss"], rel=1e-5)
+    assert metrics["regularizers_only"]["kl"] == pytest.approx(metrics["keep"]["kl"], rel=1e-5)
     assert metrics["drop_regularizers"]["kl"] == pytest.approx(metrics["drop"]["kl"], rel=1e-5)
     assert metrics["keep"]["kl"] != pytest.approx(metrics["drop"]["kl"], rel=1e-3)
 

@@ -6,7 +6,9 @@ import pytest
 
 from isocompute_jax.experiment.config import PackingConfig, PlanConfig, RecipeConfig, SamplingConfig
 from isocompute_jax.experiment.layouts import shape_of
+from isocompute_jax.learner import LossConfig
 from isocompute_jax.plan.compile import plan_mesh
+from isocompute_jax.plan.dry_run import passes_per_step
 from isocompute_jax.plan.flops import step_flops
 from isocompute_jax.plan.lengths import lengths_of
 from isocompute_jax.plan.topology import parse_topology
@@ -48,3 +50,22 @@ def test_the_layout_that_computes_less_is_named(row_tokens, prompt, median, bett
         packed, padded = 16 * (prompt + median), prompt + 16 * 24
         fewer, more = sorted((packed, padded))
         assert found[1] == pytest.approx(fewer / more, rel=0.2)  # rows come in whole micro-batches
+
+
+def test_updates_of_a_step_are_counted():
+    """Mini-batches share the tokens out; scores before the updates cost a third of a pass, a reference as much."""
+    whole = dataclasses.replace(run_config("unread"), problems_per_batch=128, max_compute=10**6)
+    recipe = dataclasses.replace(whole.recipe, epochs=3, minibatches=4)
+    several = dataclasses.replace(whole, recipe=recipe).resolved()
+    mesh, model_config, lengths = plan_mesh(whole, parse_topology("fake:8")), tiny_config(), lengths_of(whole)
+    one, part = (
+        work_of(config, shape_of(config, model_config, config.problems_per_update, 8, mesh), lengths, model_config)
+        for config in (whole, several)
+    )
+    assert (one.rollouts, part.rollouts) == (whole.rollouts_per_step, whole.rollouts_per_step / 4)
+    assert part.tokens == pytest.approx(one.tokens / 4)
+    assert passes_per_step(whole.resolved()) == 1
+    assert passes_per_step(several) == 12 + 4 / 3
+    in_reward = LossConfig(kl_coef=0.1, kl_in="reward", ratio_from="sampler", correction_mode="off")
+    assert passes_per_step(dataclasses.replace(several, loss=in_reward).resolved()) == 12 + 8 / 3
+    assert passes_per_step(dataclasses.replace(whole, loss=in_reward).resolved()) == 1 + 2 / 3

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, override
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig, override
 from isocompute_jax.options import option
-from isocompute_jax.records.identity import NOT_IDENTIFYING, differences, flatten, identity, identity_of
+from isocompute_jax.records.identity import LATER, NOT_IDENTIFYING, differences, flatten, identity, identity_of
 
 RUN = RunConfig(model="m", train_set="t.jsonl", evaluation=EvaluationConfig(sets={"v": "v.jsonl"}))
 FACTS = dict(group_size=8, problems_per_batch=8, num_steps=3, problem_set_size=100, model_params=12, seed=7)
@@ -19,12 +19,9 @@ def written(config) -> dict:
 
 def written_before(config) -> dict:
     """Without the fields that came later."""
-    nested = written(config)
-    for name in ("compute", "packing", "plan"):
-        del nested[name]
-    del nested["reward"], nested["evaluation"]["solved_at"]
-    del nested["loss"]["routing"], nested["mesh"]["expert"], nested["mesh"]["context"], nested["optimizer"]["moments"]
-    return nested
+    there = [field for field in dataclasses.fields(config) if not field.metadata.get(LATER) and field.name != "plan"]
+    values = {field.name: getattr(config, field.name) for field in there}
+    return {name: written_before(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +32,8 @@ def written_before(config) -> dict:
         ("evaluation.sets.v", "w.jsonl", False, False),
         ("packing.row_tokens", 64, False, False),
         ("optimizer.moments", "bfloat16", False, False),
+        ("curriculum.retire_rate", 0.9, False, False),
+        ("length.truncated", "mask", False, False),
         ("compute.remat", "full", True, True),
         ("service.recompute_cache", True, False, False),
         ("seed", 1, True, False),
@@ -54,8 +53,17 @@ def test_a_field_says_what_it_tells_apart(field, value, same_configuration, same
 
 def test_a_field_that_was_not_there_yet_has_its_default():
     theirs = written(RUN)
-    del theirs["mesh"], theirs["loss"]["kl_coef"]
+    del theirs["mesh"], theirs["loss"]["kl_coef"], theirs["curriculum"]  # which has lists and mappings
     assert differences(RUN, theirs) == []
+    cut = dataclasses.replace(RUN, curriculum=CurriculumConfig(order="easy_to_hard", pools=(0.5,)))
+    assert differences(cut, theirs) == [
+        "config.curriculum.order: 'shuffled' there, 'easy_to_hard' here",
+        "config.curriculum.pools: '[]' there, '[0.5]' here",
+    ]
+    assert identity(cut).items() - identity(RUN).items() == {
+        ("curriculum.order", "easy_to_hard"),
+        ("curriculum.pools", "[0.5]"),
+    }
     assert differences(override(RUN, "mesh.data", 2), theirs) == ["config.mesh.data: 1 there, 2 here"]
 
 

@@ -28,12 +28,13 @@ def make_request(name, *, seed=1, step=2, group_size=GROUP, params=PARAMS, promp
     return SampleRequest(name, np.asarray(prompt, np.int32), group_size, seed, step, tuple(stop), params)
 
 
-def make_sampler(*, config=CONFIG, budget=8, params=None, mesh=None) -> InProcessSampler:
+def make_sampler(*, config=CONFIG, budget=8, params=None, mesh=None, max_continued_tokens=0) -> InProcessSampler:
     return InProcessSampler(
         config,
         weights() if params is None else params,
         pad_token=0,
         max_prompt_tokens=PROMPT,
+        max_continued_tokens=max_continued_tokens,
         max_rollouts_per_dispatch=budget,
         mesh=mesh,
     )
@@ -58,9 +59,9 @@ def assert_same_group(ours, theirs, *, atol):
         np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=atol)
 
 
-def learner_logprobs(params, groups, temperature) -> list[list[np.ndarray]]:
-    """What the learner gives the completions of each group."""
-    shape = (len(groups), len(groups[0].completions), LENGTH)
+def learner_logprobs(params, groups, temperature, *, length=LENGTH) -> list[list[np.ndarray]]:
+    """What the learner gives the completions of each group, of up to `length` tokens."""
+    shape = (len(groups), len(groups[0].completions), length)
     prompts, mask = np.zeros((len(groups), PROMPT), np.int32), np.zeros((len(groups), PROMPT), bool)
     tokens = np.zeros(shape, np.int32)
     for p, group in enumerate(groups):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.sampling import InProcessSampler, SamplingParams
+from isocompute_jax.sampling import InProcessSampler, SamplingParams, TurnSampler
 from isocompute_jax.sampling.slot_sampler import SlotSampler
 from tests.model.tiny import random_params, tiny_config
 from tests.sampling.builders import make_request
 from tests.sampling.slot_builders import run
+from tests.sampling.turn_builders import interruption
 
 CONFIG = tiny_config(attention_bias=False, qk_norm=True, num_experts=6, experts_per_token=2)
 LENGTH = 30
@@ -34,13 +35,34 @@ def in_units():
     return {group.problem_id: group.completions for group in sampler.completed()}
 
 
+def in_turns():
+    """Up to four tokens, three that are put in, up to three more."""
+    policy = interruption(2, 4, answer_tokens=3)
+    sampler = InProcessSampler(
+        CONFIG,
+        random_params(CONFIG),
+        pad_token=0,
+        max_prompt_tokens=22,
+        max_continued_tokens=22 + policy.continued_tokens,
+        max_rollouts_per_dispatch=8,
+        routing=True,
+    )
+    turns = TurnSampler(sampler, policy)
+    turns.submit(requests())
+    groups = {group.problem_id: group.completions for group in turns.completed()}
+    assert not all(completion.mask.all() for completions in groups.values() for completion in completions)
+    return groups
+
+
 def in_slots():
     sampler = SlotSampler(CONFIG, random_params(CONFIG), slots=8, length=LENGTH, chunk_steps=3, routing=True)
     done = run(sampler, requests())
     return {request.problem_id: tuple(done[i].values()) for i, request in enumerate(requests())}
 
 
-@pytest.mark.parametrize("sampled", [in_units, pytest.param(in_slots, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sampled", [in_units, *(pytest.param(name, marks=pytest.mark.slow) for name in (in_slots, in_turns))]
+)
 def test_every_token_that_was_read_says_where_it_went(sampled):
     prefill = jax.jit(model.prefill, static_argnums=0)
     groups = sampled()

@@ -11,7 +11,7 @@ from isocompute_jax.sampling.randomness import draw_uniforms, open_uniform, prob
 
 def test_uniform_streams():
     """No two streams are alike, all lie in (0, 1), and each is the same whatever stands beside it."""
-    words = jnp.array([[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]], jnp.uint32)
+    words = jnp.array([[1, 2, 3, 4, 0], [1, 2, 4, 3, 0], [2, 1, 3, 4, 0]], jnp.uint32)
     rollouts = jnp.tile(jnp.arange(5, dtype=jnp.uint32), (3, 1))
     uniforms = np.asarray(draw_uniforms(words, rollouts, 8))
     assert uniforms.shape == (3, 5, 8)
@@ -22,7 +22,7 @@ def test_uniform_streams():
 
 def test_uniforms_do_not_depend_on_how_many_are_drawn():
     """What makes slots, which draw as many as fit a slot, agree with units, which draw `max_tokens`."""
-    words = jnp.array([[1, 2, 3, 4]], jnp.uint32)
+    words = jnp.array([[1, 2, 3, 4, 0]], jnp.uint32)
     rollouts = jnp.arange(3, dtype=jnp.uint32)[None]
     long = draw_uniforms(words, rollouts, 64)
     for length in (1, 2, 7, 33):

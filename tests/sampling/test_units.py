@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax.sampling.units import UnitShape, unit_shape
+from isocompute_jax.sampling.units import LEAST_LATER, UnitShape, later_unit_shape, unit_shape
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_unit_shape_properties(groups, group_size, budget, shards):
     rows = groups * -(-group_size // shape.rollouts)
     fullest = max(1, budget // shards // shape.rollouts) * shards
     assert -(-rows // shape.problems) <= -(-rows // fullest)
+
+
+@given(st.integers(1, 4096), st.integers(1, 8))
+def test_units_of_later_turns_come_in_few_shapes(budget, shards):
+    """Within the budget (or a row per shard), and no more than four times what is needed, but for the smallest."""
+    shapes = {later_unit_shape(rollouts, budget, batch_shards=shards) for rollouts in range(1, budget + 1)}
+    assert len(shapes) <= 6 and {shape.rollouts for shape in shapes} == {1}
+    for rollouts in {1, budget // 3 + 1, budget}:
+        shape = later_unit_shape(rollouts, budget, batch_shards=shards)
+        assert shape.problems % shards == 0 and shape.problems <= max(budget, shards)
+        assert shape.problems <= max(LEAST_LATER * shards, 4 * (rollouts + shards))
+        assert shape.problems >= min(rollouts, max(1, budget // shards) * shards)

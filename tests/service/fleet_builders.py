@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,8 @@ def tensors(config: ModelConfig = CONFIG) -> tuple[TensorSpec, ...]:
 class Live:
     """A real server around a simulated engine, in a thread with an event loop of its own."""
 
-    def __init__(self, port: int = 0, engine: SimulatedEngine | None = None, **config):
-        self.engine = engine or SimulatedEngine(tensors(), tokens_per_s=4000.0)
+    def __init__(self, port: int = 0, engine: Any = None, **config):
+        self.engine: Any = engine or SimulatedEngine(tensors(), tokens_per_s=4000.0)
         self.config = ServerConfig(port=port, **{"wait_for_weights": True, **config})
         self.server: Server
         self.loop = asyncio.new_event_loop()
@@ -59,6 +60,7 @@ class Live:
 
     async def _main(self) -> None:
         try:
+            await self.engine.start()
             self.server = Server(self.engine, self.config)
             await self.server.start()
         except BaseException as error:
@@ -67,6 +69,7 @@ class Live:
         self._up.set_result(self.server.address)
         await self._stop.wait()
         await self.server.stop(self._grace)
+        await self.engine.stop()
 
     def do(self, function: Callable, *arguments):
         """Runs a function on the server's loop; its result."""
@@ -101,6 +104,7 @@ def fleet(
     directory,
     in_flight: InFlight = "abort",
     routing: bool = False,
+    turn_tokens: int = 0,
     session="run",
     start=None,
     interrupted=lambda: False,
@@ -115,6 +119,7 @@ def fleet(
         session=session,
         in_flight=in_flight,
         routing=routing,
+        turn_tokens=turn_tokens,
         start=start,
         interrupted=interrupted,
     )

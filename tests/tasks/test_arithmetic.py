@@ -45,7 +45,7 @@ def test_problems_agree_with_an_independent_evaluator(seed, count):
     problems = make_problems(count, seed=seed)
     assert len({p.prompt for p in problems}) == len({p.id for p in problems}) == count
     for p in problems:
-        totals = slow_totals(p.prompt)
+        totals = slow_totals(p.text)
         assert p.answer == ",".join(map(str, totals))
         assert all(0 <= total <= 99 for total in totals) and 1 <= len(totals) <= 3
         assert Arithmetic().fault(p) is None

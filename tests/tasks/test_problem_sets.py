@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
 import tempfile
+import weakref
 
 import pyarrow
 import pyarrow.parquet
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import make_problems, read_problems, split, write_problems
+from isocompute_jax.tasks import ProblemFile, make_problems, read_problems, rows, split, write_problems
+from tests.tasks.files import write_rows
 
 SUFFIXES = (".jsonl", ".parquet")
 
@@ -46,25 +49,72 @@ def test_jsonl_as_it_stands_in_the_file(tmp_path):
     )
 
 
-def write_rows(path: pathlib.Path, *rows: dict) -> pathlib.Path:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        columns = dict.fromkeys(name for row in rows for name in row)
-        pyarrow.parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in columns}), path)
-    return path
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_defaults_and_foreign_columns(tmp_path, suffix):
     rows = [
-        {"prompt": "2+2?", "answer": 4, "avg@16": 1, "source": [{"x": 2}]},
-        {"prompt": "2+3?", "answer": 5, "avg@16": None, "source": []},
+        {"prompt": "2+2?", "answer": 4, "avg@16": 1, "source": [{"x": 2}], "level": 2.5, "hard": True},
+        {"prompt": "2+3?", "answer": 5, "avg@16": None, "source": [], "level": None, "hard": False},
     ]
-    assert read_problems(write_rows(tmp_path / f"sums{suffix}", *rows), default_task="numeric") == [
-        Problem("sums-1", "2+2?", "4", "numeric", {"avg@16": 1.0}),
-        Problem("sums-2", "2+3?", "5", "numeric"),
+    path = write_rows(tmp_path / f"sums{suffix}", *rows)
+    found = read_problems(path, default_task="numeric")
+    assert found == [
+        Problem("sums-1", "2+2?", "4", "numeric", {"avg@16": 1.0},
+                extra={"source": [{"x": 2}], "level": 2.5, "hard": True}),
+        Problem("sums-2", "2+3?", "5", "numeric", extra={"source": [], "hard": False}),
+    ]  # fmt: skip
+    assert type(found[0].extra["source"][0]["x"]) is int  # a number, not its spelling
+    some = read_problems(path, default_task="numeric", extra=["level"])
+    assert [problem.extra for problem in some] == [{"level": 2.5}, {}]
+
+
+MESSAGES = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"})
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_messages_and_token_ids(tmp_path, suffix):
+    answer = {"answer": "4", "task": "numeric"}
+    rows = [{"id": "chat", "prompt": [dict(message) for message in MESSAGES], **answer}]
+    tokens = [{"id": "ids", "prompt": [7, 0, 151644], **answer}]
+    both = [{"id": "both", "prompt": "2+2?", "prompt_tokens": [7, 8], **answer}]
+    found = [
+        read_problems(write_rows(tmp_path / f"{number}{suffix}", *kind))[0]
+        for number, kind in enumerate((rows, tokens, both))
     ]
+    assert found == [
+        Problem("chat", MESSAGES, "4", "numeric"),
+        Problem("ids", "", "4", "numeric", prompt_tokens=(7, 0, 151644)),
+        Problem("both", "2+2?", "4", "numeric", prompt_tokens=(7, 8)),
+    ]
+    assert [problem.text for problem in found] == ["2+2?", "7 0 151644", "2+2?"]
+    for number, problem in enumerate(found):  # a column of a Parquet file has one type
+        write_problems(tmp_path / f"again{number}{suffix}", [problem])
+        assert read_problems(tmp_path / f"again{number}{suffix}") == [problem]
+
+
+def test_a_chat_in_parquet_lacks_what_other_rows_have(tmp_path):
+    """Nested columns give every message the fields of all."""
+    prompt = [{"role": "user", "content": "2+2?", "name": None}]
+    path = write_rows(tmp_path / "s.parquet", {"prompt": prompt, "answer": "4", "task": "numeric"})
+    assert read_problems(path)[0].prompt == ({"role": "user", "content": "2+2?"},)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=20)
+@given(st.dictionaries(texts.filter(lambda name: "@" not in name), json_values.filter(lambda v: v is not None)))
+def test_extra_columns_round_trip(extra):
+    extra = {f"x{name}": value for name, value in extra.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "set.jsonl")
+        write_problems(path, [Problem("a", "p", "1", "exact", extra=extra)])
+        [found] = read_problems(path)
+    assert found.extra == extra
+    assert json.dumps(found.extra) == json.dumps(extra)  # types too: 1 is not 1.0, nor True
 
 
 def test_numbers_keep_their_spelling_and_lines_their_number(tmp_path):
@@ -109,6 +159,15 @@ GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
         ({"task": "numerc"}, "task = 'numerc': .*'numeric'"),
         ({"task": None}, "task: missing"),
         ({"task": "arithmetic"}, "prompt: '2[+]2[?]'"),
+        ({"prompt": [1.5]}, "prompt: is no list of token ids"),
+        ({"prompt_tokens": [-1]}, "prompt_tokens: is no list of token ids"),
+        ({"prompt": [{"role": "user"}]}, "prompt: message 1: content: missing"),
+        ({"prompt": [{"role": "user", "content": ["text"]}]}, "prompt: message 1: content: missing, or no text"),
+        ({"prompt": [{"content": "2+2?"}]}, "prompt: message 1: role: missing"),
+        ({"prompt": [{"role": "user", "content": " "}]}, "prompt: all its messages are empty"),
+        ({"prompt": [{"role": "assistant", "content": "4"}]}, "prompt: its last message is the assistant's"),
+        ({"prompt": None, "prompt_tokens": []}, "prompt: missing"),
+        ({"answer": None, "gold": "4"}, "answer: missing or empty; .*[(]is it gold[?] .*--columns=theirs:answer"),
         ({"avg@16": 1.5}, "avg@16: .*'1.5'"),
         ({"avg@16": "high"}, "avg@16: .*'high'"),
         ({"id": "first"}, "id: 'first' .*set.*1"),
@@ -134,8 +193,12 @@ def test_a_bad_row_is_named(tmp_path, suffix, change, message):
         (b"[" * 100_000, "not JSON in UTF-8"),
         (b"[1]", "not a JSON object"),
         (b'{"prompt": "\\ud800", "answer": "1", "task": "exact"}', "prompt: has half of a surrogate pair"),
+        (b'{"prompt": "p", "answer": "1", "task": "exact", "x": ["\\ud800"]}', "x: has half of a surrogate pair"),
+        (b'{"prompt": [1, {"role": "user"}], "answer": "1", "task": "exact"}', "prompt: is no list of token ids"),
+        (b'{"prompt": [{"role": "user", "content": "p"}, 1], "answer": "1", "task": "exact"}', "message 2: is no mess"),
+        (b'{"prompt": [1], "prompt_tokens": [1], "answer": "1", "task": "exact"}', "prompt: is a list beside prompt_t"),
     ],
-    ids=["cut", "latin", "nan", "deep", "list", "surrogate"],
+    ids=["cut", "latin", "nan", "deep", "list", "surrogate", "extra", "mixed", "no message", "twice"],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
     path = tmp_path / "set.jsonl"
@@ -178,6 +241,15 @@ def test_nothing_unreadable_is_written(tmp_path):
         ("s.jsonl", [], "no problems to write"),
         ("s.jsonl", [problem, problem], "two problems have the same id"),
         ("s.csv", [problem], "unknown extension"),
+        ("s.jsonl", [dataclasses.replace(problem, extra={"answer": 1})], "'answer' is no name for an extra column"),
+        ("s.jsonl", [dataclasses.replace(problem, extra={"x": float("nan")})], "'a': extra columns hold what JSON has"),
+        ("s.jsonl", [dataclasses.replace(problem, extra={"x": b""})], "'a': extra columns hold what JSON has not"),
+        (
+            "s.parquet",
+            [dataclasses.replace(problem, id=str(x), extra={"x": x}) for x in (1, "a")],
+            "x: Parquet has one",
+        ),
+        ("s.parquet", [dataclasses.replace(problem, extra={"x": {}})], "Parquet has no room for these columns"),
     ]:
         with pytest.raises(InputError, match=message):
             write_problems(tmp_path / path, problems)
@@ -209,3 +281,51 @@ def test_repeated_prompts_stay_together():
 def test_a_split_leaves_something_on_both_sides(validation):
     with pytest.raises(InputError, match=f"validation = {validation}: cannot split 4 problems"):
         split(make_problems(4, seed=0), validation=validation, seed=0)
+
+
+def test_a_file_is_read_and_written_one_problem_at_a_time(tmp_path):
+    """Rows behind the one that is asked for are not looked at, and each pass begins anew."""
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": 2, "task": "numeric"}\n' * 2 + "no JSON\n")
+    found = ProblemFile(path)
+    for _ in range(2):
+        rows = iter(found)
+        assert [next(rows).id, next(rows).id] == ["set-1", "set-2"]
+        with pytest.raises(InputError, match=r"set.jsonl:3: not JSON"):
+            next(rows)
+    seen: list[weakref.ref[Problem]] = []
+    most = 0
+
+    def made():
+        nonlocal most
+        for i in range(9):
+            problem = Problem(f"p{i}", f"{i}=", "1", "numeric")
+            seen.append(weakref.ref(problem))
+            most = max(most, sum(ref() is not None for ref in seen))
+            yield problem
+            del problem
+
+    write_problems(tmp_path / "out.jsonl", made())
+    assert most <= 2 and len(read_problems(tmp_path / "out.jsonl")) == 9
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_cannot_be_written_whole_is_not_written(tmp_path, suffix):
+    path = tmp_path / f"set{suffix}"
+    write_problems(path, [Problem("p", "1=", "1", "numeric")])
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="two problems have the same id"):
+        write_problems(path, (Problem("q", "1=", "1", "numeric") for _ in range(2)))
+    assert path.read_bytes() == before and [path] == list(tmp_path.iterdir())
+
+
+def test_parquet_is_read_in_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "PARQUET_ROWS", 4)
+    problems = [Problem(f"p{i}", f"{i}=", "1", "numeric") for i in range(10)]
+    write_problems(tmp_path / "set.parquet", problems)
+    assert read_problems(tmp_path / "set.parquet") == problems
+    with pytest.raises(InputError, match=r"set.parquet: row 10: prompt: missing"):
+        table = pyarrow.parquet.read_table(tmp_path / "set.parquet").to_pydict()
+        table["prompt"][-1] = None
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "set.parquet")
+        read_problems(tmp_path / "set.parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from isocompute_jax.learner import pack_shape
+from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,21 +21,28 @@ def apply_preset(config: RunConfig) -> RunConfig:
     if healthy == "none":
         return config
     if healthy == "easy":
-        if not loss.kl_coef and not loss.entropy_coef:
+        if not loss.kl_coef and not has_bonus(loss):
             loss = dataclasses.replace(loss, kl_coef=HEALTHY_COEFFICIENT, entropy_coef=HEALTHY_COEFFICIENT)
-        if loss.entropy_coef and not loss.kl_coef:
+        if has_bonus(loss) and not loss.kl_coef:
+            bonus = "entropy_coef" if loss.entropy_coef else "entropy_target"
             raise InputError(
-                "config.loss.entropy_coef is on without config.loss.kl_coef: under recipe.healthy=easy an entropy "
-                "bonus needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
+                f"config.loss.{bonus} is on without config.loss.kl_coef: under recipe.healthy=easy an entropy bonus "
+                "needs the KL term, or entropy explodes. Set loss.kl_coef too, or recipe.healthy=none to ablate"
             )
         return dataclasses.replace(config, loss=loss)
-    if loss.kl_coef or loss.entropy_coef:
+    if loss.kl_coef or has_bonus(loss):
+        bonus = "entropy_target" if loss.entropy_target else "entropy_coef"
         raise InputError(
-            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.entropy_coef = {loss.entropy_coef}: under "
+            f"config.loss.kl_coef = {loss.kl_coef} and config.loss.{bonus} = {getattr(loss, bonus)}: under "
             f"recipe.healthy={healthy} both are off, because they make entropy explode on problems that are rarely "
             "solved. Set both to 0, or recipe.healthy=none to ablate"
         )
     return config
+
+
+def has_bonus(loss: LossConfig) -> bool:
+    """Whether entropy is rewarded, by a fixed weight or by one that adapts."""
+    return bool(loss.entropy_coef or loss.entropy_target)
 
 
 def validate(config: RunConfig) -> None:
@@ -43,7 +50,10 @@ def validate(config: RunConfig) -> None:
     sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
     checks = (
         (bool(config.model), "model is empty: give a Hugging Face directory"),
-        (bool(config.train_set), "train_set is empty: give a problem set file (.jsonl or .parquet)"),
+        (
+            bool(config.train_set or config.curriculum.train_sets),
+            "train_set is empty: give a problem set file (.jsonl or .parquet)",
+        ),
         (
             config.num_steps >= 1,
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
@@ -78,7 +88,8 @@ def validate(config: RunConfig) -> None:
             f"{config.mesh.context}, the parts that rows are cut into: change one of them",
         ),
     )
-    for passed, message in (*checks, *_asynchrony_checks(config)):
+    further = (*_update_checks(config), *_asynchrony_checks(config), *_curriculum_checks(config))
+    for passed, message in (*checks, *further):
         if not passed:
             raise InputError(f"config.{message}")
     if config.packing.row_tokens and config.packing.trees != "on":
@@ -94,10 +105,86 @@ def validate(config: RunConfig) -> None:
         config.service.validate()
 
 
+def _update_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for what an update minimises, and how many there are in a step."""
+    loss, minibatches = config.loss, config.recipe.minibatches
+    equal = ", ".join(str(n) for n in range(1, config.problems_per_batch + 1) if config.problems_per_batch % n == 0)
+    return (
+        (
+            config.problems_per_batch % minibatches == 0,
+            f"recipe.minibatches = {minibatches} does not divide config.problems_per_batch = "
+            f"{config.problems_per_batch} into equal parts; possible: {equal}",
+        ),
+        (
+            not loss.dual_clip or loss.policy_loss in ("clipped", "gspo"),
+            f"loss.dual_clip = {loss.dual_clip} with config.loss.policy_loss = {loss.policy_loss!r}, which has no clip "
+            "that it could add to: set it to 0, or loss.policy_loss='clipped'",
+        ),
+        (
+            not loss.kl_ratio or loss.reads_reference,
+            "loss.kl_ratio weighs the KL terms of the loss, and there are none: set config.loss.kl_coef (with "
+            "loss.kl_in='loss'), or loss.kl_ratio=False",
+        ),
+        (
+            not loss.entropy_target or loss.entropy_in == "loss",
+            f"loss.entropy_target = {loss.entropy_target} with config.loss.entropy_in = 'reward': the weight adapts in "
+            "the loss alone. Set loss.entropy_in='loss', or loss.entropy_target=0",
+        ),
+        (
+            config.temperature == config.sampling.temperature
+            or loss.ratio_from == "sampler"
+            or loss.correction_mode != "off",
+            f"learner_temperature = {config.learner_temperature} differs from config.sampling.temperature = "
+            f"{config.sampling.temperature}, and nothing corrects for it: set config.loss.correction_mode='truncate', "
+            "or loss.ratio_from='sampler'",
+        ),
+    )
+
+
+def _curriculum_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for what is drawn, and what becomes of long completions."""
+    curriculum, length = config.curriculum, config.length
+    limit = length.overlong_limit or config.sampling.max_tokens
+    return (
+        (
+            not (config.train_set and curriculum.train_sets),
+            "train_set and config.curriculum.train_sets are both given: a mixture takes the place of the one set",
+        ),
+        (
+            not (config.problem_set_size and curriculum.train_sets),
+            f"problem_set_size = {config.problem_set_size} cuts config.train_set, and this run has a mixture: cut its "
+            "files, or set problem_set_size=0",
+        ),
+        (
+            not curriculum.dynamic_sampling or config.recipe.zero_variance_groups == "drop",
+            f"recipe.zero_variance_groups = {config.recipe.zero_variance_groups!r} with "
+            "curriculum.dynamic_sampling: groups without signal are replaced, so that there are none to keep; set it "
+            "to 'drop', or dynamic_sampling=False",
+        ),
+        (
+            length.overlong == "off" or length.overlong_tokens <= limit,
+            f"length.overlong_tokens = {length.overlong_tokens} is more than the limit of {limit} tokens before which "
+            "it lies: lower it, or raise config.length.overlong_limit",
+        ),
+        (
+            length.overlong == "off" or limit <= config.sampling.max_tokens,
+            f"length.overlong_limit = {length.overlong_limit}, but completions end at config.sampling.max_tokens = "
+            f"{config.sampling.max_tokens}: lower it, or raise that",
+        ),
+    )
+
+
 def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
     """(passed, message) for the asynchronous loop and the agreement check."""
-    agreement, loss = config.agreement, config.loss
+    agreement, loss, sampling = config.agreement, config.loss, config.sampling
+    several_turns = sampling.thinking.high > 0 or sampling.tool.name != "none"
     return (
+        (
+            not (several_turns and config.max_staleness and config.asynchrony == "boundary"),
+            "asynchrony = 'boundary' promises rollouts of one version, and with config.sampling.thinking or "
+            "config.sampling.tool a rollout's next turn is drawn after weights that came meanwhile: take in_flight, or "
+            "phases",
+        ),
         (
             not config.max_staleness or config.asynchrony == "phases" or bool(config.service.endpoints),
             f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "

@@ -51,6 +51,14 @@ def unknown_field(where: str, name: str, known: list[str]) -> str:
     return f"unknown config field {where}: {hint}"
 
 
+_MAPPINGS: Mapping[Any, str] = {
+    Any: "must map names to values, such as {'name': 1}",
+    str: "must map names to files, such as {'validation': 'v.jsonl'}",
+    float: "must map names to numbers, such as {'easy': 0.5}",
+}
+"""What a field that maps names to values of a type wants."""
+
+
 def _made(make: Callable[[], Any], cls: type, path: str) -> Any:
     """What `make` makes; an error of `cls` names the field by its path, as it is set on the command line."""
     try:
@@ -65,9 +73,18 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         return value
     if origin is dict:
-        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in (*value, *value.values())):
-            raise InputError(f"{where} = {value!r}: must map names to files, such as {{'validation': 'v.jsonl'}}")
-        return dict(value)
+        kind = typing.get_args(hint)[1]
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise InputError(f"{where} = {value!r}: {_MAPPINGS[kind]}")
+        if kind is Any:
+            return dict(value)
+        if kind is str and not all(isinstance(item, str) for item in value.values()):
+            raise InputError(f"{where} = {value!r}: {_MAPPINGS[kind]}")
+        return {name: _checked(item, kind, f"{where}.{name}") for name, item in value.items()}
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{where} = {value!r}: must be several values, such as (0.1, 0.5)")
+        return tuple(_checked(item, typing.get_args(hint)[0], where) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

@@ -24,6 +24,14 @@ class RecipeConfig(CreditConfig):
         "least a row for each part of the batch.",
         low=1,
     )
+    epochs: int = option(1, "Passes over each sampled batch; C counts its rollouts once.", low=1, later=True)
+    minibatches: int = option(
+        1,
+        "Equal parts that each pass cuts a sampled batch into, its groups dealt whole and at random; each is an update "
+        "with denominators of its own. A step makes epochs x minibatches updates.",
+        low=1,
+        later=True,
+    )
 
 
 Trees = Literal["auto", "on", "off"]

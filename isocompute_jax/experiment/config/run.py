@@ -7,17 +7,20 @@ from typing import Any, Literal
 
 from ml_collections import config_dict
 
+from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
+from isocompute_jax.experiment.config.curriculum import CurriculumConfig
 from isocompute_jax.experiment.config.editing import build
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
+from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import RewardConfig
+from isocompute_jax.tasks import PromptConfig, RewardConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,14 @@ class RunConfig:
         "versions; phases (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, "
         "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
     )
+    learner_temperature: float = option(
+        0.0,
+        "Temperature of the policy that is trained, where rollouts are sampled at another one: the sampler correction "
+        "accounts for the difference. 0 is sampling.temperature.",
+        low=0,
+        later=True,
+    )
+    prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     reward: RewardConfig = option(default_factory=RewardConfig, later=True)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
@@ -64,8 +75,11 @@ class RunConfig:
     mesh: MeshConfig = option(default_factory=MeshConfig)
     compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
     packing: PackingConfig = option(default_factory=PackingConfig, later=True)
+    curriculum: CurriculumConfig = option(default_factory=CurriculumConfig, later=True)
+    length: LengthConfig = option(default_factory=LengthConfig, later=True)
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    alarms: AlarmsConfig = option(default_factory=AlarmsConfig, later=True, identity=False)
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
@@ -78,12 +92,37 @@ class RunConfig:
 
     @property
     def num_steps(self) -> int:
-        """M = C / B."""
+        """M = C / B: all steps of a run, unless a step may cost more or less than B (see `CurriculumConfig`)."""
         return self.max_compute // self.rollouts_per_step
 
     @property
+    def updates_per_step(self) -> int:
+        """Updates that are made on one sampled batch."""
+        return self.recipe.epochs * self.recipe.minibatches
+
+    @property
+    def problems_per_update(self) -> int:
+        """Problems of a mini-batch."""
+        return self.problems_per_batch // self.recipe.minibatches
+
+    @property
+    def keeps_old_logprobs(self) -> bool:
+        """Whether batches are scored before their updates, for the ratio's denominator."""
+        return self.updates_per_phase * self.updates_per_step > 1 and self.loss.ratio_from == "old"
+
+    @property
+    def scores_first(self) -> bool:
+        """Whether a batch is scored before the updates on it, whatever for."""
+        return self.keeps_old_logprobs or self.loss.in_reward
+
+    @property
+    def temperature(self) -> float:
+        """Of the policy that is trained."""
+        return self.learner_temperature or self.sampling.temperature
+
+    @property
     def updates_per_phase(self) -> int:
-        """Updates between two sampling phases: one, or k of `phases`."""
+        """Batches between two sampling phases: one, or k of `phases`."""
         return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1
 
     @property

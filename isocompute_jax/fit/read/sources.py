@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.fit.read.table_files import SUFFIXES, is_table
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.run_files import CONFIG, EVAL, find_runs
+from isocompute_jax.records.run_files import CONFIG, EVAL, HISTORY, find_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,8 @@ def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
     if not path.is_dir():
         yield path.parent if path.name == EVAL and (path.parent / CONFIG).exists() else path
         return
-    found = find_runs(path) or sorted(file for file in path.rglob("*") if is_table(file) and file.is_file())
+    files = (file for file in path.rglob("*") if is_table(file) and file.is_file() and file.name != HISTORY)
+    found = find_runs(path) or sorted(files)
     if not found:
         notices.finding(
             path,

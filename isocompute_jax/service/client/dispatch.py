@@ -97,6 +97,7 @@ class Dispatcher:
       in_flight: what becomes of groups that are being sampled when weights change.
       vocab_size: V.
       routing: whether the learner needs the experts that tokens went to.
+      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
 
@@ -114,6 +115,7 @@ class Dispatcher:
         in_flight: InFlight,
         vocab_size: int,
         routing: bool,
+        turn_tokens: int,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
@@ -135,7 +137,15 @@ class Dispatcher:
         self._gone_since: float | None = None
         self._closing = False
         self._members = [
-            Member(target, service, sender, routing=routing, changed=self._on_change, fail=self._fail)
+            Member(
+                target,
+                service,
+                sender,
+                routing=routing,
+                turn_tokens=turn_tokens,
+                changed=self._on_change,
+                fail=self._fail,
+            )
             for target in service.targets
         ]
         self._watching = [asyncio.create_task(member.watch()) for member in self._members]
@@ -271,8 +281,9 @@ class Dispatcher:
             raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
         if completion.tokens.max() >= self._vocab_size or completion.tokens.min() < 0:
             raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {self._vocab_size - 1}")
-        if len(completion.tokens) > group.request.params.max_tokens:
-            raise BadReplyError(f"rollout {message.index} has more than {group.request.params.max_tokens} tokens")
+        budget = group.request.budget(message.index)
+        if len(completion.tokens) > budget:
+            raise BadReplyError(f"rollout {message.index} has more than {budget} tokens")
         versions = [span.version for span in message.spans]
         assert self._parcel is not None
         if version is not None and versions != [version]:
@@ -293,11 +304,8 @@ class Dispatcher:
             return
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            completions = tuple(group.finished[i] for i in range(group.request.group_size))
-            request = group.request
-            self._deliver(
-                group.lane, RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
-            )
+            completions = [group.finished[i] for i in range(group.request.group_size)]
+            self._deliver(group.lane, group.request.grouped(completions))
         else:
             self._on_lost(member, group, error)
         self._dispatch()

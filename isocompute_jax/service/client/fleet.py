@@ -45,6 +45,8 @@ class RemoteSampler:
         new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
         `wait` finishes them first; `continue` and `recompute` continue with the new weights and the old, or new, cache.
       routing: whether the learner needs the experts that tokens went to; servers that do not say them end the run.
+      turn_tokens: longest prompt and completion together, of rollouts that are drawn in turns (`sampling.turns`);
+        servers that know no turns, or hold less, end the run. 0 where none are.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
@@ -66,6 +68,7 @@ class RemoteSampler:
         session: str,
         in_flight: InFlight,
         routing: bool = False,
+        turn_tokens: int = 0,
         interrupted: Callable[[], bool] = lambda: False,
         start: str | None = None,
         process_index: int = 0,
@@ -102,6 +105,7 @@ class RemoteSampler:
             in_flight=in_flight,
             vocab_size=config.vocab_size,
             routing=routing,
+            turn_tokens=turn_tokens,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )

@@ -69,6 +69,7 @@ class Member:
       service: the fleet's settings.
       sender: the learner.
       routing: whether the learner needs the experts that tokens went to.
+      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
 
@@ -90,6 +91,7 @@ class Member:
         sender: Sender,
         *,
         routing: bool,
+        turn_tokens: int,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
@@ -107,6 +109,7 @@ class Member:
         self._service = service
         self._sender = sender
         self._routing = routing
+        self._turn_tokens = turn_tokens
         self._changed = changed
         self._fail = fail
         self._wanted: Parcel | None = None
@@ -186,13 +189,8 @@ class Member:
             return
         now = time.monotonic()
         self._answered = now
-        if self._routing and not status.routing:
-            self._fail(
-                InputError(
-                    f"{self.target} does not say which experts it chose, and config.loss.routing asks for them: start "
-                    "it with --routing, which the engine jax has, or set config.loss.routing to 'own'"
-                )
-            )
+        if lack := self._lack(status):
+            self._fail(InputError(f"{self.target} {lack}"))
         if status.tokens_generated != self._status.tokens_generated:
             self._progress, self._stuck = now, 0
         if not (self.tasks or self.pushing or status.running_groups):
@@ -204,6 +202,26 @@ class Member:
             self.take_out(f"is stuck: it has work, but drew no token for {now - self._progress:.0f} s")
         elif now >= self._back_at and pushes == self._pushes and not self.pushing:
             self._reconcile(status)
+
+    def _lack(self, status: pb.StatusReply) -> str:
+        """What the run needs and the server cannot do, and the remedy; empty for nothing."""
+        if self._routing and not status.routing:
+            return (
+                "does not say which experts it chose, and config.loss.routing asks for them: start it with --routing, "
+                "which the engine jax has, or set config.loss.routing to 'own'"
+            )
+        if self._turn_tokens and not status.turns:
+            return (
+                "is of a release that draws no rollout in turns, as config.sampling.thinking and config.sampling.tool "
+                "need it: start servers of this release"
+            )
+        if self._turn_tokens > status.limits.max_model_len:
+            return (
+                f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
+                f"{self._turn_tokens} (config.sampling.max_prompt_tokens and config.sampling.max_tokens): start it "
+                f"with --max_model_len={self._turn_tokens}, or lower one of the two"
+            )
+        return ""
 
     def _on_no_answer(self, error: grpc.aio.AioRpcError) -> None:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

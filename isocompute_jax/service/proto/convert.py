@@ -42,6 +42,9 @@ def request_to_message(
         stop_token_ids=request.stop_tokens,
         session=session,
         policy_version=policy_version,
+        first_rollout=request.first_rollout,
+        turn=request.turn,
+        budgets=request.budgets,
     )
 
 

@@ -28,7 +28,7 @@ IN_FLIGHT_CONTINUE: InFlight
 IN_FLIGHT_RECOMPUTE: InFlight
 
 class SampleRequest(_message.Message):
-    __slots__ = ("group_id", "problem_id", "seed", "step", "prompt_tokens", "group_size", "temperature", "top_p", "max_tokens", "stop_token_ids", "session", "policy_version")
+    __slots__ = ("group_id", "problem_id", "seed", "step", "prompt_tokens", "group_size", "temperature", "top_p", "max_tokens", "stop_token_ids", "session", "policy_version", "first_rollout", "turn", "budgets")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,9 @@ class SampleRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     problem_id: str
     seed: int
@@ -53,7 +56,10 @@ class SampleRequest(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     session: str
     policy_version: int
-    def __init__(self, group_id: _Optional[str] = ..., problem_id: _Optional[str] = ..., seed: _Optional[int] = ..., step: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., session: _Optional[str] = ..., policy_version: _Optional[int] = ...) -> None: ...
+    first_rollout: int
+    turn: int
+    budgets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_id: _Optional[str] = ..., problem_id: _Optional[str] = ..., seed: _Optional[int] = ..., step: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., session: _Optional[str] = ..., policy_version: _Optional[int] = ..., first_rollout: _Optional[int] = ..., turn: _Optional[int] = ..., budgets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class VersionSpan(_message.Message):
     __slots__ = ("version", "length")
@@ -200,7 +206,7 @@ class Limits(_message.Message):
     def __init__(self, max_model_len: _Optional[int] = ..., max_group_size: _Optional[int] = ..., max_groups: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +224,7 @@ class StatusReply(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
     model: str
     engine: str
     engine_version: str
@@ -235,7 +242,8 @@ class StatusReply(_message.Message):
     vocab_size: int
     taken: bool
     routing: bool
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ...) -> None: ...
+    turns: bool
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

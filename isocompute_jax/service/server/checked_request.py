@@ -39,6 +39,15 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
             f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
             f"server holds {facts.max_model_len} in all (its --max_model_len): ask for fewer, or raise that"
         )
+    longest = message.max_tokens if message.HasField("max_tokens") else room
+    budgets = tuple(message.budgets)
+    if budgets and (len(budgets) != message.group_size or not 1 <= min(budgets) <= max(budgets) <= longest):
+        raise ValueError(
+            f"budgets = {list(budgets[:8])}{'...' if len(budgets) > 8 else ''}: give group_size = {message.group_size} "
+            f"numbers in 1 .. {longest} (max_tokens), or none"
+        )
+    if message.first_rollout + message.group_size > 2**32:
+        raise ValueError(f"first_rollout = {message.first_rollout}: rollouts are numbered below 2^32")
     return SampleRequest(
         problem_id=message.problem_id,
         seed=message.seed if message.HasField("seed") else secrets.randbits(32),
@@ -48,7 +57,10 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
         params=SamplingParams(
             temperature=message.temperature if message.HasField("temperature") else 1.0,
             top_p=message.top_p if message.HasField("top_p") else 1.0,
-            max_tokens=message.max_tokens if message.HasField("max_tokens") else room,
+            max_tokens=longest,
         ),
         stop_tokens=tuple(message.stop_token_ids),
+        budgets=budgets or None,
+        first_rollout=message.first_rollout,
+        turn=message.turn,
     )

@@ -178,6 +178,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             vocab_size=facts.vocab_size,
             taken=time.monotonic() - self._asked < LEASE_S,
             routing=facts.routing,
+            turns=True,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:

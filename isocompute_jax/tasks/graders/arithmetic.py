@@ -22,9 +22,9 @@ class Arithmetic:
     def fault(self, problem: Problem) -> str | None:
         """A message if the prompt is no chain, or the answer is not its running totals."""
         try:
-            expected = answer_to(problem.prompt)
+            expected = answer_to(problem.text)
         except ValueError as error:
             return f"prompt: {error}"
         if problem.answer != expected:
-            return f"answer: {problem.answer!r} is not the running totals of {problem.prompt!r}; write {expected!r}"
+            return f"answer: {problem.answer!r} is not the running totals of {problem.text!r}; write {expected!r}"
         return None

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks.graders.arithmetic import Arithmetic
+from isocompute_jax.tasks.graders.calculator import Calculator
 from isocompute_jax.tasks.graders.code import CodeGrader
 from isocompute_jax.tasks.graders.exact import Exact
 from isocompute_jax.tasks.graders.function import grader_of_function
@@ -33,6 +34,7 @@ ENTRY_POINTS = "isocompute_jax.rewards"
 
 SHIPPED: Mapping[str, Callable[[], AnyGrader]] = {
     "arithmetic": Arithmetic,
+    "calculator": Calculator,
     "code": CodeGrader,
     "exact": Exact,
     "math": Math,

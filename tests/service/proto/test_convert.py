@@ -70,17 +70,35 @@ def test_completions_round_trip(completion, index):
     temperature=st.floats(1e-6, 1e6),
     top_p=st.floats(1e-6, 1),
     max_tokens=st.integers(1, 32),
+    turn=U32,
+    first_rollout=st.integers(0, 2**31),
+    data=st.data(),
 )
-def test_requests_round_trip(prompt, stop, group_size, seed, step, temperature, top_p, max_tokens):
+def test_requests_round_trip(
+    prompt, stop, group_size, seed, step, temperature, top_p, max_tokens, turn, first_rollout, data
+):
     params = SamplingParams(temperature, top_p, max_tokens)
+    budgets = None
+    if group_size <= 8:
+        budgets = tuple(data.draw(st.lists(st.integers(1, max_tokens), min_size=group_size, max_size=group_size)))
     asked = SampleRequest(
-        "id", np.array(prompt, np.int32), group_size, seed=seed, step=step, stop_tokens=tuple(stop), params=params
+        "id",
+        np.array(prompt, np.int32),
+        group_size,
+        seed=seed,
+        step=step,
+        stop_tokens=tuple(stop),
+        params=params,
+        budgets=budgets,
+        first_rollout=first_rollout,
+        turn=turn,
     )
     message = convert.request_to_message(asked, group_id="g", session="", policy_version=0)
     message = pb.SampleRequest.FromString(message.SerializeToString())
     got = checked_request(message, FACTS)
     assert message.group_id == "g" and (got.problem_id, got.seed, got.step) == ("id", seed, step)
     assert (got.group_size, got.params, got.stop_tokens) == (group_size, params, tuple(stop))
+    assert (got.budgets, got.first_rollout, got.turn) == (budgets, first_rollout, turn)
     np.testing.assert_array_equal(got.prompt_tokens, prompt)
     assert message.HasField("session") and message.HasField("policy_version")
 

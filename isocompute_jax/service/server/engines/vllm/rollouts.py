@@ -19,10 +19,12 @@ LOWEST_TEMPERATURE = 0.01
 """vLLM raises temperatures below it to it, and draws greedily near zero."""
 
 
-def rollout_seed(seed: int, step: int, problem_id: str, index: int) -> int:
+def rollout_seed(seed: int, step: int, problem_id: str, index: int, turn: int = 0) -> int:
     """Seed of one rollout's random numbers: 63 bits of the hash of what keys them."""
-    key = f"{seed}/{step}/{index}/{problem_id}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+    key = f"{seed}/{step}/{index}/{problem_id}"
+    if turn:
+        key = f"turn {turn}/{key}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def prompt(request: SampleRequest, *, cache_key: str) -> TokensInput:
@@ -31,7 +33,7 @@ def prompt(request: SampleRequest, *, cache_key: str) -> TokensInput:
 
 
 def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
-    """What vLLM is asked for one rollout.
+    """What vLLM is asked for the group's rollout `index`, from 0.
 
     Raises:
       InputError: vLLM would draw from another distribution.
@@ -43,8 +45,10 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
     return SamplingParams(
         temperature=request.params.temperature,
         top_p=request.params.top_p,
-        max_tokens=request.params.max_tokens,
-        seed=rollout_seed(request.seed, request.step, request.problem_id, index),
+        max_tokens=request.budget(index),
+        seed=rollout_seed(
+            request.seed, request.step, request.problem_id, request.first_rollout + index, turn=request.turn
+        ),
         stop_token_ids=list(request.stop_tokens),
         ignore_eos=True,  # only the tokens that the request names end a completion
         logprobs=0,  # of the drawn token alone

@@ -1,23 +1,27 @@
-"""Curation: measured rates are recounted, and sets are what their ranges say."""
+"""Sets are what their ranges say, and an empty one says what would not be; pictures and summary."""
 
 import collections
 import dataclasses
+import itertools
 import json
 import re
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from isocompute_jax import curate as main
-from isocompute_jax import model
-from isocompute_jax.experiment import curate as room
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curate import curate, cut, measure, mix
-from isocompute_jax.experiment.curation_config import CurationConfig
+from isocompute_jax.experiment.curation import pictures
+from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.experiment.curation.curate import publish
+from isocompute_jax.experiment.curation.measurement import Survey
+from isocompute_jax.experiment.curation.samplers import Source
+from isocompute_jax.experiment.curation.sets import cut, mix
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
-from isocompute_jax.tasks import load_tokenizer, read_problems
+from isocompute_jax.tasks import read_problems
 
 
 def measured_problems(counts: dict[int, int], samples: int = 16) -> list[Problem]:
@@ -28,12 +32,17 @@ def measured_problems(counts: dict[int, int], samples: int = 16) -> list[Problem
 
 
 @pytest.fixture
-def cut_up(monkeypatch, tmp_path):
-    """`curate` on problems whose rates are given, without a model; returns the counts."""
-    monkeypatch.setattr(room, "measure", lambda problems, **_: problems)
+def cut_up(tmp_path, monkeypatch):
+    """What follows from problems whose rates are given; returns the counts. Pictures are drawn where asked for."""
+    draw = pictures.draw
 
-    def call(problems, config):
-        return curate(problems, tmp_path, model_directory="none", sampling=SamplingConfig(), config=config)
+    def call(problems, config, *, drawn=False):
+        monkeypatch.setattr(pictures, "draw", draw if drawn else lambda *_: None)
+        rates = np.array([problem.measured[f"avg@{config.samples}"] for problem in problems])
+        rewards = np.arange(config.samples) < np.round(rates * config.samples)[:, None]
+        store: Any = types.SimpleNamespace(rewards=rewards.astype(np.float32), known=rewards, tokens=0, truncated=0)
+        found = Survey({problem.id: row for row, problem in enumerate(problems)}, b"")
+        return publish(problems, found, store, tmp_path, source=Source("none", SamplingConfig()), config=config)
 
     return call
 
@@ -117,7 +126,7 @@ def test_train_size_limits_sets_and_mixtures(cut_up, tmp_path):
         assert counts_of(tmp_path / name / "train.jsonl").total() == 6
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 5])
+@pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_set_that_is_too_small_is_a_warning_that_names_it(cut_up, tmp_path, caplog, number):
     counts = cut_up(measured_problems({0: number, 16: 9}), CurationConfig(sets=("hard",), validation_size=6))
     assert counts == {"hard": number}
@@ -135,7 +144,7 @@ def test_enough_problems_are_no_warning(cut_up, caplog):
 
 
 def test_histogram_and_summary(cut_up, tmp_path):
-    cut_up(measured_problems({0: 3, 5: 8, 16: 1}), CurationConfig(validation_size=2))
+    cut_up(measured_problems({0: 3, 5: 8, 16: 1}), CurationConfig(validation_size=2), drawn=True)
     assert (tmp_path / "histogram.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (tmp_path / "histogram.svg").read_text()
     assert not list(tmp_path.glob(".histogram*"))
@@ -152,6 +161,12 @@ def test_histogram_and_summary(cut_up, tmp_path):
     [
         ({"sets": ("extremely_hard",)}, "pass@128 = 0: it needs 128 samples per problem, not 16"),
         ({"sets": ("medium",)}, "unknown set 'medium': known are easy, hard"),
+        ({"sets": ("medium",)}, "--set=medium=LOW:HIGH makes one"),
+        ({"ranges": {"medium": (0.6, 0.2)}}, "set 'medium': [0.6, 0.2] is no range of rates"),
+        ({"ranges": {"medium": (0.6, 1.2)}}, "set 'medium': [0.6, 1.2] is no range of rates"),
+        ({"ranges": {"../medium": (0.2, 0.6)}}, "set '../medium' cannot be a directory's name"),
+        ({"ranges": {"completions": (0.2, 0.6)}}, "set 'completions' cannot be a directory's name"),
+        ({"mixtures": {"easy": {"easy": 0.5, "hard": 0.5}}}, "mixture 'easy' has the name of a set"),
         ({"mixtures": {"m": {"easy": 0.5, "medium": 0.5}}}, "unknown set 'medium'"),
         ({"mixtures": {"m": {"easy": 0.5, "very_easy": 0.5}}}, "add them to the sets"),
         ({"mixtures": {"m": {"easy": 0.5, "hard": 0.6}}}, "must be above 0 and add up to 1"),
@@ -176,32 +191,70 @@ def test_the_mixture_flag():
             main.parse_mixture(text)
 
 
-def test_measured_rates_are_a_recount_of_what_the_model_answers(base_run):
-    problems = read_problems(base_run.train_set)
-    config = CurationConfig(samples=24, seed=3)
-    sampling = dataclasses.replace(base_run.sampling, max_rollouts_per_dispatch=64)
-    measured = measure(problems, model_directory=base_run.model, sampling=sampling, config=config)
-    # Sampled anew, decoded and compared here.
-    tokenizer = load_tokenizer(base_run.model)
-    model_config = model.load_config(base_run.model)
-    sampler = InProcessSampler(
-        model_config,
-        model.load_params(base_run.model, model_config),
-        pad_token=tokenizer.pad_id,
-        max_prompt_tokens=sampling.max_prompt_tokens,
-        max_rollouts_per_dispatch=64,
+def test_the_set_flag():
+    assert main.parse_set("middle=0.2:0.5") == ("middle", (0.2, 0.5))
+    for text in ("middle", "middle=0.2", "middle=0.2:", "=0.2:0.5", "middle=0.1:0.2:0.3", "middle=nan:1"):
+        with pytest.raises(InputError, match="write NAME=LOW:HIGH"):
+            main.parse_set(text)
+
+
+def test_a_set_with_thresholds_of_its_own_stands_beside_the_papers(cut_up, tmp_path):
+    config = CurationConfig(sets=("hard",), ranges={"top": (0.9, 1.0), "hard": (0.0, 0.125)}, validation_size=2)
+    assert cut_up(measured_problems(dict.fromkeys(range(17), 4)), config) == {"hard": 12, "top": 8}
+    assert counts_of(tmp_path / "top" / "train.jsonl") + counts_of(tmp_path / "top" / "validation.jsonl") == {
+        15: 4,
+        16: 4,
+    }
+    summary = json.loads((tmp_path / "curation.json").read_text())
+    assert summary["ranges"] == {"hard": [0.0, 0.125], "top": [0.9, 1.0]}
+
+
+def test_an_empty_set_is_an_error_when_all_else_is_written(cut_up, tmp_path):
+    config = CurationConfig(sets=("hard", "easy"), validation_size=2)
+    problems = measured_problems({0: 6, 3: 5, 11: 4})
+    (tmp_path / "easy").mkdir()
+    (tmp_path / "easy" / "train.jsonl").write_text("of an earlier cut")
+    with pytest.raises(InputError) as error:
+        cut_up(problems, config, drawn=True)
+    assert str(error.value).startswith(
+        "set 'easy' is empty: none of 15 problems has avg@16 in [0.3, 0.6]; the nearest are at 0.1875 (5 problems) and "
+        "at 0.6875 (4 problems), so 0.1875:0.6875 would hold some. Problems by how many of 16 samples were right: "
+        f"0: 6, 3: 5, 11: 4 ({tmp_path}/histogram.png). Set thresholds with --set=NAME=LOW:HIGH"
     )
-    params = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=sampling.max_tokens)
-    stop = tokenizer.eos_ids
-    sampler.submit([SampleRequest(p.id, tokenizer.encode(p.prompt), 24, 3, 0, stop, params) for p in problems])
-    solved, answers = {}, {p.id: p.answer for p in problems}
-    for group in sampler.completed():
-        texts = tokenizer.decode([completion.tokens.tolist() for completion in group.completions])
-        name = group.problem_id
-        # The last number, unless it is an operand ("3-5"); special tokens are spelt out, and stand between numbers.
-        numbers = [re.search(r"(?:^|[=,>\ufffd])([-+]?\d+)(?:[=,\ufffd]|<\w+>)*$", text) for text in texts]
-        solved[name] = sum(found is not None and int(found[1]) == int(answers[name]) for found in numbers)
-    assert {p.id: round(p.measured["avg@24"] * 24) for p in measured} == solved
-    assert [p.id for p in measured] == [p.id for p in problems]
-    assert 0 < sum(solved.values()) < 24 * len(problems)
-    assert measure(problems, model_directory=base_run.model, sampling=sampling, config=config) == measured
+    assert len(read_problems(tmp_path / "measured.jsonl")) == 15
+    assert len(read_problems(tmp_path / "hard" / "train.jsonl")) == 4
+    assert (tmp_path / "histogram.png").exists() and (tmp_path / "pass_at_k.svg").exists()
+    assert not (tmp_path / "curation.json").exists() and not (tmp_path / "easy" / "train.jsonl").exists()
+    [wider] = re.findall(r"so ([\d.]+):([\d.]+) would", str(error.value))
+    found = cut_up(problems, dataclasses.replace(config, ranges={"easy": tuple(map(float, wider))}))
+    assert found == {"hard": 6, "easy": 9}
+
+
+def test_what_would_hold_some_does_so_at_rates_that_are_no_short_decimals(cut_up):
+    config = CurationConfig(samples=7, sets=("easy",), validation_size=1)
+    with pytest.raises(InputError, match=re.escape("so 0.2857:0.7143 would hold some")):  # 2/7 and 5/7
+        cut_up(measured_problems({2: 3, 5: 3}, samples=7), config)
+    assert 0.2857 <= 2 / 7 and 5 / 7 <= 0.7143
+
+
+def test_an_empty_mixture_is_an_error_that_names_its_parts(cut_up):
+    config = CurationConfig(mixtures={"most": {"easy": 0.05, "hard": 0.95}}, validation_size=1)
+    with pytest.raises(InputError, match=r"mixture 'most' is empty: .* \(easy 4, hard 1\)"):
+        cut_up(measured_problems({0: 2, 5: 5}), config)
+
+
+def test_pass_at_k_is_what_drawing_k_of_the_samples_gives(cut_up, tmp_path):
+    """Against every choice of k of 6 samples, over 9 problems."""
+    solved = {0: 3, 1: 2, 4: 3, 6: 1}
+    cut_up(measured_problems(solved, samples=6), CurationConfig(samples=6, sets=("hard",), validation_size=1))
+    summary = json.loads((tmp_path / "curation.json").read_text())
+    for k in (1, 2, 4, 6):
+        any_, all_ = [], []
+        for count, number in solved.items():
+            drawn = list(itertools.combinations([i < count for i in range(6)], k))
+            any_ += [np.mean([any(choice) for choice in drawn])] * number
+            all_ += [np.mean([all(choice) for choice in drawn])] * number
+        assert summary["best@k"][str(k)] == pytest.approx(np.mean(any_))
+        assert summary["worst@k"][str(k)] == pytest.approx(np.mean(all_))
+    assert list(summary["best@k"]) == ["1", "2", "4", "6"]
+    assert list(pictures.curves([1, 1])["best"]) == [1]

@@ -1,0 +1,172 @@
+"""The updates of a step: one sampled batch, dealt to mini-batches once an epoch, each of them one optimizer step.
+
+Advantages are those of the whole batch. Denominators are those of a mini-batch, over all of its shards and
+micro-batches: it is what one update minimises. Groups stay whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from isocompute_jax import learner
+from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.curriculum import Sampled
+from isocompute_jax.experiment.layouts import layout_metrics
+from isocompute_jax.experiment.length_control import length_metrics, length_penalties, masked_rollouts
+from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch, Update
+from isocompute_jax.learner import Batch, TrainState
+from isocompute_jax.records.rollout import RolloutGroup
+
+
+def deal(
+    kept: Bool[np.ndarray, "P"], *, epochs: int, minibatches: int, seed: int, step: int
+) -> list[list[Bool[np.ndarray, "P"]]]:
+    """Which groups each update of a step trains on: for each epoch its mini-batches, as masks [P].
+
+    Every epoch deals anew, in an order that (seed, step, epoch) decide. Only groups that take part are dealt, so that
+    mini-batches have as much signal as each other: as many groups up to one, and at least one while there are any.
+    """
+    groups = np.flatnonzero(kept)
+    dealt = []
+    for epoch in range(epochs):
+        order = groups if minibatches == 1 else np.random.default_rng([seed, step, epoch]).permutation(groups)
+        parts = np.array_split(order, min(minibatches, max(len(groups), 1)))
+        dealt.append([np.isin(np.arange(len(kept)), part) for part in parts])
+    return dealt
+
+
+def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> ReadyBatch:
+    """Tokens and credit of the updates of step `step`, with scores of now where they are asked for.
+
+    Groups are scored once, however many epochs there are.
+    """
+    config = parts.config
+    kept = [group for group in sampled.kept if not group.dropped]
+    groups = kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
+    rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
+    penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
+    if not kept:
+        masked = np.ones(rewards.shape, bool)
+    columns = length_metrics(penalties, masked)
+    credit = functools.partial(
+        learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
+    )
+    dealt = deal(
+        credit().kept,
+        epochs=config.recipe.epochs,
+        minibatches=config.recipe.minibatches,
+        seed=config.seed,
+        step=step,
+    )
+    first = [parts.lay_out(groups, part) for part in dealt[0]]
+    old = []
+    if config.scores_first:
+        old = [parts.score(state.learner.params, tokens) for tokens in first]
+    if config.loss.in_reward:
+        distance, metrics = reward_penalties(parts, first, old, rewards.shape)
+        penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
+    if config.keeps_old_logprobs:
+        first = [dataclasses.replace(tokens, old_logprobs=scores) for tokens, scores in zip(first, old, strict=True)]
+    updates = []
+    for epoch, masks in enumerate(dealt):
+        again = epoch > 0 and len(masks) > 1
+        laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
+        updates += [
+            Update(tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
+            for tokens, part in zip(laid_out, masks, strict=True)
+        ]
+    return ReadyBatch(sampled, updates, columns)
+
+
+def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
+    """Some groups as a batch, with the scores that the batches `first` have of them."""
+    tokens = parts.lay_out(groups, part)
+    if first[0].old_logprobs is None:
+        return tokens
+    old = [batch.old_logprobs for batch in first if batch.old_logprobs is not None]
+    return dataclasses.replace(tokens, old_logprobs=learner.moved(first, old, tokens))
+
+
+def reward_penalties(
+    parts: Parts, batches: Sequence[Batch], old: Sequence[jax.Array], shape: tuple[int, ...]
+) -> tuple[Float[np.ndarray, "P G"], dict[str, float]]:
+    """What KL and entropy terms that stand in the reward take from it, and what the log says of them.
+
+    kl_coef x sum_t(old_t - ref_t) (k1, of the policy before the update) + entropy_coef x sum_t(old_t), over the trained
+    tokens of a rollout (PPO in InstructGPT, 2203.02155; RLOO, 2402.14740). Both are constants to the gradient: what
+    makes them act is that they are part of what a rollout is worth.
+
+    Args:
+      parts: of the run.
+      batches: that hold each rollout at most once.
+      old: their log-probabilities.
+      shape: [P, G] of the step.
+    """
+    loss, rollouts = parts.config.loss, int(np.prod(shape))
+    penalties, metrics = np.zeros(rollouts), {}
+    if loss.kl_in == "reward" and parts.reference_params is not None:
+        kl = np.zeros(rollouts)
+        for tokens, scores in zip(batches, old, strict=True):
+            reference = parts.score(parts.reference_params, tokens)
+            kl += learner.rollout_sums(tokens, np.asarray(scores, np.float64) - np.asarray(reference), rollouts)
+        penalties += loss.kl_coef * kl
+        metrics["kl"] = float(kl.sum()) / max(1, sum(int(np.sum(tokens.mask)) for tokens in batches))
+    if loss.entropy_in == "reward" and loss.entropy_coef:
+        for tokens, scores in zip(batches, old, strict=True):
+            penalties += loss.entropy_coef * learner.rollout_sums(tokens, scores, rollouts)
+    return penalties.reshape(shape), metrics
+
+
+def make_updates(
+    parts: Parts, state: TrainState, batch: ReadyBatch, learning_rate: float, entropy_coef: float | None
+) -> tuple[TrainState, dict[str, Any]]:
+    """The learner after the updates on one batch, and their columns of metrics.jsonl."""
+    mesh, found = parts.inputs.mesh, []
+    reference = parts.reference_params if parts.config.loss.reads_reference else None
+    for update in batch.updates:
+        tokens = learner.place_batch(update.tokens, mesh)
+        state, metrics = parts.programs.train_step(state, tokens, update.credit, learning_rate, reference, entropy_coef)
+        found.append(metrics)
+    lines = [
+        {name: value.item() for name, value in metrics.items()} | layout_metrics(update.tokens, mesh)
+        for metrics, update in zip(jax.device_get(found), batch.updates, strict=True)
+    ]
+    return state, {**together(lines), **batch.columns}
+
+
+COUNTS = frozenset({"trained_tokens", "num_rows", "tree_nodes"})
+"""Metrics that add up over updates."""
+OF_UPDATES = frozenset({"loss", "policy_loss", "kl", "gradient_norm", "padding", "attention_imbalance"})
+"""Metrics that are averaged over updates; what is neither here nor a count or a maximum, over trained tokens."""
+LAST = ("ratio", "clip_fraction")
+"""Metrics that grow from update to update: the last one's stands in the log too, with `_last` at its name."""
+
+
+def together(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The metrics of a step from those of its updates: of one they are its own.
+
+    Those of several are counts, maxima (`_max`) and means of the updates that stepped, which are those that had tokens
+    to train on. `updates` says how many did.
+    """
+    stepped = [line for line in lines if line["trained_tokens"]]
+    if len(lines) == 1 or not stepped:
+        return {**lines[0], "updates": len(stepped)}
+    tokens = np.array([line["trained_tokens"] for line in stepped], np.float64)
+    merged: dict[str, Any] = {}
+    for name in stepped[0]:
+        values = np.array([line[name] for line in stepped], np.float64)
+        if name.endswith("_max"):
+            merged[name] = float(values.max())
+        elif name in COUNTS:
+            merged[name] = sum(line[name] for line in stepped)
+        else:
+            merged[name] = float(np.average(values, weights=None if name in OF_UPDATES else tokens))
+    merged |= {f"{name}_last": stepped[-1][name] for name in LAST}
+    return {**merged, "gradient_norm_max": max(line["gradient_norm"] for line in stepped), "updates": len(stepped)}

@@ -1,0 +1,287 @@
+"""Turns: a completion as a sequence of segments, drawn by the policy or inserted between two of them.
+
+A forced end of thinking, the answer of a tool and the words of a user are the same thing: a rollout is drawn up to a
+point, tokens are put behind what it has so far, and it is continued. `TurnSampler` does that around any sampler, in
+process or remote: whenever a group arrives, each of its rollouts that is to be continued is asked for again as a group
+of its own, whose prompt is the prompt and all that the rollout has; a group is yielded once all its rollouts are done.
+
+What comes next is a pure function of the rollout (`TurnPolicy.next_turn`), and the random numbers of a turn are keyed
+by the rollout and the turn. So a group is the same whatever finishes first, and on-policy it is so after a restart too.
+The engine reads a rollout again in each turn; that is the price (docs/length_control.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from isocompute_jax.model import Params
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.sampling.protocol import TRAIN, Sampler
+
+WAKE_S = 1.0
+"""Who waits for groups that are continued in the background never waits longer at a time, so that signals are seen."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+    """How a rollout goes on.
+
+    Attributes:
+      context: [C] int32 tokens that are put behind what it has so far; there may be none.
+      budget: tokens that are drawn then, at most; at least 1.
+    """
+
+    context: np.ndarray
+    budget: int
+
+
+class TurnPolicy(Protocol):
+    """When rollouts are continued, and with what. All methods are pure functions."""
+
+    @property
+    def continued_tokens(self) -> int:
+        """The longest completion that is continued, with what was put behind it, in tokens."""
+        ...
+
+    @property
+    def turn_tokens(self) -> int:
+        """The largest budget of a later turn."""
+        ...
+
+    def first_turn(self, request: SampleRequest) -> SampleRequest:
+        """What is asked of the sampler first: the request with the budgets and stop tokens of turn 0."""
+        ...
+
+    def next_turn(self, request: SampleRequest, rollout: int, turn: int, completion: Completion) -> Turn | None:
+        """What follows turn `turn` of a rollout; None when it is done.
+
+        Args:
+          request: as the caller made it.
+          rollout: its index i, which keys random numbers.
+          turn: the one that has just ended, from 0.
+          completion: all that the rollout has so far.
+        """
+        ...
+
+
+def joined(before: Completion, context: np.ndarray, after: Completion) -> Completion:
+    """A completion, what was put behind it, and what was drawn then, as one.
+
+    Experts are those that were chosen when a token was first read, as they were in the pass that it was drawn from:
+    `after` says those of `before` once more, and its own of the last of them.
+    """
+    inserted = len(context)
+    experts = None
+    if before.experts is not None and after.experts is not None:
+        experts = np.concatenate([before.experts, after.experts[len(before.experts) :]])
+    return Completion(
+        tokens=np.concatenate([before.tokens, context, after.tokens]).astype(np.int32),
+        logprobs=np.concatenate([before.logprobs, np.zeros(inserted, np.float32), after.logprobs]),
+        mask=np.concatenate([before.mask, np.zeros(inserted, bool), after.mask]),
+        policy_versions=np.concatenate(
+            [before.policy_versions, np.full(inserted, after.policy_versions[0], np.int32), after.policy_versions]
+        ),
+        finish_reason=after.finish_reason,
+        experts=experts,
+    )
+
+
+class TurnSampler:
+    """Implements `sampling.protocol.Sampler` by a sampler whose rollouts it continues.
+
+    Args:
+      sampler: draws every turn; nobody else uses it.
+      policy: what follows a turn.
+      single: lanes whose rollouts have one turn, as the caller asked for it.
+      background: rollouts are continued when they arrive, by a thread of its own, and not when the caller next reads
+        its lane. For samplers that work on while the learner updates, and can be called from several threads.
+    """
+
+    def __init__(self, sampler: Sampler, policy: TurnPolicy, *, single: Collection[str] = (), background: bool = False):
+        self._sampler = sampler
+        self._policy = policy
+        self._single = frozenset(single)
+        self._background = background
+        self._lanes: dict[str, _Lane] = {}
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether groups are finished while nobody reads them."""
+        return self._background
+
+    @property
+    def redrawn_rollouts(self) -> int:
+        """Rollouts asked for again so far, turn by turn, because what drew them was lost."""
+        return self._sampler.redrawn_rollouts
+
+    def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
+        """Queues groups and returns at once.
+
+        Raises:
+          ValueError: a group of the same problem, step and first rollout is out in this lane.
+        """
+        if lane in self._single:
+            self._sampler.submit(requests, lane=lane)
+            return
+        if lane not in self._lanes:
+            self._lanes[lane] = _Lane(self._sampler, self._policy, lane)
+        self._lanes[lane].submit(requests)
+        if self._background:
+            self._lanes[lane].follow()
+
+    def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
+        """Yields ungraded groups of a lane, each whole: when all turns of all its rollouts are done."""
+        if lane in self._single:
+            yield from self._sampler.completed(lane=lane)
+        elif lane in self._lanes:
+            yield from self._lanes[lane].followed() if self._background else self._lanes[lane].whole_groups()
+
+    def update_weights(self, params: Params, *, version: int) -> None:
+        """As the sampler's; turns that are asked for later are drawn with these weights."""
+        self._sampler.update_weights(params, version=version)
+
+    def close(self) -> None:
+        """As the sampler's."""
+        self._sampler.close()
+
+
+@dataclasses.dataclass(eq=False)
+class _Unfinished:
+    """A group some of whose rollouts are not done: the caller's request, what it became, and what there is so far."""
+
+    request: SampleRequest
+    first: SampleRequest
+    so_far: list[Completion]
+    left: int
+
+
+Key = tuple[str, int, int, int]
+"""Problem, step, first rollout and turn: the name of a group in its lane."""
+
+
+class _Lane:
+    """The groups that are out in one lane. Methods may be called from two threads: the caller's, and `follow`'s."""
+
+    def __init__(self, sampler: Sampler, policy: TurnPolicy, name: str):
+        self._sampler = sampler
+        self._policy = policy
+        self._name = name
+        self._lock = threading.Lock()
+        self._out: dict[Key, tuple[_Unfinished, Turn | None]] = {}
+        self._following = False
+        self._asked = 0
+        self._waiting = 0  # in the background: groups that the caller has not taken yet
+        self._whole: queue.SimpleQueue[RolloutGroup | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Asks for the first turn of groups."""
+        asked = [(request, self._policy.first_turn(request)) for request in requests]
+        with self._lock:
+            seen = set(self._out)
+            for request, _ in asked:
+                key = (request.problem_id, request.step, request.first_rollout, 0)
+                if key in seen:
+                    raise ValueError(f"problem {key[0]!r} of step {key[1]} is being sampled already")
+                seen.add(key)
+            self._sampler.submit([first for _, first in asked], lane=self._name)
+            self._asked += len(asked)
+            self._waiting += len(asked)
+            for request, first in asked:
+                unfinished = _Unfinished(request, first, [], request.group_size)
+                self._out[request.problem_id, request.step, request.first_rollout, 0] = unfinished, None
+
+    def whole_groups(self) -> Iterator[RolloutGroup]:
+        """Continues rollouts as groups arrive, and yields those that are done."""
+        for group in self._sampler.completed(lane=self._name):
+            with self._lock:
+                later, whole = self._advance(group)
+                if later:
+                    self._sampler.submit(later, lane=self._name)
+            if whole is not None:
+                yield whole
+
+    def follow(self) -> None:
+        """Starts the thread that does it in the background, unless it runs."""
+        with self._lock:
+            if not self._following and self._failure is None:
+                self._following = True
+                threading.Thread(target=self._run, name=f"turns of {self._name}", daemon=True).start()
+
+    def followed(self) -> Iterator[RolloutGroup]:
+        """The groups that the thread has finished. Raises what ended it."""
+        while self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                whole = self._whole.get(timeout=WAKE_S)
+            except queue.Empty:
+                continue
+            if whole is not None:
+                with self._lock:
+                    self._waiting -= 1
+                yield whole
+
+    def _run(self) -> None:
+        try:
+            while True:
+                asked = self._asked
+                for whole in self.whole_groups():
+                    self._whole.put(whole)
+                with self._lock:
+                    if not self._out:
+                        self._following = False
+                        return
+                    if self._asked == asked:  # else another was submitted as the last one ended
+                        raise RunError("the sampler lost groups: it says that all are done, and some never came")
+        except BaseException as error:  # whatever it is, it belongs to who waits
+            self._failure = error
+            self._whole.put(None)
+
+    def _advance(self, group: RolloutGroup) -> tuple[list[SampleRequest], RolloutGroup | None]:
+        """Takes a group in; the turns to ask for next, and the caller's group if that is whole now."""
+        unfinished, turn = self._out.pop((group.problem_id, group.step, group.first_rollout, group.turn))
+        request = unfinished.request
+        if turn is None:
+            unfinished.so_far = list(group.completions)
+            ended = range(request.group_size)
+        else:
+            place = group.first_rollout - request.first_rollout
+            [drawn] = group.completions
+            unfinished.so_far[place] = joined(unfinished.so_far[place], turn.context, drawn)
+            ended = [place]
+        later = []
+        for place in ended:
+            rollout, completion = request.first_rollout + place, unfinished.so_far[place]
+            following = self._policy.next_turn(request, rollout, group.turn, completion)
+            if following is None:
+                unfinished.left -= 1
+                continue
+            later.append(
+                _continued(unfinished.first, rollout, group.turn + 1, completion, following, self._policy.turn_tokens)
+            )
+            self._out[request.problem_id, request.step, rollout, group.turn + 1] = unfinished, following
+        return later, None if unfinished.left else request.grouped(unfinished.so_far)
+
+
+def _continued(
+    first: SampleRequest, rollout: int, turn: int, so_far: Completion, following: Turn, max_tokens: int
+) -> SampleRequest:
+    """A group of one rollout that draws its next turn. All have one `max_tokens`, so that units hold many of them."""
+    return dataclasses.replace(
+        first,
+        prompt_tokens=np.concatenate([first.prompt_tokens, so_far.tokens, following.context]).astype(np.int32),
+        group_size=1,
+        params=dataclasses.replace(first.params, max_tokens=max_tokens),
+        budgets=(following.budget,),
+        first_rollout=rollout,
+        turn=turn,
+    )

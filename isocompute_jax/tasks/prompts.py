@@ -1,0 +1,187 @@
+"""From problems to what the model reads: chat template, system prompt, answer format, beginning of the answer.
+
+A prompt is rendered to text and encoded once. A list of messages is written by the tokenizer's own chat template, whose
+text has its special tokens in it; plain text is encoded as the tokenizer encodes any text. Token ids that a problem
+brings along are read as they stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Message, Problem
+from isocompute_jax.tasks.tokenizer import TOKENIZER_CONFIG, Tokenizer
+
+CHAT_TEMPLATE = "chat_template.jinja"
+
+
+def parse_options(flag: str, texts: Sequence[str]) -> dict[str, Any]:
+    """`enable_thinking=false` and the like, whose values are JSON (or else text), as a mapping."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InputError(f"{flag}: {text!r} is not of the form name=value, such as enable_thinking=false")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptConfig:
+    """How problems are put to the model. Prompts that a file brings along as token ids are left as they are."""
+
+    chat_template: Literal["auto", "on", "off"] = option(
+        "auto",
+        "The tokenizer's chat template: auto for prompts that are lists of messages, on for plain texts too (each a "
+        "user's message), off for none (the texts of messages, with blank lines between them).",
+    )
+    system: str = option(
+        "",
+        "System message, in place of the prompt's own. Without a chat template it stands before the prompt, on a line "
+        "of its own unless it ends with white space.",
+    )
+    suffix: str = option(
+        "",
+        "Stands behind the prompt (its last user message), such as how to give the answer; on a line of its own unless "
+        "it begins with white space.",
+    )
+    generation_prefix: str = option("", "How every answer begins, such as '<think>\\n'; read, and not trained on.")
+    template_options: dict[str, Any] = option(
+        default_factory=dict,
+        help="What the chat template reads beside the messages, such as enable_thinking=false.",
+        parse=parse_options,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.template_options and self.chat_template == "off":
+            raise InputError(
+                "PromptConfig.template_options are read by a chat template, and PromptConfig.chat_template = 'off': "
+                "leave one of them out"
+            )
+        reserved = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"}
+        wrong = sorted(reserved & set(self.template_options))
+        if wrong:
+            raise InputError(
+                f"PromptConfig.template_options: {wrong[0]!r} is not an option of a template; leave it out"
+            )
+
+
+class Prompts:
+    """The prompts of problems as token ids.
+
+    Args:
+      tokenizer: the model's.
+      config: how prompts are rendered.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: PromptConfig = PromptConfig()):
+        self.tokenizer = tokenizer
+        self._config = config
+        self._known: dict[int, tuple[Problem, np.ndarray]] = {}
+
+    def encode(self, problems: Sequence[Problem]) -> list[np.ndarray]:
+        """[S] int32 ids of each problem's prompt; those that are remembered are only looked up.
+
+        Raises:
+          InputError: a prompt cannot be rendered; names the problem, the file or field at fault, and what to do.
+        """
+        found = {}
+        texts: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
+        for place, problem in enumerate(problems):
+            known = self._known.get(id(problem))
+            if known is not None:
+                found[place] = known[1]
+            elif problem.prompt_tokens:
+                found[place] = self._checked(problem)
+            else:
+                text, written = self._render(problem)
+                texts[written].append((place, text))
+        for written, placed in texts.items():
+            encoded = self.tokenizer.encode_batch([text for _, text in placed], special_tokens=not written)
+            found.update(zip((place for place, _ in placed), encoded, strict=True))
+        return [found[place] for place in range(len(problems))]
+
+    def remember(self, problems: Sequence[Problem]) -> list[np.ndarray]:
+        """`encode`, and keeps the ids for these very problems (four bytes a token) until the end."""
+        encoded = self.encode(problems)
+        # By identity, since ids of problems are unique within one file only. The problem is kept too: so long as it
+        # lives, nothing else has its identity.
+        self._known.update({id(p): (p, ids) for p, ids in zip(problems, encoded, strict=True)})
+        return encoded
+
+    def _render(self, problem: Problem) -> tuple[str, bool]:
+        """The text that is encoded, and whether its special tokens are written in it."""
+        config, tokenizer = self._config, self.tokenizer
+        chat = config.chat_template == "on" or (config.chat_template == "auto" and not isinstance(problem.prompt, str))
+        if not chat:
+            text = _plain_text(problem.prompt, config) + config.generation_prefix
+            # A text that was rendered elsewhere begins with what the tokenizer would put before it once more.
+            return text, bool(tokenizer.bos) and text.startswith(tokenizer.bos)
+        if tokenizer.chat is None:
+            why = "the prompt is a list of messages" if config.chat_template == "auto" else "chat_template = 'on'"
+            raise InputError(
+                f"{tokenizer.directory}: no chat template in {TOKENIZER_CONFIG}, and no {CHAT_TEMPLATE}: problem "
+                f"{problem.id!r} needs one ({why}). Put the {CHAT_TEMPLATE} there that the model was trained with, or "
+                "set config.prompts.chat_template=off (of curate: --chat_template=off)"
+            )
+        if tokenizer.dated and "date_string" not in config.template_options:
+            raise InputError(
+                f"{tokenizer.directory}: its chat template writes today's date into every prompt (strftime_now), so "
+                "that no run could be repeated tomorrow: set config.prompts.template_options to {'date_string': "
+                "'26 Jul 2024'}, or write a date into the template"
+            )
+        try:
+            text = tokenizer.chat(_messages(problem.prompt, config), **config.template_options)
+        except Exception as error:  # a template is a program, and raises what it likes
+            raise InputError(
+                f"{tokenizer.directory}: its chat template refuses the prompt of problem {problem.id!r} ({error}); "
+                "see config.prompts.system and config.prompts.template_options, or mend the prompt"
+            ) from error
+        return text + config.generation_prefix, True
+
+    def _checked(self, problem: Problem) -> np.ndarray:
+        """The ids that a problem brings along."""
+        if max(problem.prompt_tokens) >= self.tokenizer.vocab_size:
+            raise InputError(
+                f"problem {problem.id!r}: prompt_tokens has the id {max(problem.prompt_tokens)}, and the tokenizer of "
+                f"{self.tokenizer.directory} has {self.tokenizer.vocab_size}: encode it with this model's tokenizer"
+            )
+        return np.array(problem.prompt_tokens, dtype=np.int32)
+
+
+def _messages(prompt: str | Iterable[Message], config: PromptConfig) -> list[Message]:
+    """The messages that the template is given."""
+    messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if config.system:
+        others = [message for message in messages if message["role"] != "system"]
+        messages = [{"role": "system", "content": config.system}, *others]
+    if config.suffix:
+        users = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        place = users[-1] if users else len(messages) - 1
+        content = _lines(messages[place]["content"], config.suffix)
+        messages[place] = {**messages[place], "content": content}
+    return messages
+
+
+def _plain_text(prompt: str | Iterable[Message], config: PromptConfig) -> str:
+    """The same without a template."""
+    if not isinstance(prompt, str):
+        return "\n\n".join(message["content"] for message in _messages(prompt, config))
+    text = _lines(config.system, prompt) if config.system else prompt
+    return _lines(text, config.suffix) if config.suffix else text
+
+
+def _lines(first: str, second: str) -> str:
+    """Both texts, with a line break between them unless one of them has white space there."""
+    return first + second if first[-1:].isspace() or second[:1].isspace() else f"{first}\n{second}"

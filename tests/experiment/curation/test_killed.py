@@ -1,0 +1,81 @@
+"""A real process is killed in the middle; the same command ends with the files of one that never was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.experiment.curation.curate import curate
+from isocompute_jax.experiment.curation.samplers import Source
+from isocompute_jax.tasks import ProblemFile, make_problems, write_problems
+from tests.experiment import builders
+
+pytestmark = pytest.mark.slow
+
+FILES = ("measured.jsonl", "all/train.jsonl", "all/validation.jsonl", "curation.json", "histogram.png")
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory):
+    path = tmp_path_factory.mktemp("problems") / "problems.jsonl"
+    write_problems(path, make_problems(100, seed=0))
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(base_run, problems):
+    """A call of 100 or 200 groups, eight of which are out at a time."""
+    return [
+        *(sys.executable, "-m", "isocompute_jax.curate", f"--model={base_run.model}", f"--problems={problems}"),
+        *("--sets=", "--set=all=0:1", "--validation_size=20", "--keep_completions", "--groups_in_flight=8"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return {**os.environ, **builders.compile_cache(tmp_path_factory.mktemp("cache"))}
+
+
+def contents(out):
+    """Records and completions in any order."""
+    files = {name: (out / name).read_bytes() for name in FILES}
+    texts = b"".join(path.read_bytes() for path in sorted((out / "completions").iterdir()))
+    lines = [json.loads(line) for line in (out / "counts.jsonl").read_text().splitlines()]
+    lines = [{key: value for key, value in line.items() if key not in ("part", "end")} for line in lines]
+    return files, sorted(map(json.dumps, lines)), sorted(texts.splitlines())
+
+
+@pytest.fixture(scope="module")
+def whole(base_run, problems, tmp_path_factory):
+    """The same in this process, undisturbed."""
+    out = tmp_path_factory.mktemp("whole")
+    config = CurationConfig(
+        samples=32, sets=(), ranges={"all": (0.0, 1.0)}, validation_size=20, groups_in_flight=8, keep_completions=True
+    )
+    source = Source(base_run.model, SamplingConfig(max_rollouts_per_dispatch=1024))
+    curate(ProblemFile(problems), out, source=source, config=config)
+    return contents(out)
+
+
+def killed(command, environment, out, *, after):
+    """Starts the command, and kills it once there are so many lines."""
+    counts = out / "counts.jsonl"
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while not counts.exists() or counts.read_bytes().count(b"\n") < after:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_call_that_grows_ends_as_one_that_was_neither(command, environment, whole, tmp_path):
+    killed([*command, f"--out={tmp_path}", "--samples=16"], environment, tmp_path, after=40)
+    assert not (tmp_path / "measured.jsonl").exists()
+    done = builders.run([*command, f"--out={tmp_path}", "--samples=32"], env=environment)
+    assert done.returncode == 0 and "of 3200 rollouts are there already" in done.stderr, done.stderr
+    assert contents(tmp_path) == whole

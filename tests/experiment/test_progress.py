@@ -1,0 +1,42 @@
+"""Progress in a log: how far, how fast, and how long the rest takes."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from isocompute_jax.experiment import progress as room
+
+
+def test_a_line_says_how_fast_it_goes_since_this_start_and_what_is_left(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    now = 100.0
+    monkeypatch.setattr(room.time, "monotonic", lambda: now)
+    with room.progress("x", 1000, done=400, unit="rollouts", console=Console(file=io.StringIO())) as report:
+        report(410, "a note")  # too soon for a line
+        now = 120.0
+        report(500, "a note")
+        report(510)
+        now = 136.0
+        report(580)
+        report(1000, "done")
+    assert [record.getMessage() for record in caplog.records] == [
+        "x: 500/1000 a note, 5.0 rollouts/s, 0:01:40 left",
+        "x: 580/1000 5.0 rollouts/s, 0:01:24 left",
+        "x: 1000/1000 done, 16.7 rollouts/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("completed", "left", "seconds", "unit", "said"),
+    [(0, 9, 1.0, "steps", ""), (3, 9, 0.0, "steps", ""), (2, 4, 9000.0, "", "5:00:00 left"), (2, 0, 1.0, "", "")],
+)
+def test_pace(completed, left, seconds, unit, said):
+    assert room.pace(completed, left, seconds, unit) == said
+
+
+def test_a_terminal_shows_a_bar():
+    file = io.StringIO()
+    with room.progress("x", 10, done=4, console=Console(file=file, force_terminal=True, width=100)) as report:
+        report(10, "a note")
+    assert "10/10" in file.getvalue() and "a note" in file.getvalue()
