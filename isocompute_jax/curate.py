@@ -4,6 +4,7 @@
     python -m isocompute_jax.curate ... --sets=easy,hard --mixture=half=easy:0.5,hard:0.5
     python -m isocompute_jax.curate ... --sets=extremely_hard --samples=128
     python -m isocompute_jax.curate ... --sets=hard --set=middle=0.2:0.5 --set=solved=0.9:1
+    python -m isocompute_jax.curate ... --reward=rewards:mine --reward_deadline_s=10
     python -m isocompute_jax.curate ... --endpoints=node1:50051,node2:50051 --token_file=token --dtype=bfloat16
 
 Sets: easy (avg@k in [0.3, 0.6]), hard ([0, 0.0625]), very_easy ([0.6, 0.9]), extremely_hard (never solved in 128), and
@@ -23,10 +24,11 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.grading.reward_config import RewardConfig
 from isocompute_jax.tasks.prompts import PromptConfig
 
 with app.imports():
-    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig
+    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig, ThinkingConfig
     from isocompute_jax.service.client.service_config import ServiceConfig
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
@@ -45,6 +47,8 @@ MAX_ROLLOUTS = flags.DEFINE_integer(
     "max_rollouts_per_dispatch", 1024, "Completions decoded at once, where this process samples."
 )
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Dtype the model computes in, on servers too.")
+define_flags(ThinkingConfig)
+define_flags(RewardConfig)
 define_flags(ServiceConfig, leave_out=("recompute_cache",))
 define_flags(MeshConfig, leave_out=("context",))
 SHOW_PROMPTS = flags.DEFINE_integer(
@@ -59,7 +63,8 @@ def main() -> None:
     from isocompute_jax.experiment.show_prompts import show_prompts
     from isocompute_jax.tasks import ProblemFile
 
-    problems, prompts = ProblemFile(needed(PROBLEMS)), from_flags(PromptConfig)
+    prompts, reward = from_flags(PromptConfig), from_flags(RewardConfig)
+    problems = ProblemFile(needed(PROBLEMS), grader_name=reward.name_for)
     if SHOW_PROMPTS.value:
         first = list(itertools.islice(problems, SHOW_PROMPTS.value))
         print(show_prompts(first, needed(MODEL), prompts, limit=MAX_PROMPT_TOKENS.value))
@@ -73,11 +78,13 @@ def main() -> None:
                 max_prompt_tokens=MAX_PROMPT_TOKENS.value,
                 max_tokens=MAX_TOKENS.value,
                 max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
+                thinking=from_flags(ThinkingConfig),
             ),
             dtype=cast(Any, DTYPE.value),
             service=from_flags(ServiceConfig),
             mesh=from_flags(MeshConfig),
             prompts=prompts,
+            reward=reward,
         )
         config = from_flags(
             CurationConfig,

@@ -30,6 +30,8 @@ MAINS = {
         "data",
         "chat_template",
         "show_prompts",
+        "reward",
+        "thinking_high",
     ],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],

@@ -74,7 +74,9 @@ def curate(
         locked(out, "curation"),
         Store(
             out,
-            identity=measurement.identity(source.directory, question, dtype=source.dtype),
+            identity=measurement.identity(
+                source.directory, question, dtype=source.dtype, reward=source.reward.function
+            ),
             survey=found,
             samples=config.samples,
             keep_completions=config.keep_completions,

@@ -54,11 +54,15 @@ def first_rollout(group: RolloutGroup) -> int:
     return group.step * BLOCK
 
 
-def identity(model_directory: str | os.PathLike[str], question: Question, *, dtype: str) -> dict[str, Any]:
+def identity(
+    model_directory: str | os.PathLike[str], question: Question, *, dtype: str, reward: str = ""
+) -> dict[str, Any]:
     """What two calls must have in common to use each other's samples, as JSON has it; prompts are compared one by one.
 
-    Where the model is computed, and where its directory lies, does not matter.
+    Where the model is computed, and where its directory lies, does not matter. `reward` names what grades in place of
+    what tasks name.
     """
+    thinking = question.sampling.thinking
     return {
         "model": fingerprint(model_directory),
         "dtype": dtype,
@@ -67,6 +71,8 @@ def identity(model_directory: str | os.PathLike[str], question: Question, *, dty
         "max_tokens": question.sampling.max_tokens,
         "stop_tokens": list(question.prompts.tokenizer.eos_ids),
         "seed": question.seed,
+        **({"thinking": dataclasses.asdict(thinking)} if thinking.high else {}),
+        **({"reward": reward} if reward else {}),
     }
 
 

@@ -14,6 +14,7 @@ from isocompute_jax.experiment.build import MakeSampler, check_mesh, make_mesh
 from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.measure import VERSION
 from isocompute_jax.experiment.data import check_vocabulary
+from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.sampling import Sampler
@@ -59,6 +60,7 @@ class Source:
         tokenizer = load_tokenizer(self.directory)
         check_vocabulary(self.directory, tokenizer, shape.vocab_size)
         with said_as_flags():
+            make_turns(self.sampling, tokenizer)
             check_mesh(self.mesh, shape)
             if self.service.endpoints:
                 self.service.validate()
@@ -104,4 +106,5 @@ def said_as_flags() -> Iterator[None]:
     try:
         yield
     except (InputError, RunError) as error:
-        raise type(error)(re.sub(r"config\.((service|mesh|sampling)\.|(?=dtype))", "--", str(error))) from None
+        text = str(error).replace("config.sampling.thinking.", "--thinking_")
+        raise type(error)(re.sub(r"config\.((service|mesh|sampling)\.|(?=dtype))", "--", text)) from None

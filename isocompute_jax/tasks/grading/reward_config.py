@@ -21,24 +21,33 @@ class RewardConfig:
         "",
         "What grades every problem: package.module:function (sync or async), a shipped grader's name, gym:NAME, "
         "http://host:port/path of a reward service, or an entry point's name. Empty: what the problem's task names.",
+        flag="reward",
     )
     tasks: dict[str, str] = option(
-        default_factory=dict, help="Task -> the same for its problems alone; goes before `function`."
+        default_factory=dict, help="Task -> the same for its problems alone; goes before `function`.", flag=None
     )
     on_failure: OnFailure = option(
         "zero",
         "What becomes of a completion whose reward raises, hangs, dies or is not a finite number: zero, it is worth 0; "
         "drop_group, its group is left out of the update, and counts in C; stop, the run ends. Each is counted.",
+        flag="reward_on_failure",
     )
-    deadline_s: float = option(30.0, "Longest time of one call of a grader, in seconds; then it is killed.")
+    deadline_s: float = option(
+        30.0, "Longest time of one call of a grader, in seconds; then it is killed.", flag="reward_deadline_s"
+    )
     workers: int = option(
         0,
         "Processes that grade, started when a grader needs one; 0 for half the cores, at most 32.",
         low=0,
         identity=False,
+        flag="reward_workers",
     )
     concurrency: int = option(
-        64, "Calls of one asynchronous reward, or requests to one reward service, at a time.", low=1, identity=False
+        64,
+        "Calls of one asynchronous reward, or requests to one reward service, at a time.",
+        low=1,
+        identity=False,
+        flag="reward_concurrency",
     )
 
     def __post_init__(self) -> None:

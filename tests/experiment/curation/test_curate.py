@@ -22,7 +22,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import ProblemFile, load_tokenizer, read_problems
+from isocompute_jax.tasks import ProblemFile, RewardConfig, load_tokenizer, read_problems
 from tests.model.tiny import random_params
 from tests.service import fleet_builders
 
@@ -181,6 +181,7 @@ def test_problems_may_join(problems, source, tmp_path):
         ({"max_tokens": 1}, "max_tokens: 2 there, 1 here"),
         ({"seed": 1}, "seed: 0 there, 1 here"),
         ({"dtype": "bfloat16"}, "dtype: 'float32' there, 'bfloat16' here"),
+        ({"reward": RewardConfig("exact")}, "reward: None there, 'exact' here"),
     ],
 )
 def test_samples_of_another_measurement_are_refused(problems, source, tmp_path, change, message):
@@ -191,6 +192,7 @@ def test_samples_of_another_measurement_are_refused(problems, source, tmp_path, 
         source,
         sampling=dataclasses.replace(source.sampling, **{k: v for k, v in change.items() if k in fields}),
         dtype=change.get("dtype", "float32"),
+        reward=change.get("reward", RewardConfig()),
     )
     config = dataclasses.replace(ALL, seed=change.get("seed", 0))
     with pytest.raises(InputError, match=re.escape(f"another measurement ({message})") + ".* Choose another --out"):
