@@ -19,6 +19,7 @@ from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import from_dict, override
 from isocompute_jax.records import run_files
 from isocompute_jax.tasks import make_problems, write_problems
+from tests import mains
 from tests.experiment import builders
 from tests.model.tiny import random_params
 
@@ -307,7 +308,7 @@ def test_a_log_that_cannot_grow_is_one_message_and_room_ends_it_the_same(ends_wi
 
 
 def ends(arguments: list[str], code: int) -> str:
-    done = builders.run([sys.executable, "-m", "isocompute_jax.train", *arguments], cwd=ROOT)
+    done = mains.run("isocompute_jax.train", arguments)
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == 1

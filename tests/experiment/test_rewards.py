@@ -88,7 +88,8 @@ def test_a_killed_run_with_a_function_repeats_the_undisturbed_one(short, tmp_pat
     builders.assert_same_run(tmp_path / "resumed", tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("policy", [pytest.param("zero", marks=pytest.mark.slow), "drop_group"])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["zero", "drop_group"])
 def test_failures_are_counted_and_every_rollout_is_in_c(short, tmp_path, policy):
     config = dataclasses.replace(
         short, reward=RewardConfig(function=f"{REWARDS}:fails_on_digits", workers=1, on_failure=policy)
