@@ -29,8 +29,10 @@ MEMORY = 4 << 30
 LAST_LINES = 3
 """Where an unmarked answer is looked for."""
 
-_JOINED = re.compile(r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*")
+_JOINED = re.compile(r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?")
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
 _BOX = re.compile(r"\\*(?<![A-Za-z])f?boxed\s?\{")
 _LOOSE_BOX = re.compile(r"\\boxed\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 
@@ -58,8 +60,18 @@ class Math:
 
 def _ends_in(gold: str, text: str) -> bool:
     """Whether a text without a box ends in the number that the gold answer is: "So there are 12 apples."."""
-    expected, found = reference_number(gold), numeric_answer(text.rpartition("</think>")[2])
+    expected, found = reference_number(gold), numeric_answer(_stated(text.rpartition("</think>")[2]))
     return expected is not None and found is not None and same_number(expected, found)
+
+
+def _stated(text: str) -> str:
+    """A text without its thoughts ("Wait, let me see if $n = 2$"); none of one that breaks off in such a thought."""
+    if marked_answer(text) is not None:
+        return text
+    *said, last = _SENTENCE.split(text[-MAX_TEXT_CHARS:].strip())
+    if _THOUGHT.search(last):
+        return ""
+    return "\n".join([*(sentence for sentence in said if not _THOUGHT.search(sentence)), last])
 
 
 def gold_of(answer: str) -> str:
@@ -76,7 +88,7 @@ def answer_of(text: str) -> str | None:
     if boxes:
         return _last_boxes(text, boxes)
     marked = marked_answer(text)
-    lines = [marked] if marked else text.strip().splitlines()[-LAST_LINES:]
+    lines = [marked] if marked else _stated(text).splitlines()[-LAST_LINES:]
     for line in reversed([line for line in lines if line.strip()]):
         formulas = [next(part for part in found if part) for found in _FORMULA.findall(line)]
         if formulas:

@@ -23,6 +23,9 @@ NEGATIVE = ((-0.6180339, -1.3063778, -0.8346268), (-1.7632228, 0.7642236, -2.502
 """Where expressions are evaluated: constants without a relation to each other."""
 
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
+_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s?\{(\d+)\}")
+_MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s?\\frac\s?\{(\d+)\}\s?\{(\d+)\}")
+_SPACED_MIXED = re.compile(r"(-?)(\d+)\s+(\d+)\s?/\s?(\d+)")
 _UNKNOWN = re.compile(r"[@#&;\"`?]|'|\\(?:ldots|cdots|dots|vdots)|\.\.\.")
 
 
@@ -54,6 +57,22 @@ def _parser() -> tuple[Any, Any]:
     for name in ("math_verify", "latex2sympy2_extended"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they warn of every text that is no formula
     return latex2sympy, ConversionConfig(lowercase_symbols=False, interpret_as_mixed_fractions=False)
+
+
+def plain_value(text: str) -> str:
+    """An expression without what only people read: repeating decimals, mixed numbers."""
+    text = _REPEATING.sub(_repeating, text)
+    text = _MIXED.sub(lambda m: f"({m[1]}+\\frac{{{m[2]}}}{{{m[3]}}})" if int(m[2]) < int(m[3]) else m[0], text)
+    spaced = _SPACED_MIXED.fullmatch(text)
+    return f"{spaced[1]}({spaced[2]}+\\frac{{{spaced[3]}}}{{{spaced[4]}}})" if spaced else text
+
+
+def _repeating(found: re.Match[str]) -> str:
+    r"""`0.1\overline{6}` as a fraction: (16 - 1) / 90."""
+    sign, whole, fixed, cycle = found.groups()
+    whole = whole or "0"
+    top = int(whole + fixed + cycle) - int(whole + fixed)
+    return f"{sign}\\frac{{{top}}}{{{(10 ** len(cycle) - 1) * 10 ** len(fixed)}}}"
 
 
 def same_value(gold: str, answer: str) -> bool:
