@@ -29,9 +29,11 @@ MEMORY = 4 << 30
 LAST_LINES = 3
 """Where an unmarked answer is looked for."""
 
-_JOINED = re.compile(r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?")
+_JOINED = re.compile(
+    r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
+)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
 _THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
 _BOX = re.compile(r"\\*(?<![A-Za-z])f?boxed\s?\{")
 _LOOSE_BOX = re.compile(r"\\boxed\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
@@ -68,10 +70,10 @@ def _stated(text: str) -> str:
     """A text without its thoughts ("Wait, let me see if $n = 2$"); none of one that breaks off in such a thought."""
     if marked_answer(text) is not None:
         return text
-    *said, last = _SENTENCE.split(text[-MAX_TEXT_CHARS:].strip())
-    if _THOUGHT.search(last):
+    sentences = _SENTENCE.split(text[-MAX_TEXT_CHARS:].strip())
+    if _THOUGHT.search(sentences[-1]):
         return ""
-    return "\n".join([*(sentence for sentence in said if not _THOUGHT.search(sentence)), last])
+    return " ".join("\n" if _THOUGHT.search(sentence) else sentence for sentence in sentences)
 
 
 def gold_of(answer: str) -> str:
@@ -100,17 +102,18 @@ def answer_of(text: str) -> str | None:
 
 
 def _last_boxes(text: str, boxes: list[tuple[int, str]]) -> str:
-    """The last box, and those before it that only a comma or a word separates: together they are the answer."""
+    """The last box, and those before it that only a comma, a word or a name separates: together they are the answer."""
     start, content = boxes[-1]
-    joined = [content]
+    joined, named = [content], False
     for before, inside in reversed(boxes[:-1]):
         between = text[before + len(inside) + 1 : start]
         between = between[: between.rfind("\\")] if "\\" in between else between
-        if before + len(inside) > start or not _JOINED.fullmatch(between):
+        if before + len(inside) > start or not _JOINED.fullmatch(between) or ("=" in between and "\n" in between):
             break
+        named = named or "=" in between
         joined.append(inside)
         start = before
-    return ", ".join(dict.fromkeys(reversed(joined)))
+    return ", ".join(joined[::-1] if named else dict.fromkeys(reversed(joined)))
 
 
 @contextlib.contextmanager

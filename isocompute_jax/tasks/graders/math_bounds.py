@@ -6,6 +6,7 @@ deeper brackets stand in brackets; what passes here is read in a fraction of a s
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -43,7 +44,7 @@ def without_doubled_brackets(text: str) -> str:
     opened: list[int] = []
     closes: dict[int, int] = {}
     places = [i for i, char in enumerate(text) if not char.isspace()]
-    following = dict(zip(places, places[1:], strict=False))
+    following = dict(itertools.pairwise(places))
     for index in places:
         if text[index - 1 : index] == "\\":
             continue

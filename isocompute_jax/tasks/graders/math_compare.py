@@ -19,13 +19,15 @@ _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
 """Two letters that are no product."""
-_CHOSEN = re.compile(r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)")
+_CHOSEN = re.compile(
+    r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
+)
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
 _NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
 _BASE = re.compile(r"([\dA-F]+)_\{?(\d{1,2})\}?")
 _FIRST_DIGITS = re.compile(
-    r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*((?:\\?[A-Za-z][A-Za-z.]*|\^\\circ|\^\{?[23]\}?|[\s/·]|\\cdot)+)$"
+    r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*|\^\\circ|\^\{?[23]\}?|[\s/·]|\\cdot)+)$"
 )
 
 
