@@ -16,17 +16,25 @@ DEEPEST = 16
 """Brackets within brackets."""
 
 _TOKEN = re.compile(r"\\[A-Za-z]+|\d+|[({\[\])}^_!]|[A-Za-z]")
-_MANY_FACTORIALS = re.compile(r"!\s?!\s?!")
+_CHAINED = re.compile(
+    r"!\s?!\s?!|"
+    r"(?:[\^_]\s?(?:\\[A-Za-z]+\s?|\w\s?|\{\w*\}\s?)){16}|"
+    r"(?:[\^_]?\s?\\[A-Za-z]+\s?){16}"
+)
+"""`x^x^x...`, `\\sqrt\\sqrt\\sqrt...`: one within the other without brackets."""
 
 
 def is_bounded(text: str) -> bool:
     """Whether an expression in LaTeX, and every number in it, is small enough to be evaluated."""
-    if depth(text) > DEEPEST or _MANY_FACTORIALS.search(text):
+    if depth(text) > DEEPEST or _CHAINED.search(text):
         return False
     tokens = _TOKEN.findall(text)[::-1]
-    while tokens:  # more than once only where a bracket closes that was never opened
-        if _sequence(tokens) > MOST_DIGITS:
-            return False
+    try:
+        while tokens:  # more than once only where a bracket closes that was never opened
+            if _sequence(tokens) > MOST_DIGITS:
+                return False
+    except RecursionError:  # what is too deep for this is too deep for the parser
+        return False
     return True
 
 

@@ -20,7 +20,8 @@ _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 _SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
 """Two letters that are no product."""
 _CHOSEN = re.compile(
-    r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
+    r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?"
+    r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
 )
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
 _NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
