@@ -33,5 +33,6 @@ def test_pairs_are_well_formed(path):
     assert not one_sided
 
 
-def test_the_first_half_is_there():
-    assert (PAIRS / "first_half.jsonl").is_file()
+@pytest.mark.parametrize("half", ["first_half", "second_half"])
+def test_both_halves_are_there(half):
+    assert len((PAIRS / f"{half}.jsonl").read_text(encoding="utf-8").splitlines()) >= 150

@@ -16,6 +16,8 @@ _BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋]+")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
+_INVISIBLE = re.compile("[\\u00ad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u2069\\ufeff]")
+"""Soft hyphens, spaces of no width, marks of direction: nobody sees them."""
 _MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\u2010\u2011\u2012\ufe63\uff0d", "-"))
 
 
@@ -72,8 +74,9 @@ def plain_unicode(text: str) -> str:
     """NFKC, but with what it would make another number of kept apart.
 
     `5²` becomes `5^{2}` and not 52, `x₂` becomes `x_{2}`, `2½` becomes `2 1/2` and not 21/2; dashes that stand for a
-    minus sign become one, and thousands are separated by commas alone.
+    minus sign become one, what has no width goes, and thousands are separated by commas alone.
     """
+    text = _INVISIBLE.sub("", text)
     text = _SUPERSCRIPTS.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _SUBSCRIPTS.sub(lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m[0]) + " ", text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from isocompute_jax.tasks.graders.answers import plain_unicode
+from isocompute_jax.tasks.graders.math_bounds import without_doubled_brackets
 
 MAX_CHARS = 2000
 """A longer answer is no answer."""
@@ -98,4 +99,5 @@ def clean(text: str) -> str:
         text = _WRAPPER.sub(r" \1 ", text)
     for pattern, new in _REPLACED:
         text = pattern.sub(new, text)
+    text = without_doubled_brackets(text)
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;: ").lstrip(":,; ").replace("\0", r"\\")

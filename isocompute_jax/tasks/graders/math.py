@@ -29,8 +29,12 @@ MEMORY = 4 << 30
 LAST_LINES = 3
 """Where an unmarked answer is looked for."""
 
-_JOINED = re.compile(r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*")
+_JOINED = re.compile(
+    r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
+)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
+_THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
 _BOX = re.compile(r"\\*(?<![A-Za-z])f?boxed\s?\{")
 _LOOSE_BOX = re.compile(r"\\boxed\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 
@@ -58,8 +62,18 @@ class Math:
 
 def _ends_in(gold: str, text: str) -> bool:
     """Whether a text without a box ends in the number that the gold answer is: "So there are 12 apples."."""
-    expected, found = reference_number(gold), numeric_answer(text.rpartition("</think>")[2])
+    expected, found = reference_number(gold), numeric_answer(_stated(text.rpartition("</think>")[2]))
     return expected is not None and found is not None and same_number(expected, found)
+
+
+def _stated(text: str) -> str:
+    """A text without its thoughts ("Wait, let me see if $n = 2$"); none of one that breaks off in such a thought."""
+    if marked_answer(text) is not None:
+        return text
+    sentences = _SENTENCE.split(text[-MAX_TEXT_CHARS:].strip())
+    if _THOUGHT.search(sentences[-1]):
+        return ""
+    return " ".join("\n" if _THOUGHT.search(sentence) else sentence for sentence in sentences)
 
 
 def gold_of(answer: str) -> str:
@@ -76,7 +90,7 @@ def answer_of(text: str) -> str | None:
     if boxes:
         return _last_boxes(text, boxes)
     marked = marked_answer(text)
-    lines = [marked] if marked else text.strip().splitlines()[-LAST_LINES:]
+    lines = [marked] if marked else _stated(text).splitlines()[-LAST_LINES:]
     for line in reversed([line for line in lines if line.strip()]):
         formulas = [next(part for part in found if part) for found in _FORMULA.findall(line)]
         if formulas:
@@ -88,17 +102,18 @@ def answer_of(text: str) -> str | None:
 
 
 def _last_boxes(text: str, boxes: list[tuple[int, str]]) -> str:
-    """The last box, and those before it that only a comma or a word separates: together they are the answer."""
+    """The last box, and those before it that only a comma, a word or a name separates: together they are the answer."""
     start, content = boxes[-1]
-    joined = [content]
+    joined, named = [content], False
     for before, inside in reversed(boxes[:-1]):
         between = text[before + len(inside) + 1 : start]
         between = between[: between.rfind("\\")] if "\\" in between else between
-        if before + len(inside) > start or not _JOINED.fullmatch(between):
+        if before + len(inside) > start or not _JOINED.fullmatch(between) or ("=" in between and "\n" in between):
             break
+        named = named or "=" in between
         joined.append(inside)
         start = before
-    return ", ".join(dict.fromkeys(reversed(joined)))
+    return ", ".join(joined[::-1] if named else dict.fromkeys(reversed(joined)))
 
 
 @contextlib.contextmanager

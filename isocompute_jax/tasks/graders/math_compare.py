@@ -6,29 +6,35 @@ See `math` for the conventions.
 from __future__ import annotations
 
 import decimal
-import itertools
 import re
 from collections.abc import Callable
 
 from isocompute_jax.tasks.graders import math_values, units
+from isocompute_jax.tasks.graders.math_bounds import DEEPEST, depth
+from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
-from isocompute_jax.tasks.graders.math_values import NotUnderstoodError
+from isocompute_jax.tasks.graders.math_values import NotUnderstoodError, plain_value
 
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
 _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
 """Two letters that are no product."""
-_CHOSEN = re.compile(r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)")
+_CHOSEN = re.compile(
+    r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?"
+    r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
+)
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
 _NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
-_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s?\{(\d+)\}")
-_MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s?\\frac\s?\{(\d+)\}\s?\{(\d+)\}")
-_SPACED_MIXED = re.compile(r"(-?)(\d+)\s+(\d+)\s?/\s?(\d+)")
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
 _BASE = re.compile(r"([\dA-F]+)_\{?(\d{1,2})\}?")
 _FIRST_DIGITS = re.compile(
-    r"^([-+]?(?:[\d.,]|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*((?:\\?[A-Za-z][A-Za-z.]*|\^\\circ|\^\{?[23]\}?|[\s/·]|\\cdot)+)$"
+    r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
 )
+
+
+_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_ANGLE = re.compile(r"(\d+(?:\.\d+)?|\\frac\s?\{\d+\}\s?\{\d+\})\s?\^\\circ")
+"""Degrees; only the functions of angles tell them from plain numbers."""
 
 
 def same_answer(gold: str, answer: str) -> bool:
@@ -37,6 +43,8 @@ def same_answer(gold: str, answer: str) -> bool:
         return False
     if gold == answer:
         return True
+    if depth(answer) > DEEPEST:
+        return False
     choice = _CHOICE.fullmatch(gold)
     if choice:
         found = _CHOSEN.match(answer)
@@ -72,8 +80,10 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
         return _same_ratio(gold, answer)
     if pair == ("relation", "relation") and _same_relation(gold, answer):
         return True
-    intervals = _intervals(gold), _intervals(answer)
-    return None not in intervals and _same_elements(intervals[0] or (), intervals[1] or (), _same_piece)
+    if pair == ("union", "union") and _same_elements(gold.parts, answer.parts):
+        return True
+    pieces = intervals(gold), intervals(answer)
+    return None not in pieces and _same_elements(pieces[0] or (), pieces[1] or (), _same_piece)
 
 
 def _same_piece(a: Shape, b: Shape) -> bool:
@@ -137,7 +147,7 @@ def _same_value(gold: str, answer: str) -> bool:
     if _rounds_to(answer, gold):
         return True
     try:
-        return math_values.same_value(_plain_value(gold), _plain_value(answer))
+        return math_values.same_value(plain_value(gold), plain_value(answer))
     except (NotUnderstoodError, MemoryError, RecursionError):
         return _same_words(gold, answer)
 
@@ -149,6 +159,7 @@ def _measured(text: str) -> tuple[str, str, bool]:
     found = _FIRST_DIGITS.match(text)
     if found and found[1].strip() and units.is_unit(found[2].replace(r"^\circ", " degrees ")):
         return found[1].strip(), found[2].strip(), percent
+    text = _ANGLE.sub(r"(\\frac{\\pi}{180}(\1))", text) if _OF_ANGLES.search(text) else text
     return text.replace(r"^\circ", "").strip(), "", percent
 
 
@@ -161,22 +172,6 @@ def _rounds_to(answer: str, gold: str) -> bool:
         return False
     exact, other = decimal.Decimal(gold), decimal.Decimal(answer)
     return abs(exact - other) <= decimal.Decimal(5).scaleb(-places - 1)
-
-
-def _plain_value(text: str) -> str:
-    """An expression without what only people read: repeating decimals, mixed numbers."""
-    text = _REPEATING.sub(_repeating, text)
-    text = _MIXED.sub(lambda m: f"({m[1]}+\\frac{{{m[2]}}}{{{m[3]}}})" if int(m[2]) < int(m[3]) else m[0], text)
-    spaced = _SPACED_MIXED.fullmatch(text)
-    return f"{spaced[1]}({spaced[2]}+\\frac{{{spaced[3]}}}{{{spaced[4]}}})" if spaced else text
-
-
-def _repeating(found: re.Match[str]) -> str:
-    r"""`0.1\overline{6}` as a fraction: (16 - 1) / 90."""
-    sign, whole, fixed, cycle = found.groups()
-    whole = whole or "0"
-    top = int(whole + fixed + cycle) - int(whole + fixed)
-    return f"{sign}\\frac{{{top}}}{{{(10 ** len(cycle) - 1) * 10 ** len(fixed)}}}"
 
 
 def _same_words(a: str, b: str) -> bool:
@@ -242,16 +237,13 @@ def _value_of(shape: Shape) -> Shape:
     return read_shape(shape.parts[-1].text)
 
 
-_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\neq": r"\neq"}
-
-
 def _same_relation(gold: Shape, answer: Shape) -> bool:
     """Whether two relations of two sides say the same: their differences are multiples, of the right sign."""
     if len(gold.parts) != len(answer.parts):
         return False
     if gold.text == answer.text and _same_in_order(gold.parts, answer.parts):
         return True
-    flipped = " ".join(_FLIPPED.get(sign, sign) for sign in reversed(gold.text.split()))
+    flipped = " ".join(FLIPPED.get(sign, sign) for sign in reversed(gold.text.split()))
     if flipped == answer.text and _same_in_order(gold.parts[::-1], answer.parts):
         return True
     if len(gold.parts) != 2:
@@ -264,65 +256,9 @@ def _same_relation(gold: Shape, answer: Shape) -> bool:
     factor = math_values.constant_factor(left, right)
     if factor is None or not (symmetric or factor.is_real):
         return False
-    wanted = gold.text if symmetric or factor > 0 else _FLIPPED.get(gold.text)
+    wanted = gold.text if symmetric or factor > 0 else FLIPPED.get(gold.text)
     return answer.text == wanted
 
 
 def _difference(shape: Shape) -> str:
-    return f"({_plain_value(shape.parts[0].text)})-({_plain_value(shape.parts[1].text)})"
-
-
-_REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|\\R|\\Re")
-_LOW = {"<": "(", r"\leq": "["}
-_HIGH = {"<": ")", r"\leq": "]"}
-_INFINITY = Shape("value", r"\infty")
-_MINUS_INFINITY = Shape("value", r"-\infty")
-
-
-def _intervals(shape: Shape) -> tuple[Shape, ...] | None:
-    """The intervals that a shape means; None where it means none."""
-    if shape.kind == "union":
-        parts = [_intervals(part) for part in shape.parts]
-        return None if None in parts else tuple(one for part in parts for one in part or ())
-    if shape.kind == "tuple" and len(shape.parts) == 2 and shape.text in ("()", "[]", "(]", "[)", "][", "]]", "[["):
-        low, high = shape.text.translate(str.maketrans({"]": "("}))[0], shape.text[1].replace("[", ")")
-        return (Shape("tuple", low + high, shape.parts),)
-    if shape.kind == "value" and r"\setminus" in shape.text:
-        return _without_points(shape.text)
-    if _REALS.fullmatch(shape.text) or (shape.kind == "words" and "real numbers" in shape.text):
-        return (Shape("tuple", "()", (_MINUS_INFINITY, _INFINITY)),)
-    if shape.kind != "relation":
-        return (shape,) if shape.kind == "set" else None
-    signs, sides = shape.text.split(), shape.parts
-    if signs and all(sign in (">", r"\geq") for sign in signs):
-        signs, sides = [_FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
-    if not all(sign in _LOW for sign in signs):
-        return _punctured(shape) if signs == [r"\neq"] else None
-    match [math_values.is_number(_plain_value(side.text)) for side in sides]:
-        case [False, True]:
-            brackets, ends = "(" + _HIGH[signs[0]], (_MINUS_INFINITY, sides[-1])
-        case [True, False]:
-            brackets, ends = _LOW[signs[0]] + ")", (sides[0], _INFINITY)
-        case [True, False, True]:
-            brackets, ends = _LOW[signs[0]] + _HIGH[signs[1]], (sides[0], sides[-1])
-        case _:
-            return None
-    return (Shape("tuple", brackets, ends),)
-
-
-def _without_points(text: str) -> tuple[Shape, ...] | None:
-    r"""`\mathbb{R} \setminus \{a, b\}` as intervals, for numbers in ascending order."""
-    whole, _, points = text.partition(r"\setminus")
-    removed = read_shape(points.strip())
-    if not _REALS.fullmatch(whole.strip()) or removed.kind != "set":
-        return None
-    ends = (_MINUS_INFINITY, *removed.parts, _INFINITY)
-    return tuple(Shape("tuple", "()", pair) for pair in itertools.pairwise(ends))
-
-
-def _punctured(shape: Shape) -> tuple[Shape, ...] | None:
-    r"""`x \neq a` is everything below a, and everything above."""
-    number = [side for side in shape.parts if math_values.is_number(_plain_value(side.text))]
-    if len(number) != 1:
-        return None
-    return Shape("tuple", "()", (_MINUS_INFINITY, number[0])), Shape("tuple", "()", (number[0], _INFINITY))
+    return f"({plain_value(shape.parts[0].text)})-({plain_value(shape.parts[1].text)})"

@@ -20,6 +20,7 @@ _RELATION = re.compile(
     r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|\\approx(?![A-Za-z])|\\in(?![A-Za-z])|<|>|="
 )
 _OR = re.compile(r"(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])|;")
+_EITHER = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|;")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?(?:\s?%|\s?[A-Za-z]+)?")
 _RATIO = re.compile(r"[^:]+:[^:]+(?::[^:]+)?")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
@@ -31,7 +32,8 @@ class Shape:
 
     Attributes:
       kind: what it is.
-      text: of a value or words, all of it; of a tuple, its two brackets; of a relation, its signs with spaces between.
+      text: of a value or words, all of it; of a tuple, its two brackets; of a relation, its signs with spaces between;
+        of a union of inequalities, the word between them.
       parts: its elements; of a matrix, its rows.
     """
 
@@ -49,7 +51,7 @@ def read_shape(text: str) -> Shape:
         return Shape("value", re.sub(r"(?<=\d)[, ](?=\d)", "", text))
     pieces = [piece for part in split_top(text, ",") for piece in _split_words(part)]
     if len(pieces) > 1 and all(piece.strip() for piece in pieces):
-        return _listed([read_shape(piece) for piece in pieces])
+        return _listed([read_shape(piece) for piece in pieces], either=bool(_EITHER.search(text)))
     found = _matrix(text) or _union(text) or _relation(text) or _bracketed(text)
     if found is not None:
         return found
@@ -93,11 +95,11 @@ def _split_words(text: str) -> list[str]:
     return [part for part in split_top(marked, "\0") if part.strip()]
 
 
-def _listed(parts: list[Shape]) -> Shape:
-    """Several answers; intervals and inequalities together are a union."""
+def _listed(parts: list[Shape], either: bool) -> Shape:
+    """Several answers; inequalities together are a union, or conditions that all hold."""
     flat = [part for shape in parts for part in (shape.parts if shape.kind == "list" else (shape,))]
     if all(part.kind == "relation" and part.text != "=" for part in flat):
-        return Shape("union", parts=tuple(flat))
+        return Shape("union", "or" if either else "and", tuple(flat))
     return Shape("list", parts=tuple(flat))
 
 
@@ -111,7 +113,7 @@ def _matrix(text: str) -> Shape | None:
         text = text[1:-1].strip()
     start = max(text.find(r"\begin"), 0)
     found, factor = _MATRIX.fullmatch(text[start:]), text[:start].strip()
-    if found is None or found[1] == "vmatrix":
+    if found is None or found[1] == "vmatrix" or "=" in factor:
         return None
     rows = [row for row in found[2].split(r"\\") if row.strip()]
     if factor:
@@ -143,9 +145,8 @@ def _bracketed(text: str) -> Shape | None:
     if text in (r"\emptyset", r"\{\}"):
         return Shape("set")
     if len(text) > 2 and text[0] in "([]" and text[-1] in ")][" and _encloses(text[1:-1]):
-        items = _items(text[1:-1])
-        if len(items) > 1:
-            return Shape("tuple", text[0] + text[-1], items)
+        if len(split_top(text[1:-1], ",")) > 1:
+            return Shape("tuple", text[0] + text[-1], _items(text[1:-1]))
         if text[0] + text[-1] == "()":
             return read_shape(text[1:-1])
     return None

@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.tasks import Grading, RewardConfig
-from isocompute_jax.tasks.graders import math_compare, math_values
+from isocompute_jax.tasks.graders import math_bounds, math_compare, math_values
 from isocompute_jax.tasks.graders.math import Math, answer_of
 
 PAIRS = pathlib.Path(__file__).parents[1] / "graded_pairs"
@@ -90,6 +90,25 @@ SAME = [
     ("(C)", r"\text{C}"),
     ("yes", "Yes."),
     ("2.67", "2.6667"),
+    (r"6.02 \times 10^{23}", r"6.02 \cdot 10^{23}\text{ m}"),
+    (r"2 \times 10^3 \text{ m}", r"2 \text{ km}"),
+    ("[-3, 3]", r"|x| \le 3"),
+    ("x < 1 or x > 5", "|x - 3| > 2"),
+    ("(1, 3)", "|2x - 4| < 2"),
+    (r"x \le -1", r"1 - 2x \ge 3"),
+    ("(2, 7]", r"x > 2 \text{ and } x \le 7"),
+    (r"(2, 4) \cup (4, 7)", r"2 < x < 7, x \ne 4"),
+    (r"x < 1 \text{ or } x > 3", r"x < 1 \text{ and } x > 3"),
+    ("x > 1, y > 2", "y > 2, x > 1"),
+    (r"\begin{pmatrix} 1 \\ 7 \end{pmatrix}", r"\vec{v} = \begin{pmatrix} 1 \\ 7 \end{pmatrix}"),
+    (r"\frac{\sqrt{3}}{2}", r"\cos 30^\circ"),
+    (r"1 + i", r"\sqrt{2}(\cos 45^{\circ} + i\sin 45^{\circ})"),
+    ("B", r"\text{The correct answer is (B)}"),
+    ("(E)", r"\textbf{Choice E}"),
+    ("-8", "\u2060-8\ufeff"),
+    ("17", "(" * 60 + "17" + ")" * 60),
+    (r"\{1, 2\}", r"\{((1)), {{2}}\}"),
+    (r"\frac{3^{200}}{2}", str(3**200 // 2) + ".5"),
 ]
 OTHER = [
     ("3", "3 or 5"),
@@ -113,6 +132,22 @@ OTHER = [
     ("2^{1000}", "2^{1001}"),
     ("5", ""),
     ("5", r"\frac{1}{}"),
+    (r"6 \times 10^{-5} \text{ m}", r"6 \times 10^{-5} \text{ km}"),
+    ("3^2", r"3^3 \text{ cm}"),
+    ("[-3, 3]", "|x| < 3"),
+    ("(3, \\infty)", "|x| > 3"),
+    ("(3, \\infty)", "x + 1 > 3"),
+    ("(3, \\infty)", "-x > -3, y > 2"),
+    ("(0, \\infty)", r"x > 0 \text{ and } x \ne 2"),
+    ("(1, 3)", r"x > 1 \text{ or } x < 3"),
+    (r"\begin{pmatrix} 1 \\ 7 \end{pmatrix}", r"v = \begin{pmatrix} 7 \\ 1 \end{pmatrix}"),
+    (r"\cos 30", r"\cos 30^\circ"),
+    (r"\frac{1}{2}", r"\sin 30"),
+    ("B", r"\text{Option A or B}"),
+    ("B", r"\text{Option C}"),
+    ("2^{300}", str(2**300 + 1)),
+    ("1/3", "0." + "3" * 300),
+    (r"\sqrt{2}", "0" + "(" * 60 + "2" + ")" * 60),
 ]
 
 
@@ -132,6 +167,9 @@ def test_answers_by_hand(gold, answer, expected):
         ("so $x = 3$, and\nthe area is $A = 4$.", "A = 4"),
         (r"\\boxed{7}", "7"),
         (r"\boxed 7", "7"),
+        (r"Thus $p = \boxed{4}$, $q = \boxed{4}$ and $r_1 = \boxed{-1}$.", "4, 4, -1"),
+        ("$p = \\boxed{4}$.\nThen $q = \\boxed{9}$.", "9"),
+        ("We have $k = 3$. Wait, let me see", None),
     ],
 )
 def test_where_the_answer_is_found(text, answer):
@@ -155,6 +193,8 @@ def test_where_the_answer_is_found(text, answer):
         ("42", "The answer is 42 or 43.", 0.0),
         ("5", "There are 5 apples and 3 pears.", 0.0),
         ("5", "", 0.0),
+        ("3", "Let me try $k = 3$. Perhaps $k = 3$ is too small, so let me try", 0.0),
+        ("3", "Suppose it were 4. That fails. So there are 3 of them.", 1.0),
     ],
 )
 def test_texts_without_a_box(gold, text, expected):
@@ -180,12 +220,41 @@ def test_what_hangs_is_killed_and_counted():
 
 
 @pytest.mark.parametrize(
-    "text", ["9^{9^{9^9}}", "10^{10^{10}}", "99999999!", "3!!!!!!!!!", "{" * 500 + "7" + "}" * 500]
+    "text",
+    [
+        *("9^{9^{9^9}}", "10^{10^{10}}", "99999999!", "3!!!!!!!!!", "{" * 500 + "7" + "}" * 500),
+        *(
+            "(10^{9})!",
+            "(2^{90})^{(2^{90})}",
+            r"\binom{10^9}{10^8}",
+            r"\frac{1}{7^{(9^9)}}",
+            "((9!)!)!",
+            r"2^{5\cdot 10^7}",
+        ),
+        *("x^" * 300 + "2", r"\sqrt" * 200 + "2", "2" + "^{2}" * 300),
+        *("(1,(" * 400 + "1" + "))" * 400, r"\sin(" * 28 + "x" + ")" * 28),
+    ],
 )
 def test_what_would_take_for_ever_is_refused_unread(text):
     with pytest.raises(math_values.NotUnderstoodError):
         math_values.parse(text)
     assert not math_compare.same_answer("5", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024!",
+        "10^{2024}",
+        "2^{2^{10}}",
+        r"\binom{1000}{500}",
+        r"(1+x)^{10}",
+        r"\prod_{i=1}^{1000} i",
+        r"\sum_{k=2}^{10^7} k",
+    ],
+)
+def test_what_people_write_is_small_enough(text):
+    assert math_bounds.is_bounded(text)
 
 
 @pytest.mark.slow
