@@ -26,6 +26,7 @@ SEED = flags.DEFINE_integer("seed", 0, "Of everything.", 0)
 
 def main() -> None:
     """Base model, run, table."""
+    from benchmarks.calculator_run import prepare
     from isocompute_jax.experiment.loop import train
     from isocompute_jax.records import run_files
 
@@ -37,60 +38,6 @@ def main() -> None:
     for line in run_files.read_lines(out / "run" / run_files.EVAL):
         cells = (line["avg@4"], line["interruption_rate"], line["truncation_rate"])
         print(f"| {line['compute']} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
-
-
-def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, seed: int):
-    """Tokenizer, problems and base model, unless they are there; returns rollouts -> the config of a run on them."""
-    from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
-    from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
-    from isocompute_jax.learner import OptimizerConfig
-    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
-    from isocompute_jax.tasks.calculator import LONGEST_ANSWER, Demonstrator, make_problems
-
-    prompt = call = 2 * digits + 2
-    longest = 2 * call + LONGEST_ANSWER
-    problems = make_problems(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
-    cut = len(problems) * 4 // 5
-    if not (out / "base" / "config.json").exists():
-        save_arithmetic_tokenizer(out / "tokenizer")
-        write_problems(out / "train.jsonl", problems[:cut])
-        write_problems(out / "validation.jsonl", problems[cut:][:100])
-        train_base_model(
-            out / "base",
-            BaseModelConfig(
-                steps=base_steps,
-                warmup_steps=base_steps // 10,
-                max_prompt_tokens=prompt,
-                max_tokens=longest,
-                seed=seed,
-            ),
-            problems=problems[:cut],
-            teacher=Demonstrator(calls),
-            tokenizer=load_tokenizer(out / "tokenizer"),
-            tokenizer_directory=out / "tokenizer",
-        )
-
-    def config(rollouts: int) -> RunConfig:
-        return RunConfig(
-            model=str(out / "base"),
-            train_set=str(out / "train.jsonl"),
-            group_size=8,
-            problems_per_batch=8,
-            max_compute=rollouts,
-            seed=seed,
-            sampling=SamplingConfig(
-                max_prompt_tokens=prompt,
-                max_tokens=longest,
-                tool=ToolConfig(name="calculator", calls=1, call_tokens=call),
-            ),
-            recipe=RecipeConfig(healthy="none", microbatch_tokens=1024),
-            optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
-            evaluation=EvaluationConfig(
-                sets={"validation": str(out / "validation.jsonl")}, samples=4, points=6, first_compute=1024
-            ),
-        )
-
-    return config
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def after(watch: Watch, config: AlarmsConfig, log: str, line: Mapping[str, Any])
     """What a line of the log of that name changes, and what is to be said of alarms that it turned on."""
     if log == run_files.EVAL:
         name = line["eval_set"]
-        [score] = [value for column, value in line.items() if column.startswith("avg@")]
+        [score] = [value for column, value in line.items() if column.startswith("avg@") and "/" not in column]
         best = max(score, watch.best.get(name, score))
         return dataclasses.replace(watch, best={**watch.best, name: best}, last={**watch.last, name: score}), {}
     if log != run_files.METRICS:

@@ -121,7 +121,7 @@ def test_killed_at_random_moments_ends_the_same(processes, reference, tmp_path):
     workdir = tmp_path / "run"
     for moment in TEN_MOMENTS:
         with processes.start(workdir) as process:
-            appended, growth = written(workdir), rng.integers(1, 2000)
+            appended, growth = written(workdir), rng.integers(1, 6000)
             if moment == "start-up":
                 time.sleep(rng.uniform(0.1, 2.0))
             else:

@@ -155,7 +155,7 @@ def test_what_was_put_in_is_not_counted():
 @pytest.fixture(scope="module")
 def calculator(base_run, tmp_path_factory):
     """A base model that has seen calls for a moment, and a run on sums of one digit."""
-    from benchmarks.calculator import prepare
+    from benchmarks.calculator_run import prepare
 
     out = tmp_path_factory.mktemp("calculator")
     config = prepare(out, digits=1, base_steps=100, calls=0.8, seed=0)(64 * 3)
@@ -188,8 +188,9 @@ def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
             assert completion.mask.tolist() == [True] * len(call) + [True] + [False] * len(context) + [True] * (
                 len(completion.tokens) - len(call) - 1 - len(context)
             )
-        kept = [group for group, keeps in zip(groups, ready.credit.kept, strict=True) if keeps]
-        assert int(np.asarray(ready.tokens.mask).sum()) == sum(group.num_tokens for group in kept)
+        [update] = ready.updates
+        kept = [group for group, keeps in zip(groups, update.credit.kept, strict=True) if keeps]
+        assert int(np.asarray(update.tokens.mask).sum()) == sum(group.num_tokens for group in kept)
     assert called > 10
     lines = builders.log_lines(tmp_path / "run", run_files.METRICS)
     assert sum(line["trained_tokens"] for line in lines) > 100

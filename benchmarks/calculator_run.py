@@ -1,0 +1,59 @@
+"""The base model, the problems and the run of `benchmarks.calculator`."""
+
+from __future__ import annotations
+
+import pathlib
+
+
+def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, seed: int):
+    """Tokenizer, problems and base model, unless they are there; returns rollouts -> the config of a run on them."""
+    from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
+    from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
+    from isocompute_jax.learner import OptimizerConfig
+    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
+    from isocompute_jax.tasks.calculator import LONGEST_ANSWER, Demonstrator, make_problems
+
+    prompt = call = 2 * digits + 2
+    longest = 2 * call + LONGEST_ANSWER
+    problems = make_problems(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
+    cut = len(problems) * 4 // 5
+    if not (out / "base" / "config.json").exists():
+        save_arithmetic_tokenizer(out / "tokenizer")
+        write_problems(out / "train.jsonl", problems[:cut])
+        write_problems(out / "validation.jsonl", problems[cut:][:100])
+        train_base_model(
+            out / "base",
+            BaseModelConfig(
+                steps=base_steps,
+                warmup_steps=base_steps // 10,
+                max_prompt_tokens=prompt,
+                max_tokens=longest,
+                seed=seed,
+            ),
+            problems=problems[:cut],
+            teacher=Demonstrator(calls),
+            tokenizer=load_tokenizer(out / "tokenizer"),
+            tokenizer_directory=out / "tokenizer",
+        )
+
+    def config(rollouts: int) -> RunConfig:
+        return RunConfig(
+            model=str(out / "base"),
+            train_set=str(out / "train.jsonl"),
+            group_size=8,
+            problems_per_batch=8,
+            max_compute=rollouts,
+            seed=seed,
+            sampling=SamplingConfig(
+                max_prompt_tokens=prompt,
+                max_tokens=longest,
+                tool=ToolConfig(name="calculator", calls=1, call_tokens=call),
+            ),
+            recipe=RecipeConfig(healthy="none", microbatch_tokens=1024),
+            optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
+            evaluation=EvaluationConfig(
+                sets={"validation": str(out / "validation.jsonl")}, samples=4, points=6, first_compute=1024
+            ),
+        )
+
+    return config
