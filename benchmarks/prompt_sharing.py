@@ -123,8 +123,8 @@ def times(case: Case, padded: learner.TokenBatch, packed: learner.PackedBatch) -
 
 def account() -> Iterator[tuple[str, str, str, str]]:
     """What the plan counts for Llama 3.1 8B: completions of at most 14k tokens, log-normal with a median of 2k."""
-    from isocompute_jax.experiment.build import model_config_of
     from isocompute_jax.experiment.config import PackingConfig, PlanConfig, RecipeConfig, RunConfig, SamplingConfig
+    from isocompute_jax.experiment.inputs import model_config_of
     from isocompute_jax.experiment.layouts import shape_of
     from isocompute_jax.plan.flops import step_flops
     from isocompute_jax.plan.lengths import lengths_of

@@ -24,6 +24,7 @@ from typing import Any
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.sweeps import workers
 
 HEADER = (
@@ -83,7 +84,7 @@ class Walks:
 
         problems = PROBLEMS.value
         config = run_config(model, root, group_size=group_size, rollouts=problems * group_size, steps=1).resolved()
-        self.config, self.inputs = config, build.read_inputs(config)
+        self.config, self.inputs = config, read_inputs(config)
         shape, sampling = self.inputs.model_config, config.sampling
         self.programs = build.make_programs(
             shape, config.loss, config.optimizer, None, temperature=sampling.temperature

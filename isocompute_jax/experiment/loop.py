@@ -25,6 +25,7 @@ from isocompute_jax.experiment import build, checkpoints, measure, run_log, samp
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.interrupt import Interrupt
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.progress import Report, progress
@@ -67,7 +68,7 @@ def train(
     if workdir.is_done(path, config):
         LOG.info("%s is done already", path)
         return
-    inputs = build.read_inputs(config)
+    inputs = read_inputs(config)
     interrupt = Interrupt()
     with (
         contextlib.closing(build.make_grading(config, inputs)) as grading,

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, Sharding
 from isocompute_jax import model, sharding
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.inputs import check_length, check_mesh, model_config_of
 from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.learner import (
     Batch,
@@ -87,9 +88,9 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     Raises:
       InputError: the model, the mesh and the topology do not go together.
     """
-    model_config = build.model_config_of(config)
-    build.check_length(config, model_config)
-    build.check_mesh(config.mesh, model_config)
+    model_config = model_config_of(config)
+    check_length(config, model_config)
+    check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
     programs = build.make_programs(
         model_config, config.loss, config.optimizer, mesh, temperature=config.temperature, donate=True

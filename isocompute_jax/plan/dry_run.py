@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from isocompute_jax import model
-from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.plan.advice import Knob, advise
 from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, compile_step
 from isocompute_jax.plan.flops import Flops, Work, step_flops
@@ -119,7 +119,7 @@ def passes_per_step(config: RunConfig) -> float:
 
 def _without_program(config: RunConfig, topology: Topology, needed: float, knobs: tuple[Knob, ...]) -> Plan:
     """What is left to say where the compiler refused the step."""
-    model_config, lengths = build.model_config_of(config), lengths_of(config)
+    model_config, lengths = model_config_of(config), lengths_of(config)
     sampling = _sampling(config, model_config, topology, lengths, 0.0)
     return Plan(
         config, topology, model_config, None, needed, None, (), None, None, None, lengths, sampling, None, knobs

@@ -11,6 +11,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment import build, checkpoints, measure
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
@@ -72,7 +73,7 @@ def start(config, tmp_path):
         for name, value in changes.items():
             changed = override(changed, name.replace("__", "."), value)
         changed = changed.resolved()
-        inputs = build.read_inputs(changed)
+        inputs = read_inputs(changed)
         grading = build.make_grading(changed, inputs)
         parts, first = build.build(
             changed, inputs, tmp_path, grading=grading, make_sampler=Makes(cls), interrupted=lambda: False

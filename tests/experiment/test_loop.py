@@ -14,9 +14,10 @@ import pytest
 import safetensors.numpy
 
 from isocompute_jax import model, tasks
-from isocompute_jax.experiment import build, checkpoints, loop
+from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.evaluate import evaluation_points, evaluation_seed
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
@@ -285,7 +286,7 @@ def test_a_sharded_run_resumes_exactly(base_run, tmp_path):
 
 def test_problem_set_size_trains_on_the_first(base_run):
     config = dataclasses.replace(base_run, max_compute=64 * 4, problem_set_size=4, evaluation=EvaluationConfig())
-    inputs = build.read_inputs(config.resolved())
+    inputs = read_inputs(config.resolved())
     assert inputs.problems == read_problems(base_run.train_set)[:4]
     batches = [next(inputs.stream) for _ in range(3)]
     assert all({problem.id for problem in batch} == {"p0", "p1", "p2", "p3"} for batch in batches)
@@ -307,7 +308,7 @@ def test_a_directory_is_worked_in_by_one_process_at_a_time(base_run, tmp_path):
 
 def test_a_finished_run_loads_nothing_and_reaches_no_sampler(base_run, undisturbed, monkeypatch):
     """It may be asked for again where the model or the servers are gone."""
-    monkeypatch.setattr(build, "read_inputs", lambda _: pytest.fail("read"))
+    monkeypatch.setattr(loop, "read_inputs", lambda _: pytest.fail("read"))
     loop.train(base_run, undisturbed, make_sampler=lambda *_, **__: pytest.fail("reached"))
 
 

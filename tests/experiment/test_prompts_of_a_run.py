@@ -11,6 +11,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment import build, loop
 from isocompute_jax.experiment.agreement import probes
 from isocompute_jax.experiment.config import PromptConfig, SamplingConfig, override
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.rollouts import make_requests
 from isocompute_jax.experiment.show_prompts import show_prompts_of_run
 from isocompute_jax.records import identity, run_files
@@ -63,7 +64,7 @@ def rendered(config, problem: Problem) -> list[int]:
 
 def test_all_requests_of_a_run_have_the_same_prompts(chat_run):
     config = chat_run.resolved()
-    inputs = build.read_inputs(config)
+    inputs = read_inputs(config)
     expected = {problem.id: rendered(config, problem) for problem in inputs.problems}
     batch = next(inputs.stream)
     training = build.training_requests(config, inputs.prompts, batch, 3)
@@ -84,9 +85,9 @@ def test_a_rendered_prompt_has_to_fit(chat_run):
     sampling = dataclasses.replace(chat_run.sampling, max_prompt_tokens=40)
     config = dataclasses.replace(chat_run, sampling=sampling).resolved()
     with pytest.raises(InputError, match=r"problem 'p0': its prompt has \d+ tokens, and between 1 and .* = 40"):
-        build.read_inputs(config)
+        read_inputs(config)
     plain = dataclasses.replace(config, prompts=PromptConfig())
-    assert len(build.read_inputs(plain).prompts.encode(build.read_inputs(plain).problems[:1])[0]) <= 40
+    assert len(read_inputs(plain).prompts.encode(read_inputs(plain).problems[:1])[0]) <= 40
 
 
 def test_rendering_is_part_of_what_a_run_is(chat_run):

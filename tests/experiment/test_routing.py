@@ -7,8 +7,8 @@ import pytest
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.build import check_mesh
 from isocompute_jax.experiment.config import MeshConfig, PackingConfig
+from isocompute_jax.experiment.inputs import check_mesh
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client import member
 from isocompute_jax.service.client.service_config import ServiceConfig

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner, tasks
-from isocompute_jax.experiment import build, loop, samplers
+from isocompute_jax.experiment import loop, samplers
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig, ThinkingConfig, ToolConfig, override
+from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.rollouts import make_requests
 from isocompute_jax.experiment.step_metrics import rollout_metrics
 from isocompute_jax.experiment.turns import make_turns
@@ -273,7 +274,7 @@ def test_thinking_that_cannot_be(fields, message):
 def test_budgets_beyond_the_context_and_versions_that_mix(config, base_run):
     longer = override(config, "sampling.max_tokens", 60)
     with pytest.raises(InputError, match=r"max_tokens = 60 make sequences .* max_position_embeddings = 64"):
-        build.read_inputs(override(longer, "sampling.thinking.high", 50))
+        read_inputs(override(longer, "sampling.thinking.high", 50))
     service = override(override(config, "service.endpoints", "h:1"), "max_staleness", 1)
     service.resolved()
     with pytest.raises(InputError, match=r"config\.asynchrony = 'boundary' promises rollouts of one version"):

@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import from_dict
+from isocompute_jax.experiment.inputs import check_mesh, model_config_of
 from isocompute_jax.plan.tables import named_layouts, table
 from isocompute_jax.plan.topology import parse_topology
 
@@ -42,9 +42,9 @@ def test_a_layout_is_what_its_name_says(name, monkeypatch):
     assert math.prod(vars(config.mesh).values()) == topology.size
     tokens = 1024 * int(name.rpartition("_")[2].removesuffix("k"))
     assert config.sampling.max_prompt_tokens + config.sampling.max_tokens == config.packing.row_tokens == tokens
-    shape_of_model = build.model_config_of(config)
+    shape_of_model = model_config_of(config)
     model.check_length(shape_of_model, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
-    build.check_mesh(config.mesh, shape_of_model)
+    check_mesh(config.mesh, shape_of_model)
     assert shape_of_model.dtype == "bfloat16"
     rows = config.recipe.microbatch_tokens // config.packing.row_tokens
     assert rows % (config.mesh.data * config.mesh.fsdp * config.mesh.expert) == 0

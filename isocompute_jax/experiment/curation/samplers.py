@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from isocompute_jax import model
-from isocompute_jax.experiment.build import MakeSampler, check_mesh, make_mesh
+from isocompute_jax.experiment.build import MakeSampler
 from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.measure import VERSION
 from isocompute_jax.experiment.data import check_vocabulary
+from isocompute_jax.experiment.inputs import check_mesh, make_mesh
 from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
