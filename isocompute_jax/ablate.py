@@ -6,7 +6,8 @@ r"""`python -m isocompute_jax.ablate`: a recipe, and the recipe with one thing c
 
 `--vary` lists the variants, `;` between them: `NAME: FIELD=VALUE + FIELD=VALUE` changes fields together, and
 `FIELD=VALUE,VALUE` makes a variant of each value. A name alone stands for a known list: regularisation (KL, entropy,
-both, none), learning_rate (constant, square root, linear in B), zero_variance (what groups of equal rewards do).
+both, none), learning_rate (constant, square root, linear in B), zero_variance (what groups of equal rewards do),
+scalerl (one part of its recipe at a time).
 
 Each variant and the recipe itself run once per seed, as a sweep: finished runs are skipped, broken ones resumed. Then
 all curves are fitted under a common asymptote, as in ScaleRL's leave-one-out figures (arXiv 2510.13786): the steepness

@@ -32,8 +32,32 @@ ZERO_VARIANCE = (
 )
 """What groups of equal rewards take part in (the same)."""
 
+SCALERL = (
+    Variant("dapo_loss", {"loss.policy_loss": "clipped", "loss.clip_low": 0.2, "loss.clip_high": 0.28}),
+    Variant(
+        "gspo_loss",
+        {
+            "loss.policy_loss": "gspo",
+            "loss.clip_low": 3e-4,
+            "loss.clip_high": 4e-4,
+            "recipe.aggregation": "sequence_mean",
+        },
+    ),
+    Variant("sequence_mean", {"recipe.aggregation": "sequence_mean"}),
+    Variant("token_mean", {"recipe.aggregation": "token_mean"}),
+    Variant("group_deviation", {"recipe.advantage_scale": "group_std"}),
+    Variant("no_deviation", {"recipe.advantage_scale": "none"}),
+    Variant("zero_variance_kept", {"recipe.zero_variance_groups": "keep"}),
+    Variant("nothing_retired", {"curriculum.retire_rate": 0.0}),
+    Variant("no_interruption", {"sampling.thinking.high": 0}),
+    Variant("head_in_bfloat16", {"compute.head": "bf16"}),
+)
+"""One part of ScaleRL's recipe at a time (arXiv 2510.13786, section 4), by what it replaced; of its other axes, write
+`group_size=8,32`, `problems_per_batch=...` or `sampling.max_tokens=...`."""
+
 KNOWN: Mapping[str, Sequence[Variant]] = {
     "regularisation": REGULARISATION,
     "learning_rate": LEARNING_RATE,
     "zero_variance": ZERO_VARIANCE,
+    "scalerl": SCALERL,
 }
