@@ -274,6 +274,7 @@ def small_disk(path: pathlib.Path):
             subprocess.run(["umount", "--lazy", path], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, monkeypatch, tmp_path):
     with small_disk(tmp_path / "disk") as make_room:
         workdir = tmp_path / "disk" / "run"

@@ -89,9 +89,10 @@ MESHES = [
 ]
 
 
-@pytest.mark.parametrize("axes", [MESHES[0], *(pytest.param(axes, marks=pytest.mark.slow) for axes in MESHES[1:])])
-@pytest.mark.parametrize("rows", [8, pytest.param(3, marks=pytest.mark.slow, id="3, which do not divide")])
-@pytest.mark.parametrize("family", [MOE, pytest.param(LLAMA4, marks=pytest.mark.slow)], ids=["softmax", "sigmoid"])
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", MESHES)
+@pytest.mark.parametrize("rows", [8, pytest.param(3, id="3, which do not divide")])
+@pytest.mark.parametrize("family", [MOE, LLAMA4], ids=["softmax", "sigmoid"])
 def test_eight_devices_compute_what_one_does(axes, rows, family):
     """The sum over experts, where tokens went, and every gradient, the router's and the tokens' included."""
     config = tiny_config(**family | dict(num_experts=8, experts_per_token=3))

@@ -26,7 +26,8 @@ def gradient(config):
 POLICIES = [name for name in typing.get_args(model.Remat) if name not in ("none", "full")]
 
 
-@pytest.mark.parametrize("remat", ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in POLICIES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", *POLICIES])
 def test_a_policy_changes_memory_and_not_the_gradient(remat):
     plain, other = (gradient(tiny_config(**DEEP, remat=name)) for name in ("none", remat))
     params = random_params(tiny_config(**DEEP))

@@ -60,9 +60,8 @@ def in_slots():
     return {request.problem_id: tuple(done[i].values()) for i, request in enumerate(requests())}
 
 
-@pytest.mark.parametrize(
-    "sampled", [in_units, *(pytest.param(name, marks=pytest.mark.slow) for name in (in_slots, in_turns))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sampled", [in_units, in_slots, in_turns])
 def test_every_token_that_was_read_says_where_it_went(sampled):
     prefill = jax.jit(model.prefill, static_argnums=0)
     groups = sampled()

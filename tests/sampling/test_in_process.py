@@ -165,9 +165,8 @@ def test_stop_tokens_are_those_of_each_request():
             assert (completion.finish_reason == "stop") == (completion.tokens[-1] in request.stop_tokens)
 
 
-@pytest.mark.parametrize(
-    "axes", [dict(data=2, fsdp=2, tensor=2), pytest.param(dict(fsdp=2, context=4), marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", [dict(data=2, fsdp=2, tensor=2), dict(fsdp=2, context=4)], ids=str)
 def test_eight_devices_sample_what_one_does(groups, axes):
     mesh = sharding.make_mesh(**axes)
     params = jax.device_put(weights(), model.param_shardings(CONFIG, mesh))

@@ -101,7 +101,7 @@ def test_tokens_are_counted(sampler):
     assert sampler.tokens_generated - before == sum(len(c.tokens) for group in done.values() for c in group.values())
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_new_weights_in_flight(recompute):
     """Two tokens by the old weights, the rest by the new: versions are exact; recomputed keys give the new scores."""
     sampler = make_slots(chunk_steps=2)

@@ -105,15 +105,8 @@ QWEN3 = dict(attention_bias=False, qk_norm=True, num_kv_heads=2)
 MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(LLAMA, id="llama", marks=pytest.mark.slow),
-        pytest.param(QWEN3, id="qwen3", marks=pytest.mark.slow),
-        pytest.param(MOE, id="qwen3_moe", marks=pytest.mark.slow),
-        pytest.param(LLAMA4, id="llama4_text"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [LLAMA, QWEN3, MOE, LLAMA4], ids=["llama", "qwen3", "qwen3_moe", "llama4_text"])
 def test_slots_of_every_family_agree_with_the_learner(family):
     config = tiny_config(**family)
     params = random_params(config)
@@ -154,6 +147,7 @@ def test_nothing_compiles_as_load_changes():
     assert programs() == compiled
 
 
+@pytest.mark.slow
 def test_sharded_slots_draw_the_same():
     """Weights over fsdp and tensor, slots over data and fsdp, kv heads over tensor; nothing compiles twice."""
     config = tiny_config(num_kv_heads=2, tied_embeddings=False)
