@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,6 @@ class Parts:
       config: the run's, resolved.
       path: its directory.
       inputs: its model's shape, tokenizer and problems.
-      problems: the training problems by id.
       programs: the compiled functions of the learner.
       schedule: step -> learning rate.
       lay_out: makes batches of graded groups.
@@ -82,7 +81,6 @@ class Parts:
     config: RunConfig
     path: pathlib.Path
     inputs: Inputs
-    problems: Mapping[str, Problem]
     programs: Programs
     schedule: Callable[[int], jax.Array]
     lay_out: LayOut
@@ -181,22 +179,10 @@ def build(
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
     problems = by_id(inputs.problems)
     rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
-    pipeline = Pipeline(
-        inputs.stream,
-        rollouts,
-        functools.partial(training_requests, config, inputs.prompts),
-        problems_per_batch=config.problems_per_batch,
-        group_size=config.group_size,
-        max_compute=config.max_compute,
-        window=config.window,
-        at_once=config.updates_per_phase,
-        refill=refill_of(config),
-    )
     parts = Parts(
         config=config,
         path=path,
         inputs=inputs,
-        problems=problems,
         programs=programs,
         schedule=make_schedule(config.optimizer, config.rollouts_per_step),
         lay_out=make_lay_out(config, inputs.model_config, config.problems_per_update, config.group_size, inputs.mesh),
@@ -212,7 +198,7 @@ def build(
         sampler=sampler,
         grading=grading,
         rollouts=rollouts,
-        pipeline=pipeline,
+        pipeline=make_pipeline(config, inputs, rollouts),
         checkpointer=checkpointer,
         evaluation_points=evaluation_points(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
@@ -220,6 +206,21 @@ def build(
     )
     history = History.empty(len(inputs.problems))
     return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
+
+
+def make_pipeline(config: RunConfig, inputs: Inputs, rollouts: GradedStream) -> Pipeline:
+    """What leads batches of training rollouts to the learner."""
+    return Pipeline(
+        inputs.stream,
+        rollouts,
+        functools.partial(training_requests, config, inputs.prompts),
+        problems_per_batch=config.problems_per_batch,
+        group_size=config.group_size,
+        max_compute=config.max_compute,
+        window=config.window,
+        at_once=config.updates_per_phase,
+        refill=refill_of(config),
+    )
 
 
 def refill_of(config: RunConfig) -> Refill | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records import columns
 
 ABSENT = object()
 """What `at_path` gives where there is nothing."""
@@ -19,15 +19,7 @@ def parse_columns(flag: str, items: Sequence[str]) -> dict[str, str]:
     Raises:
       InputError: an item is not of that form, or one of theirs is given twice.
     """
-    columns: dict[str, str] = {}
-    for item in items:
-        theirs, colon, ours = (part.strip() for part in item.rpartition(":"))
-        if not (theirs and colon and ours):
-            raise InputError(f"{flag}: {item!r} is not of the form theirs:ours, such as question:prompt")
-        if theirs in columns:
-            raise InputError(f"{flag}: {theirs!r} is given twice, as {columns[theirs]} and as {ours}")
-        columns[theirs] = ours
-    return columns
+    return columns.parse_columns(flag, items, example="such as question:prompt")
 
 
 def at_path(value: Any, path: str) -> Any:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import ProblemFile, make_problems, read_problems, rows, split, write_problems
+from isocompute_jax.tasks import ProblemFile, read_problems, rows, write_problems
 from tests.tasks.files import write_rows
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -254,33 +254,6 @@ def test_nothing_unreadable_is_written(tmp_path):
         with pytest.raises(InputError, match=message):
             write_problems(tmp_path / path, problems)
     assert list(tmp_path.iterdir()) == []
-
-
-@settings(max_examples=30)
-@given(st.integers(2, 60), st.data(), st.integers(0, 1000))
-def test_split(count, data, seed):
-    problems = make_problems(count, seed=seed)
-    validation = data.draw(st.integers(1, count - 1))
-    train, held_out = split(problems, validation=validation, seed=seed)
-    assert len(held_out) == validation and len(train) + validation == count
-    assert not {p.prompt for p in train} & {p.prompt for p in held_out}
-    assert sorted(train + held_out, key=problems.index) == problems
-    assert train == sorted(train, key=problems.index)
-    again = split(problems[::-1], validation=validation, seed=seed)
-    assert (again[0][::-1], again[1][::-1]) == (train, held_out)
-
-
-def test_repeated_prompts_stay_together():
-    problems = [Problem(f"{i}", f"prompt {i // 3}", "1", "exact") for i in range(12)]
-    train, held_out = split(problems, validation=4, seed=0)
-    assert (len(train), len(held_out)) == (6, 6)
-    assert not {p.prompt for p in train} & {p.prompt for p in held_out}
-
-
-@pytest.mark.parametrize("validation", [-1, 0, 4, 5])
-def test_a_split_leaves_something_on_both_sides(validation):
-    with pytest.raises(InputError, match=f"validation = {validation}: cannot split 4 problems"):
-        split(make_problems(4, seed=0), validation=validation, seed=0)
 
 
 def test_a_file_is_read_and_written_one_problem_at_a_time(tmp_path):

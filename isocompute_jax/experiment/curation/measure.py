@@ -88,3 +88,4 @@ def measure(
                     out[problem.id, first] = problem
                     rollouts.submit([question.request(problem, first=first, count=count)])
         receive(0)
+    rollouts.close()  # nothing is out: the thread that reads a fleet waits for more

@@ -9,6 +9,7 @@ from typing import Literal
 
 from isocompute_jax.fit.flag_parsing import named_numbers, pair
 from isocompute_jax.options import check, option
+from isocompute_jax.records import columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
 
@@ -29,15 +30,7 @@ def parse_columns(items: Sequence[str]) -> dict[str, str]:
     Raises:
       InputError: an item is not of that form, or one of theirs is given twice.
     """
-    columns: dict[str, str] = {}
-    for item in items:
-        theirs, colon, ours = (part.strip() for part in item.rpartition(":"))
-        if not (theirs and colon and ours):
-            raise InputError(f"--columns: {item!r} is not of the form theirs:ours, e.g. --columns=val/acc:avg@4")
-        if theirs in columns:
-            raise InputError(f"--columns: {theirs!r} is given twice, as {columns[theirs]} and as {ours}")
-        columns[theirs] = ours
-    return columns
+    return columns.parse_columns("--columns", items, example="e.g. --columns=val/acc:avg@4")
 
 
 @dataclasses.dataclass(frozen=True)

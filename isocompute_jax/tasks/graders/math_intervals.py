@@ -117,10 +117,10 @@ def _names(relation: Shape) -> list[str]:
 
 def _overlap(a: Shape, b: Shape) -> Shape | None:
     """What two intervals have in common; None where that is nothing, or their ends cannot be compared."""
-    ends = [_numbers(shape) for shape in (a, b)]
-    if None in ends or "set" in (a.kind, b.kind):
+    first, second = _numbers(a), _numbers(b)
+    if first is None or second is None or "set" in (a.kind, b.kind):
         return None
-    (low, high), (other_low, other_high) = ends  # type: ignore[misc]
+    (low, high), (other_low, other_high) = first, second
     below = b if other_low > low or (other_low == low and b.text[0] == "(") else a
     above = b if other_high < high or (other_high == high and b.text[1] == ")") else a
     if max(low, other_low) >= min(high, other_high):

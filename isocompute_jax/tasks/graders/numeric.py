@@ -109,7 +109,8 @@ def numeric_answer(text: str) -> Number | None:
     before = plain[max(last.start() - NEIGHBOURS, 0) : last.start()].rpartition("\n")[2]
     after = plain[last.end() : last.end() + NEIGHBOURS].partition("\n")[0]
     after = re.split(r"[,;:?=]|\.\s|\.$", after, maxsplit=1)[0]
-    return _value(last) if _leaves_value(_LAST_WORDS.search(before)[0], after) else None  # type: ignore[index]
+    words = _LAST_WORDS.search(before)
+    return _value(last) if words is not None and _leaves_value(words[0], after) else None
 
 
 def parse_number(text: str) -> Number | None:

@@ -184,7 +184,9 @@ class Grading:
         grader = get_grader(name)
         if grader.runs == "inline":
             return [_inline(grader.grade, problem, text) for text in texts]
-        size = {"process": 1, "batch": len(texts)}.get(grader.runs) or grader.batch or len(texts)  # type: ignore[union-attr]
+        size = 1 if grader.runs == "process" else len(texts)
+        if grader.runs == "loop":
+            size = grader.batch or size
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
         if grader.runs == "loop":
             calls = [self._async_calls().grade(grader, [problem] * len(part), part) for part in parts]
