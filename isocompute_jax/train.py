@@ -6,7 +6,7 @@
 The same command resumes a run that was interrupted. Before a run on accelerators, see on any machine whether it fits
 and what it costs (no weights are read, nothing is run):
 
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
 
 With `--show_prompts=3` it prints the first prompts as the model will read them, chat template and all, and ends.
 """

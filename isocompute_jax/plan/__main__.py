@@ -1,10 +1,10 @@
 """`python -m isocompute_jax.plan`: the plans of several configs in one table.
 
     python -m isocompute_jax.plan
-    python -m isocompute_jax.plan --configs=configs/h200_1x8_dense8b_16k.py,configs/h200_2x8_dense8b_32k.py
+    python -m isocompute_jax.plan --configs=configs/dapo.py,configs/cispo_minimax_m1.py
 
-Left out, `--configs` are those in configs/ that name a topology: the layouts of real models. Each is compiled for it by
-a process of its own (`python -m isocompute_jax.train --dry_run` shows one in full). The table is Markdown.
+Left out, `--configs` are those of configs/layouts. Each is compiled for the topology that it names by a process of its
+own (`python -m isocompute_jax.train --dry_run` shows one in full). The table is Markdown.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
 
-CONFIGS = flags.DEFINE_list("configs", [], "Config files; left out, those of configs/ that name a topology.")
+CONFIGS = flags.DEFINE_list("configs", [], "Config files that name a topology; left out, those of configs/layouts.")
 
 
 def main() -> None:
     """Flags -> one table."""
-    from isocompute_jax.plan.tables import named_layouts, table
+    from isocompute_jax.plan.tables import table
 
-    paths = CONFIGS.value or named_layouts(pathlib.Path("configs"))
+    paths = CONFIGS.value or sorted(map(str, pathlib.Path("configs/layouts").glob("*.py")))
     if not paths:
-        raise InputError("no config in configs/ names a topology (config.plan.topology): give --configs=FILE,...")
+        raise InputError("there is no configs/layouts in this directory: give --configs=FILE,...")
     plans = {pathlib.Path(path).stem: planned(path) for path in paths}
     print("\n".join(table(plans)))
     if misfits := [name for name, plan in plans.items() if not plan["fits"]]:

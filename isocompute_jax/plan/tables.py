@@ -1,28 +1,13 @@
-"""The layouts that configs name, and their plans in one table, in Markdown."""
+"""The plans of several configs in one table, in Markdown."""
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.plan.devices import GIB
 
 MEMORY = ("params", "gradients", "moments", "temporaries", "peak")
-
-
-def named_layouts(folder: pathlib.Path) -> list[str]:
-    """Configs that say which accelerators they are for."""
-    found = []
-    for path in sorted(folder.glob("*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if module.get_config().plan.topology:
-            found.append(str(path))
-    return found
 
 
 def table(plans: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,11 +9,11 @@ import pytest
 from isocompute_jax import model
 from isocompute_jax.experiment.config import from_dict
 from isocompute_jax.experiment.inputs import check_mesh, model_config_of
-from isocompute_jax.plan.tables import named_layouts, table
+from isocompute_jax.plan.tables import table
 from isocompute_jax.plan.topology import parse_topology
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
-LAYOUTS = {pathlib.Path(path).stem: path for path in named_layouts(CONFIGS)}
+ROOT = pathlib.Path(__file__).parents[2]
+LAYOUTS = {path.stem: str(path) for path in sorted((ROOT / "configs/layouts").glob("*.py"))}
 
 
 def test_the_named_layouts():
@@ -30,7 +30,7 @@ def test_the_named_layouts():
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_what_its_name_says(name, monkeypatch):
-    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.chdir(ROOT)
     spec = importlib.util.spec_from_file_location(name, LAYOUTS[name])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

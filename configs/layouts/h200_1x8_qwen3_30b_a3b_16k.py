@@ -1,7 +1,7 @@
 """GRPO on a mixture of experts (Qwen3 30B-A3B: 128 experts, 8 of them for a token), up to 16k tokens, 8 H200.
 
-    python -m isocompute_jax.train --config=configs/h200_1x8_qwen3_30b_a3b_16k.py --dry_run
-    python -m isocompute_jax.train --config=configs/h200_1x8_qwen3_30b_a3b_16k.py --workdir=runs/qwen3_30b_a3b \
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_qwen3_30b_a3b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_qwen3_30b_a3b_16k.py --workdir=runs/qwen3_30b_a3b \
       --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 59 to 99 H200-hours for 2^18 rollouts in 256 steps of

@@ -2,8 +2,8 @@
 
 Weights are gathered within a host; only gradients cross between them.
 
-    python -m isocompute_jax.train --config=configs/h200_2x8_dense8b_32k.py --dry_run
-    python -m isocompute_jax.train --config=configs/h200_2x8_dense8b_32k.py --workdir=runs/h200_2x8_dense8b_32k \
+    python -m isocompute_jax.train --config=configs/layouts/h200_2x8_dense8b_32k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/h200_2x8_dense8b_32k.py --workdir=runs/dense8b_32k \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 281 to 433 H200-hours for 2^18 rollouts in 256 steps of

@@ -2,8 +2,8 @@
 
 Not fsdp=64: shards of 4096 / 64 numbers fill half of a TPU's lanes, and are gathered by all-reduces, at twice the cost.
 
-    python -m isocompute_jax.train --config=configs/v5p_4x4x4_dense8b_32k.py --dry_run
-    python -m isocompute_jax.train --config=configs/v5p_4x4x4_dense8b_32k.py --workdir=runs/v5p_4x4x4_dense8b_32k \
+    python -m isocompute_jax.train --config=configs/layouts/v5p_4x4x4_dense8b_32k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/v5p_4x4x4_dense8b_32k.py --workdir=runs/dense8b_32k \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 735 to 1,124 chip-hours for 2^18 rollouts in 128 steps

@@ -2,8 +2,8 @@
 
 A row is cut over all eight devices, and so are the weights.
 
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_128k.py --dry_run
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_128k.py --workdir=runs/h200_1x8_dense8b_128k \
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_128k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_128k.py --workdir=runs/dense8b_128k \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 739 to 1,128 H200-hours for 2^16 rollouts in 256 steps of

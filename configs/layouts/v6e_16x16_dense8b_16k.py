@@ -1,7 +1,7 @@
 """GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 16k tokens, a v6e slice of 256 chips.
 
-    python -m isocompute_jax.train --config=configs/v6e_16x16_dense8b_16k.py --dry_run
-    python -m isocompute_jax.train --config=configs/v6e_16x16_dense8b_16k.py --workdir=runs/v6e_16x16_dense8b \
+    python -m isocompute_jax.train --config=configs/layouts/v6e_16x16_dense8b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/v6e_16x16_dense8b_16k.py --workdir=runs/v6e_16x16_dense8b \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 760 to 1,149 chip-hours for 2^18 rollouts in 64 steps

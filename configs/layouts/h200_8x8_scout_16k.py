@@ -2,8 +2,8 @@
 
 Experts are divided within a host, and all weights between the hosts.
 
-    python -m isocompute_jax.train --config=configs/h200_8x8_scout_16k.py --dry_run
-    python -m isocompute_jax.train --config=configs/h200_8x8_scout_16k.py --workdir=runs/scout \
+    python -m isocompute_jax.train --config=configs/layouts/h200_8x8_scout_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/h200_8x8_scout_16k.py --workdir=runs/scout \
       --config.model=DIRECTORY_OF_LLAMA_4_SCOUT --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 258 to 455 H200-hours for 2^18 rollouts in 128 steps of

@@ -1,7 +1,7 @@
 """GRPO on a dense model of 8 B parameters (Llama 3.1 8B), up to 16k tokens, one host of 8 H200.
 
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --dry_run
-    python -m isocompute_jax.train --config=configs/h200_1x8_dense8b_16k.py --workdir=runs/h200_1x8_dense8b \
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --dry_run
+    python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --workdir=runs/h200_1x8_dense8b \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
 
 Cost, by its plan (estimates from rooflines; nothing was run): 77 to 122 H200-hours for 2^18 rollouts in 256 steps of

@@ -1,0 +1,17 @@
+"""MiniMax-M1's CISPO (configs/cispo_minimax_m1.py) on the embedded model.
+
+    python -m isocompute_jax.train --config=configs/cispo_minimax_m1_embedded.py \
+      --workdir=runs/cispo_minimax_m1_embedded
+
+Needs the base model and the sets of `make study`. Departures are those of every twin: `isocompute_jax.study.embedded`.
+"""
+
+from ml_collections import config_dict
+
+from configs import cispo_minimax_m1
+from isocompute_jax.study.embedded import twin
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return twin(cispo_minimax_m1.recipe()).editable()

@@ -1,0 +1,16 @@
+"""GSPO (configs/gspo.py) on the embedded model.
+
+    python -m isocompute_jax.train --config=configs/gspo_embedded.py --workdir=runs/gspo_embedded
+
+Needs the base model and the sets of `make study`. Departures are those of every twin: `isocompute_jax.study.embedded`.
+"""
+
+from ml_collections import config_dict
+
+from configs import gspo
+from isocompute_jax.study.embedded import twin
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return twin(gspo.recipe()).editable()

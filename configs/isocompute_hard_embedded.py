@@ -1,0 +1,16 @@
+"""The IsoCompute Playbook's recipe for Hard problems (configs/isocompute_hard_*.py) on the embedded model.
+
+    python -m isocompute_jax.train --config=configs/isocompute_hard_embedded.py --workdir=runs/isocompute_hard_embedded
+
+Needs the base model and the sets of `make study`. Departures are those of every twin: `isocompute_jax.study.embedded`.
+"""
+
+from ml_collections import config_dict
+
+from configs import isocompute_hard_qwen2_5_7b
+from isocompute_jax.study.embedded import twin
+
+
+def get_config() -> config_dict.ConfigDict:
+    """The config; every field can be overridden with --config.FIELD=VALUE."""
+    return twin(isocompute_hard_qwen2_5_7b.recipe()).editable()
