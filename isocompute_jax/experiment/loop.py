@@ -87,6 +87,9 @@ def train(
             state = checkpoints.resume(parts, state)
             state = walk(parts, state, interrupt, report)
             checkpoints.finish(parts, state)
+            LOG.info(
+                "%s: done, %d steps and %d rollouts; the model is in model/", path, state.step, state.ledger.compute
+            )
 
 
 def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -> LoopState:

@@ -29,6 +29,8 @@ MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
 """Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
 MAX_RETRY_S = 30.0
+PATIENCE_S = 5.0
+"""An endpoint that has not been reached yet for longer is spoken of, once."""
 
 FATAL = {
     grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights (its --model and --dtype must be those of config.model and "
@@ -314,6 +316,9 @@ class Member:
             self.down_since = time.monotonic()
             if reason != self._said:
                 LOG.warning("sampler %s is taken out: it %s", self.target, reason)
+            self._said = reason
+        elif not self._said and time.monotonic() - self.down_since > PATIENCE_S:
+            LOG.warning("sampler %s is not in use yet: it %s", self.target, reason)
             self._said = reason
         if self._push is not None:
             self._push.cancel()

@@ -260,6 +260,20 @@ def test_all_gone_for_good_ends_the_run(tmp_path):
             sampler.update_weights(params(), version=2)
 
 
+def test_an_endpoint_that_nobody_serves_is_spoken_of_once(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(member, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(member, "POLL_S", 0.05)
+    server, nobody = Live(), Live()
+    nobody.stop()
+    with fleet(server, nobody, directory=tmp_path) as sampler:
+        sampler.update_weights(params(), version=1)
+        until(lambda: f"sampler {nobody.address} is not in use yet: it cannot be reached" in caplog.text)
+        sampler.submit(requests(3))
+        assert ids(sampler.completed()) == wanted(3)
+        assert caplog.text.count("is not in use yet") == 1
+    server.stop()
+
+
 def test_weights_wait_for_the_first_server(tmp_path):
     place = Live()
     place.stop()
