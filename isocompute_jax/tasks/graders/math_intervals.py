@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from isocompute_jax.tasks.graders import math_values
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
@@ -43,6 +43,8 @@ def _of_relation(shape: Shape) -> tuple[Shape, ...] | None:
     signs, sides = shape.text.split(), shape.parts
     if signs and all(sign in (">", r"\geq") for sign in signs):
         signs, sides = [FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
+    if signs == ["="] and _NAME.fullmatch(sides[0].text.strip()):
+        return (Shape("set", parts=sides[1:]),)
     if not all(sign in _LOW for sign in signs):
         return _punctured(sides) if signs == [r"\neq"] else None
     match [math_values.is_number(plain_value(side.text)) for side in sides]:
@@ -107,6 +109,48 @@ def _joined(shape: Shape) -> tuple[Shape, ...] | None:
         if common:
             return common
     return tuple(one for part in parts for one in part or ())
+
+
+def merged(pieces: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+    """The same set of real numbers in the fewest pieces, in order; None where an end is no known number."""
+    spans: list[_Span] = []
+    for piece in pieces:
+        singles = [Shape("tuple", "[]", (point, point)) for point in piece.parts]
+        for interval in singles if piece.kind == "set" else [piece]:
+            span = _span(interval)
+            if span is None:
+                return None
+            spans.append(span)
+    joined: list[_Span] = []
+    for span in sorted(spans, key=lambda span: (span.low, span.piece.text[0] == "(")):
+        last = joined[-1] if joined else None
+        if last is None or not last.reaches(span):
+            joined.append(span)
+        elif span.high > last.high or (span.high == last.high and span.piece.text[1] == "]"):
+            piece = Shape("tuple", last.piece.text[0] + span.piece.text[1], (last.piece.parts[0], span.piece.parts[1]))
+            joined[-1] = _Span(last.low, span.high, piece)
+    return tuple(span.piece for span in joined)
+
+
+class _Span(NamedTuple):
+    """An interval and the values of its ends."""
+
+    low: Any
+    high: Any
+    piece: Shape
+
+    def reaches(self, other: _Span) -> bool:
+        """Whether no number lies between this and one that begins no earlier."""
+        closed = self.piece.text[1] == "]" or other.piece.text[0] == "["
+        return other.low < self.high or (other.low == self.high and closed)
+
+
+def _span(interval: Shape) -> _Span | None:
+    """An interval with its ends in order; None where they are not."""
+    low, high = (math_values.real_value(plain_value(end.text)) for end in interval.parts)
+    if low is None or high is None or low > high or (low == high and interval.text != "[]"):
+        return None
+    return _Span(low, high, interval)
 
 
 def _names(relation: Shape) -> list[str]:

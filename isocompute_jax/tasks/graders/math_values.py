@@ -140,6 +140,22 @@ def constant_factor(a: Any, b: Any) -> Any:
     return factors[0] if factors and all(_close(factors[0], factor) for factor in factors) else None
 
 
+def real_value(text: str) -> Any:
+    """A real number, or an infinity, to AGREE digits, so that equal values are equal; None for anything else."""
+    import sympy
+
+    try:
+        expression = parse(text)
+    except NotUnderstoodError:
+        return None
+    if not isinstance(expression, sympy.Expr) or expression.free_symbols:
+        return None
+    if expression in (sympy.oo, -sympy.oo) or isinstance(expression, sympy.Rational):
+        return expression
+    value = _value(expression, {})
+    return sympy.Rational(str(value.round(AGREE))) if value is not None and value.is_real else None
+
+
 def is_number(text: str) -> bool:
     """Whether a text is an expression without symbols."""
     import sympy
