@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from isocompute_jax.tasks.graders import math_values, units
 from isocompute_jax.tasks.graders.math_bounds import DEEPEST, depth
-from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals, merged
+from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals, merged, names
 from isocompute_jax.tasks.graders.math_bases import read_numeral, same_numeral
 from isocompute_jax.tasks.graders.math_names import is_quantity, name_of
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
@@ -81,7 +81,7 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
         return _same_ratio(gold, answer)
     if pair == ("relation", "relation") and _same_relation(gold, answer):
         return True
-    if pair == ("union", "union") and _same_elements(gold.parts, answer.parts):
+    if pair == ("union", "union") and _same_elements(gold.parts, answer.parts, _same_condition):
         return True
     pieces = intervals(gold), intervals(answer)
     if pieces[0] is None or pieces[1] is None:
@@ -91,6 +91,11 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
     parts = merged(pieces[0]), merged(pieces[1])
     several = max(map(len, pieces)) > 1 and parts[0] is not None and parts[1] is not None
     return several and _same_elements(*parts, _same_piece)
+
+
+def _same_condition(a: Shape, b: Shape) -> bool:
+    """Whether two parts of unions are the same, of the same name."""
+    return (a.kind != "relation" or b.kind != "relation" or names(a) == names(b)) and same_shape(a, b)
 
 
 def _same_piece(a: Shape, b: Shape) -> bool:

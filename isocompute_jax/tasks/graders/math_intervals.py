@@ -43,8 +43,6 @@ def _of_relation(shape: Shape) -> tuple[Shape, ...] | None:
     signs, sides = shape.text.split(), shape.parts
     if signs and all(sign in (">", r"\geq") for sign in signs):
         signs, sides = [FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
-    if signs == ["="] and _NAME.fullmatch(sides[0].text.strip()):
-        return (Shape("set", parts=sides[1:]),)
     if not all(sign in _LOW for sign in signs):
         return _punctured(sides) if signs == [r"\neq"] else None
     match [math_values.is_number(plain_value(side.text)) for side in sides]:
@@ -98,17 +96,38 @@ def _solved(term: str, brackets: str, ends: tuple[Shape, ...]) -> tuple[Shape, .
 
 
 def _joined(shape: Shape) -> tuple[Shape, ...] | None:
-    """A union; of conditions that all hold on one name the intersection, unless it is empty ("x < 1 and x > 3")."""
-    parts = [intervals(part) for part in shape.parts]
-    if None in parts:
+    """A union; of conditions that all hold the intersection, unless it is empty ("x < 1 and x > 3").
+
+    None of conditions on several names: "x > 1, y > 2" is a set of points.
+    """
+    parts = [_point(part) or intervals(part) for part in shape.parts]
+    if None in parts or len({name for part in shape.parts if part.kind == "relation" for name in names(part)}) > 1:
         return None
-    if shape.text == "and" and len({name for part in shape.parts for name in _names(part)}) == 1:
+    if shape.text == "and":
         common: tuple[Shape, ...] = parts[0] or ()
         for part in parts[1:]:
             common = tuple(one for a in common for b in part or () if (one := _overlap(a, b)) is not None)
         if common:
             return common
     return tuple(one for part in parts for one in part or ())
+
+
+def _point(shape: Shape) -> tuple[Shape, ...] | None:
+    """`x = 2` as a set of one point; None for anything else."""
+    named = shape.kind == "relation" and shape.text == "=" and _NAME.fullmatch(shape.parts[0].text.strip())
+    return (Shape("set", parts=shape.parts[1:]),) if named else None
+
+
+def names(relation: Shape) -> frozenset[str]:
+    """What a relation is about: a side that is a name, or the symbols in a side that is none."""
+    found: set[str] = set()
+    for side in relation.parts:
+        text = side.text.strip()
+        try:
+            found |= {text} if _NAME.fullmatch(text) else set(map(str, math_values.parse(plain_value(text)).free_symbols))
+        except (NotUnderstoodError, AttributeError):
+            found.add(text)
+    return frozenset(found) - {r"\infty"}
 
 
 def merged(pieces: tuple[Shape, ...]) -> tuple[Shape, ...] | None:

@@ -37,10 +37,9 @@ def is_quantity(text: str) -> bool:
     except NotUnderstoodError:  # P(A | B), \max f: letters, and no arithmetic at all
         return bool(_letters(text)) and re.search(r"[-+*/]", text) is None
     import sympy
-    from sympy.core.function import AppliedUndef
 
     terms = sympy.Add.make_args(value) if isinstance(value, sympy.Expr) else ()
-    if not terms or any(term.is_number and not term.has(AppliedUndef) for term in terms):
+    if not terms or any(term.is_number for term in terms):
         return False
     symbols = value.free_symbols
     return len(symbols) != 1 or value in symbols or any(value.diff(symbol).free_symbols for symbol in symbols)
