@@ -32,7 +32,9 @@ _FIRST_DIGITS = re.compile(
     r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
 )
 
-
+_SIGN = re.compile(r"[\\^_=<>*|]|(?<=[\d)}\]])\s?[!/]")
+"""What only formulas have."""
+_LOOSE_SPACE = re.compile(r"(?<!\w)\s|\s(?!\w)")
 _OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ANGLE = re.compile(r"(\d+(?:\.\d+)?|\\frac\s?\{\d+\}\s?\{\d+\})\s?\^\\circ")
 """Degrees; only the functions of angles tell them from plain numbers."""
@@ -185,10 +187,14 @@ def _rounds_to(answer: str, gold: str) -> bool:
 
 
 def _same_words(a: str, b: str) -> bool:
+    """Equality of texts that are no expressions; of formulas all signs count, of words letters and digits alone."""
+
     def plain(text: str) -> str:
         bare = " ".join(re.sub(r"[^\w\s+-]", " ", text).split())
         return bare if len(bare) < 3 and bare.isupper() else bare.casefold()
 
+    if _SIGN.search(a) or _SIGN.search(b):
+        return _LOOSE_SPACE.sub("", a) == _LOOSE_SPACE.sub("", b)
     return bool(plain(a)) and plain(a) == plain(b)
 
 

@@ -18,19 +18,29 @@ TRIED = 10_000
 """Divisors are looked for up to here; what is left stands for itself, prime or not."""
 MOST_SQUARED = 64
 """The highest power of what is no number but has one as a factor."""
+MOST_SUMS = 8
+"""Sums in two expressions that are multiplied out."""
 
 _PRIME = "prime "
 
 
 def same_giant(gold: str, answer: str) -> bool:
-    """Whether two expressions, at least one of which is too large for `math_values.parse`, are certainly equal."""
+    """Whether two expressions, at least one of which is too large for `math_values.parse`, are certainly equal.
+
+    Raises:
+      NotUnderstoodError: `gold` is none, or holds what cannot be told apart: factorials, sums of many terms.
+    """
     import sympy
 
+    first = _reduced(_unevaluated(gold))
     try:
-        first, second = (_reduced(_unevaluated(text)) for text in (gold, answer))
+        second = _reduced(_unevaluated(answer))
     except NotUnderstoodError:
         return False
-    return bool(first == second or _gathered(sympy.expand_mul(first)) == _gathered(sympy.expand_mul(second)))
+    sums = [part for side in (first, second) for part in sympy.preorder_traversal(side) if isinstance(part, sympy.Add)]
+    if first == second or len(sums) > MOST_SUMS:
+        return bool(first == second)
+    return bool(_gathered(sympy.expand_mul(first)) == _gathered(sympy.expand_mul(second)))
 
 
 def _unevaluated(text: str) -> Any:
@@ -76,7 +86,7 @@ def _power(base: Any, exponent: Any) -> Any:
         if giant and base < 0 and not isinstance(exponent, sympy.Integer):
             raise NotUnderstoodError("a negative base")
         sign = sympy.Integer(-1) ** exponent if giant and base < 0 else sympy.Integer(1)
-        return sign * _in_primes(abs(base)) ** exponent if giant else base**exponent
+        return sign * _in_primes(abs(base), exponent) if giant else base**exponent
     small = isinstance(exponent, sympy.Rational) and abs(exponent) <= MOST_SQUARED
     if small or base.is_Atom or all(_is_giant(factor) for factor in sympy.Mul.make_args(base)):
         return base**exponent
@@ -88,16 +98,17 @@ def _is_giant(expression: Any) -> bool:
     return any(symbol.name.startswith(_PRIME) for symbol in expression.free_symbols)
 
 
-def _in_primes(number: Any) -> Any:
-    """A positive rational number as a product of symbols that stand for its primes."""
+def _in_primes(number: Any, exponent: Any = 1) -> Any:
+    """A power of a positive rational number as a product of symbols that stand for its primes."""
     import sympy
 
     if max(number.p, number.q) > LARGEST_FACTORED:
         raise NotUnderstoodError("a giant base")
     product = sympy.Integer(1)
+    exponent = sympy.sympify(exponent)
     for whole, sign in ((number.p, 1), (number.q, -1)):
         for prime, power in _factors(whole).items():
-            product *= sympy.Symbol(f"{_PRIME}{prime}", positive=True) ** (sign * power)
+            product *= sympy.Symbol(f"{_PRIME}{prime}", positive=True) ** _gathered(sign * power * exponent)
     return product
 
 
