@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 
 from isocompute_jax.tasks.graders import math_values, units
+from isocompute_jax.tasks.graders.math_bases import read_numeral, same_numeral
 from isocompute_jax.tasks.graders.math_bounds import DEEPEST, depth
 from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals, merged, names
-from isocompute_jax.tasks.graders.math_bases import read_numeral, same_numeral
 from isocompute_jax.tasks.graders.math_names import is_quantity, name_of
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
 from isocompute_jax.tasks.graders.math_values import NotUnderstoodError, plain_value
@@ -85,14 +85,19 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
         return True
     if pair == ("union", "union") and _same_elements(gold.parts, answer.parts, _same_condition):
         return True
-    pieces = intervals(gold), intervals(answer)
-    if pieces[0] is None or pieces[1] is None:
+    return _same_reals(intervals(gold), intervals(answer))
+
+
+def _same_reals(gold: tuple[Shape, ...] | None, answer: tuple[Shape, ...] | None) -> bool:
+    """Whether two sets of intervals are one set of numbers; of one interval each, the ends are compared as written."""
+    if gold is None or answer is None:
         return False
-    if _same_elements(*pieces, _same_piece):
+    if _same_elements(gold, answer, _same_piece):
         return True
-    parts = merged(pieces[0]), merged(pieces[1])
-    several = max(map(len, pieces)) > 1 and parts[0] is not None and parts[1] is not None
-    return several and _same_elements(*parts, _same_piece)
+    if len(gold) <= 1 and len(answer) <= 1:
+        return False
+    whole, other = merged(gold), merged(answer)
+    return whole is not None and other is not None and _same_elements(whole, other, _same_piece)
 
 
 def _same_condition(a: Shape, b: Shape) -> bool:

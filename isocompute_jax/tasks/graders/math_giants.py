@@ -61,7 +61,7 @@ def _reduced(node: Any) -> Any:
     """The value of an unevaluated expression, its giant powers in symbols of primes.
 
     Raises:
-      NotUnderstoodError: it holds more than sums, products and powers, or a power that can be neither computed nor kept.
+      NotUnderstoodError: it holds more than sums, products and powers, or a power that is neither computed nor kept.
     """
     import sympy
 

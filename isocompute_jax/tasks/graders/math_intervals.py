@@ -124,7 +124,9 @@ def names(relation: Shape) -> frozenset[str]:
     for side in relation.parts:
         text = side.text.strip()
         try:
-            found |= {text} if _NAME.fullmatch(text) else set(map(str, math_values.parse(plain_value(text)).free_symbols))
+            found |= (
+                {text} if _NAME.fullmatch(text) else set(map(str, math_values.parse(plain_value(text)).free_symbols))
+            )
         except (NotUnderstoodError, AttributeError):
             found.add(text)
     return frozenset(found) - {r"\infty"}
