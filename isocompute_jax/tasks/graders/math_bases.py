@@ -9,8 +9,8 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WORDS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _BASES = {word: base for base, word in enumerate(_WORDS, 2)} | {"binary": 2, "octal": 8, "decimal": 10, "sixteen": 16}
 _NUMERAL = re.compile(
-    r"([-+]?)\s*(\()?\s*(?:\{\s*)?([\dA-Z][\dA-Z ]*|[\da-f][\da-f ]*)(?:\})?\s*(?(2)\)\s*)"
-    r"(?:_\s*(\d)|_\s*\{\s*\(?\s*(?:base\s*)?([A-Za-z]+|\d{1,2})\s*\)?\s*\}|"
+    r"([-+]?)\s*(\()?\s*(?:\{\s*)?([\dA-Z][\dA-Z .]*|[\da-f][\da-f .]*)(?:\})?\s*(?(2)\)\s*)"
+    r"(?:_\s*(\d|[a-z]{3,})|_\s*\{\s*\(?\s*(?:base\s*)?([A-Za-z]+|\d{1,2})\s*\)?\s*\}|"
     r"\(?\s*(?:in\s)?\s*base[\s-]*([A-Za-z]+|\d{1,2})\s*\)?)"
 )
 
@@ -31,7 +31,7 @@ def read_numeral(text: str) -> Numeral | None:
     digits, written = digits.replace(" ", "").upper(), next(base for base in bases if base)
     base = int(written) if written.isdigit() else _BASES.get(written.lower(), 0)
     symbol = len(digits) == 1 and digits.isalpha()  # a_{12} is the twelfth a
-    if symbol or not 2 <= base <= len(_DIGITS) or any(digit not in _DIGITS[:base] for digit in digits):
+    if symbol or not 2 <= base <= len(_DIGITS) or not set(digits.replace(".", "", 1)) <= set(_DIGITS[:base]):
         return None
     return Numeral(sign.replace("+", "") + (digits.lstrip("0") or "0"), base)
 
