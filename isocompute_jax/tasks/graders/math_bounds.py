@@ -26,7 +26,7 @@ _CHAINED = re.compile(
 
 def is_bounded(text: str) -> bool:
     """Whether an expression in LaTeX, and every number in it, is small enough to be evaluated."""
-    if depth(text) > DEEPEST or _CHAINED.search(text):
+    if is_tangled(text):
         return False
     tokens = _TOKEN.findall(text)[::-1]
     try:
@@ -36,6 +36,11 @@ def is_bounded(text: str) -> bool:
     except RecursionError:  # what is too deep for this is too deep for the parser
         return False
     return True
+
+
+def is_tangled(text: str) -> bool:
+    """Whether an expression is nested too deep to be parsed, whatever its value."""
+    return depth(text) > DEEPEST or bool(_CHAINED.search(text))
 
 
 def depth(text: str) -> int:

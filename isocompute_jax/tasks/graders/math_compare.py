@@ -6,12 +6,15 @@ See `math` for the conventions.
 from __future__ import annotations
 
 import decimal
+import itertools
 import re
 from collections.abc import Callable
 
 from isocompute_jax.tasks.graders import math_values, units
+from isocompute_jax.tasks.graders.math_bases import read_numeral, same_numeral
 from isocompute_jax.tasks.graders.math_bounds import DEEPEST, depth
-from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals
+from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals, merged, names
+from isocompute_jax.tasks.graders.math_names import is_quantity, name_of
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
 from isocompute_jax.tasks.graders.math_values import NotUnderstoodError, plain_value
 
@@ -24,14 +27,14 @@ _CHOSEN = re.compile(
     r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
 )
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
-_NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
-_BASE = re.compile(r"([\dA-F]+)_\{?(\d{1,2})\}?")
 _FIRST_DIGITS = re.compile(
     r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
 )
 
-
+_SIGN = re.compile(r"[\\^_=<>*|]|(?<=[\d)}\]])\s?[!/]")
+"""What only formulas have."""
+_LOOSE_SPACE = re.compile(r"(?<!\w)\s|\s(?!\w)")
 _OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ANGLE = re.compile(r"(\d+(?:\.\d+)?|\\frac\s?\{\d+\}\s?\{\d+\})\s?\^\\circ")
 """Degrees; only the functions of angles tell them from plain numbers."""
@@ -80,10 +83,26 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
         return _same_ratio(gold, answer)
     if pair == ("relation", "relation") and _same_relation(gold, answer):
         return True
-    if pair == ("union", "union") and _same_elements(gold.parts, answer.parts):
+    if pair == ("union", "union") and _same_elements(gold.parts, answer.parts, _same_condition):
         return True
-    pieces = intervals(gold), intervals(answer)
-    return None not in pieces and _same_elements(pieces[0] or (), pieces[1] or (), _same_piece)
+    return _same_reals(intervals(gold), intervals(answer))
+
+
+def _same_reals(gold: tuple[Shape, ...] | None, answer: tuple[Shape, ...] | None) -> bool:
+    """Whether two sets of intervals are one set of numbers; of one interval each, the ends are compared as written."""
+    if gold is None or answer is None:
+        return False
+    if _same_elements(gold, answer, _same_piece):
+        return True
+    if len(gold) <= 1 and len(answer) <= 1:
+        return False
+    whole, other = merged(gold), merged(answer)
+    return whole is not None and other is not None and _same_elements(whole, other, _same_piece)
+
+
+def _same_condition(a: Shape, b: Shape) -> bool:
+    """Whether two parts of unions are the same, of the same name."""
+    return (a.kind != "relation" or b.kind != "relation" or names(a) == names(b)) and same_shape(a, b)
 
 
 def _same_piece(a: Shape, b: Shape) -> bool:
@@ -139,11 +158,9 @@ def _same_value(gold: str, answer: str) -> bool:
         f"({text})/100" if sign and not (percent and other_percent) else text
         for text, sign in ((gold, percent), (answer, other_percent))
     )
-    base, other_base = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
-    if base or other_base:
-        return (base[1] if base else gold) == (other_base[1] if other_base else answer) and (
-            not (base and other_base) or base[2] == other_base[2]
-        )
+    numeral, other = read_numeral(gold), read_numeral(answer)
+    if numeral or other:
+        return same_numeral(numeral or gold, other or answer)
     if _rounds_to(answer, gold):
         return True
     try:
@@ -175,10 +192,14 @@ def _rounds_to(answer: str, gold: str) -> bool:
 
 
 def _same_words(a: str, b: str) -> bool:
+    """Equality of texts that are no expressions; of formulas all signs count, of words letters and digits alone."""
+
     def plain(text: str) -> str:
         bare = " ".join(re.sub(r"[^\w\s+-]", " ", text).split())
         return bare if len(bare) < 3 and bare.isupper() else bare.casefold()
 
+    if _SIGN.search(a) or _SIGN.search(b):
+        return _LOOSE_SPACE.sub("", a) == _LOOSE_SPACE.sub("", b)
     return bool(plain(a)) and plain(a) == plain(b)
 
 
@@ -205,8 +226,11 @@ def _without_name(gold: Shape, answer: Shape) -> tuple[Shape, Shape]:
         gold = _value_of(gold)
     answer = _exact_side(answer)
     if answer.kind == "relation" and set(answer.text.split()) == {"="}:
+        number = _named_number(answer.parts) if gold.kind != "relation" else None
         if _name(answer):
             answer = _value_of(answer)
+        elif number is not None:
+            answer = number
         elif gold.kind == "value" and all(_same_value(gold.text, side.text) for side in answer.parts):
             return gold, gold
     return gold, answer
@@ -223,14 +247,26 @@ def _exact_side(shape: Shape) -> Shape:
 
 def _name(shape: Shape) -> str:
     """What stands before the first sign of equality, where it names what follows and every further step is equal."""
-    if set(shape.text.split()) != {"="}:
-        return ""
-    first = re.sub(r"\^\{-1\}|\\frac\s?\{d([a-z]?)\}\s?\{d([a-z])\}", r"d\1d\2", shape.parts[0].text.strip())
-    if not _NAME.fullmatch(first) or any(word in first for word in ("frac", "sqrt", "sin", "cos", "log", "ln")):
-        return ""
-    steps = shape.parts[1:]
-    last = steps[-1].text
-    return first.replace(" ", "") if all(_same_value(last, step.text) for step in steps[:-1]) else ""
+    first = name_of(shape.parts[0].text) if set(shape.text.split()) == {"="} else ""
+    return first if first and _agree(shape.parts[1:]) else ""
+
+
+def _agree(steps: tuple[Shape, ...]) -> bool:
+    return all(_same_value(steps[-1].text, step.text) for step in steps[:-1])
+
+
+def _named_number(sides: tuple[Shape, ...]) -> Shape | None:
+    r"""The number that a chain gives its names: `p + q = 25 + 48 = 73`, `AB = BC = 5`, `5 = x`; None if it hedges."""
+    if name_of(sides[-1].text) and _is_measure(sides[0]):
+        sides = sides[::-1]
+    steps = list(itertools.dropwhile(lambda side: is_quantity(side.text) and not _is_measure(side), sides))
+    given = 0 < len(steps) < len(sides) and _is_measure(steps[-1]) and _agree(tuple(steps))
+    return read_shape(steps[-1].text) if given else None
+
+
+def _is_measure(side: Shape) -> bool:
+    """Whether a side is a number, with or without a unit."""
+    return math_values.is_number(plain_value(_measured(side.text)[0]))
 
 
 def _value_of(shape: Shape) -> Shape:

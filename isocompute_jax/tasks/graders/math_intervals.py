@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from isocompute_jax.tasks.graders import math_values
 from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
@@ -96,17 +96,82 @@ def _solved(term: str, brackets: str, ends: tuple[Shape, ...]) -> tuple[Shape, .
 
 
 def _joined(shape: Shape) -> tuple[Shape, ...] | None:
-    """A union; of conditions that all hold on one name the intersection, unless it is empty ("x < 1 and x > 3")."""
-    parts = [intervals(part) for part in shape.parts]
-    if None in parts:
+    """A union; of conditions that all hold the intersection, unless it is empty ("x < 1 and x > 3").
+
+    None of conditions on several names: "x > 1, y > 2" is a set of points.
+    """
+    parts = [_point(part) or intervals(part) for part in shape.parts]
+    if None in parts or len({name for part in shape.parts if part.kind == "relation" for name in names(part)}) > 1:
         return None
-    if shape.text == "and" and len({name for part in shape.parts for name in _names(part)}) == 1:
+    if shape.text == "and":
         common: tuple[Shape, ...] = parts[0] or ()
         for part in parts[1:]:
             common = tuple(one for a in common for b in part or () if (one := _overlap(a, b)) is not None)
         if common:
             return common
     return tuple(one for part in parts for one in part or ())
+
+
+def _point(shape: Shape) -> tuple[Shape, ...] | None:
+    """`x = 2` as a set of one point; None for anything else."""
+    named = shape.kind == "relation" and shape.text == "=" and _NAME.fullmatch(shape.parts[0].text.strip())
+    return (Shape("set", parts=shape.parts[1:]),) if named else None
+
+
+def names(relation: Shape) -> frozenset[str]:
+    """What a relation is about: a side that is a name, or the symbols in a side that is none."""
+    found: set[str] = set()
+    for side in relation.parts:
+        text = side.text.strip()
+        try:
+            found |= (
+                {text} if _NAME.fullmatch(text) else set(map(str, math_values.parse(plain_value(text)).free_symbols))
+            )
+        except (NotUnderstoodError, AttributeError):
+            found.add(text)
+    return frozenset(found) - {r"\infty"}
+
+
+def merged(pieces: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+    """The same set of real numbers in the fewest pieces, in order; None where an end is no known number."""
+    spans: list[_Span] = []
+    for piece in pieces:
+        singles = [Shape("tuple", "[]", (point, point)) for point in piece.parts]
+        for interval in singles if piece.kind == "set" else [piece]:
+            span = _span(interval)
+            if span is None:
+                return None
+            spans.append(span)
+    joined: list[_Span] = []
+    for span in sorted(spans, key=lambda span: (span.low, span.piece.text[0] == "(")):
+        last = joined[-1] if joined else None
+        if last is None or not last.reaches(span):
+            joined.append(span)
+        elif span.high > last.high or (span.high == last.high and span.piece.text[1] == "]"):
+            piece = Shape("tuple", last.piece.text[0] + span.piece.text[1], (last.piece.parts[0], span.piece.parts[1]))
+            joined[-1] = _Span(last.low, span.high, piece)
+    return tuple(span.piece for span in joined)
+
+
+class _Span(NamedTuple):
+    """An interval and the values of its ends."""
+
+    low: Any
+    high: Any
+    piece: Shape
+
+    def reaches(self, other: _Span) -> bool:
+        """Whether no number lies between this and one that begins no earlier."""
+        closed = self.piece.text[1] == "]" or other.piece.text[0] == "["
+        return other.low < self.high or (other.low == self.high and closed)
+
+
+def _span(interval: Shape) -> _Span | None:
+    """An interval with its ends in order; None where they are not."""
+    low, high = (math_values.real_value(plain_value(end.text)) for end in interval.parts)
+    if low is None or high is None or low > high or (low == high and interval.text != "[]"):
+        return None
+    return _Span(low, high, interval)
 
 
 def _names(relation: Shape) -> list[str]:

@@ -6,6 +6,7 @@ told from the text, equal shapes are compared part by part (`math`), and only ex
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -23,6 +24,9 @@ _OR = re.compile(r"(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])|;")
 _EITHER = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|;")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?(?:\s?%|\s?[A-Za-z]+)?")
 _RATIO = re.compile(r"[^:]+:[^:]+(?::[^:]+)?")
+_SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+MOST_SIGNS = 4
+"""Signs `\\pm` of one answer that are chosen: 16 values."""
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
@@ -55,7 +59,7 @@ def read_shape(text: str) -> Shape:
     found = _matrix(text) or _union(text) or _relation(text) or _bracketed(text)
     if found is not None:
         return found
-    if r"\pm" in text or r"\mp" in text:
+    if _SIGNS.search(text):
         return _plus_minus(text)
     if ":" in text and _RATIO.fullmatch(text) and "{" not in text:
         return Shape("ratio", parts=tuple(Shape("value", part.strip()) for part in text.split(":")))
@@ -98,7 +102,8 @@ def _split_words(text: str) -> list[str]:
 def _listed(parts: list[Shape], either: bool) -> Shape:
     """Several answers; inequalities together are a union, or conditions that all hold."""
     flat = [part for shape in parts for part in (shape.parts if shape.kind == "list" else (shape,))]
-    if all(part.kind == "relation" and part.text != "=" for part in flat):
+    equations = [part.kind == "relation" and part.text == "=" for part in flat]
+    if all(part.kind == "relation" for part in flat) and not (all(equations) if either else any(equations)):
         return Shape("union", "or" if either else "and", tuple(flat))
     return Shape("list", parts=tuple(flat))
 
@@ -146,6 +151,8 @@ def _bracketed(text: str) -> Shape | None:
         return Shape("set")
     if len(text) > 2 and text[0] in "([]" and text[-1] in ")][" and _encloses(text[1:-1]):
         if len(split_top(text[1:-1], ",")) > 1:
+            if text[0] + text[-1] == "()" and _SIGNS.search(text):
+                return _plus_minus(text)
             return Shape("tuple", text[0] + text[-1], _items(text[1:-1]))
         if text[0] + text[-1] == "()":
             return read_shape(text[1:-1])
@@ -168,7 +175,8 @@ def _set(inside: str) -> Shape:
     builder = re.split(r"\||:", inside, maxsplit=1)
     if len(builder) == 2 and re.fullmatch(r"\s*[A-Za-z](?:\s*\\in\s*\\mathbb\s?\{R\})?\s*", builder[0]):
         return read_shape(builder[1])
-    return Shape("set", parts=_items(inside))
+    elements = (part.parts if part.kind == "list" else (part,) for part in _items(inside))
+    return Shape("set", parts=tuple(itertools.chain.from_iterable(elements)))
 
 
 def _items(text: str) -> tuple[Shape, ...]:
@@ -176,10 +184,19 @@ def _items(text: str) -> tuple[Shape, ...]:
 
 
 def _plus_minus(text: str) -> Shape:
-    r"""`a \pm b` is a + b and a - b."""
-    plus = text.replace(r"\pm", "+").replace(r"\mp", "-")
-    minus = text.replace(r"\pm", "-").replace(r"\mp", "+")
-    return Shape("list", parts=tuple(Shape("value", part.strip().removeprefix("+").strip()) for part in (plus, minus)))
+    r"""`a \pm b` is a + b and a - b; several signs are chosen each for itself, but with a `\mp` all together."""
+    signs = _SIGNS.findall(text)
+    if len(signs) > MOST_SIGNS:
+        return Shape("value", text)
+    linked = r"\mp" in signs
+    choices = itertools.product("+-", repeat=1 if linked else len(signs))
+    turned = {"+": "-", "-": "+"}
+    parts = []
+    for choice in choices:
+        chosen = iter(choice * len(signs) if linked else choice)
+        plain = _SIGNS.sub(lambda m, c=chosen: next(c) if m[0] == r"\pm" else turned[next(c)], text)
+        parts.append(read_shape(plain.strip().removeprefix("+")))
+    return Shape("list", parts=tuple(parts))
 
 
 def _is_words(text: str) -> bool:
