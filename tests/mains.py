@@ -21,7 +21,7 @@ TIMEOUT_S = 300
 
 
 class Main:
-    """`python -m MODULE ARGUMENTS` in the root of the checkout; the end of a `with` ends it."""
+    """`python -m MODULE ARGUMENTS`, or `python -c PROGRAM` where the module is `-c`; the end of a `with` ends it."""
 
     def __init__(
         self,
@@ -30,15 +30,15 @@ class Main:
         stdout: pathlib.Path,
         stderr: pathlib.Path,
         *,
+        folder: pathlib.Path = ROOT,
         core: int | None = None,
         cache: pathlib.Path | None = None,
     ):
-        """Starts it. It may be given the one core that it uses, and a compile cache other than the environment's."""
+        """Starts it in a folder. `core` is the only one that it uses, `cache` in place of the usual compile cache."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(SHARED)
         self.command = [module, *arguments]
-        arguments_of_main = (self.command, [os.fspath(stdout), os.fspath(stderr)], core, cache and str(cache))
-        self._process = context.Process(target=_main, args=arguments_of_main)
+        self._process = context.Process(target=_main, args=(self.command, [stdout, stderr], folder, core, cache))
         self._process.start()
 
     def __enter__(self) -> "Main":
@@ -78,8 +78,14 @@ def run(module: str, arguments: Sequence[str], **options) -> subprocess.Complete
     return subprocess.CompletedProcess(main.command, code, *printed)
 
 
-def _main(command: list[str], files: list[str], core: int | None, cache: str | None) -> None:
-    os.chdir(ROOT)
+def _main(
+    command: list[str],
+    files: list[pathlib.Path],
+    folder: pathlib.Path,
+    core: int | None,
+    cache: pathlib.Path | None,
+) -> None:
+    os.chdir(folder)
     for stream, file in zip((1, 2), files, strict=True):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     if core is not None:
@@ -87,7 +93,10 @@ def _main(command: list[str], files: list[str], core: int | None, cache: str | N
     if cache is not None:
         import jax
 
-        jax.config.update("jax_compilation_cache_dir", cache)
-    sys.path.insert(0, str(ROOT))
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    sys.path.insert(0, str(folder))
     sys.argv = command
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    if command[0] == "-c":
+        exec(compile(command[1], "<program>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
