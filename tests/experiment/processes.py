@@ -52,5 +52,5 @@ def said(workdir: pathlib.Path) -> str:
 def wait_for(main: mains.Main, condition) -> None:
     """Polls, as often as it can, until the condition holds."""
     while not condition():
-        assert main.exit_code is None, f"{main.command} ended before its time"
+        assert main.exit_code is None, f"{main.command} ended before its time with exit code {main.exit_code}"
         time.sleep(0.0005)
