@@ -79,8 +79,8 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 test: $(DEV) ## the fast tests (WORKERS=2 processes)
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
-# Like the fast ones, compiled without LLVM's optimisation (tests/conftest.py), which is most of their time; `test-avx2`, and
-# the targets with XLA_FLAGS empty, compile as a user's XLA does.
+# Like the fast ones, compiled without LLVM's optimisation and by XLA's older code for fusions (tests/conftest.py), which
+# is most of their time; `test-avx2`, and the targets with XLA_FLAGS empty, compile as a user's XLA does.
 test-slow: $(DEV) ## the tests that take minutes each
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 

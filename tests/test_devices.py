@@ -1,9 +1,8 @@
 """Without accelerators, the cores are the devices of a mesh."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests import mains
 
 PROGRAM = """
 from isocompute_jax import devices
@@ -14,20 +13,20 @@ print(jax.local_device_count())
 """
 
 
+def local_devices(flags: str, program: str) -> int:
+    """What a program prints under some XLA_FLAGS, which JAX reads when it starts."""
+    run = mains.run("-c", [f"import os; os.environ['XLA_FLAGS'] = {flags!r}\n{program}"])
+    assert run.returncode == 0, run.stderr
+    return int(run.stdout)
+
+
 @pytest.mark.parametrize(
     ("before", "size", "found"), [("", 3, 3), ("", 1, 1), ("import jax; jax.devices()", 3, 1)], ids=str
 )
-def test_the_cpu_is_cut_unless_jax_has_started(monkeypatch, before, size, found):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    program = PROGRAM.format(before=before, size=size)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(run.stdout) == found
+def test_the_cpu_is_cut_unless_jax_has_started(before, size, found):
+    assert local_devices("", PROGRAM.format(before=before, size=size)) == found
 
 
-def test_xla_flags_rule(monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+def test_xla_flags_rule():
     program = PROGRAM.format(before="", size=3)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(run.stdout) == 2
+    assert local_devices("--xla_force_host_platform_device_count=2", program) == 2

@@ -8,8 +8,6 @@ import doctest
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -69,10 +67,6 @@ def filled_in(word: str) -> str:
     return word
 
 
-def python(arguments: list[str], **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, **options)
-
-
 SCRIPTS = [block for block in blocks() if block.kind == "python"]
 MAKE = [(where, words) for where, words in commands() if words[0] == "make"]
 PYTHON = [(where, words) for where, words in commands() if words[0] != "make"]
@@ -81,7 +75,8 @@ PYTHON = [(where, words) for where, words in commands() if words[0] != "make"]
 @pytest.mark.parametrize("block", SCRIPTS, ids=str)
 def test_script_runs(block, tmp_path):
     """In a process of its own, away from the checkout: no run directory, no flags, warnings are errors."""
-    done = python(["-W", "error", "-c", block.text], cwd=tmp_path)
+    program = f"import warnings; warnings.simplefilter('error')\n{block.text}"
+    done = mains.run("-c", [program], folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

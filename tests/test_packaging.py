@@ -172,7 +172,7 @@ def test_the_fit_works_without_the_extras(tmp_path):
     (tmp_path / "curves.csv").write_text("\n".join(["group_size,problems_per_batch,seed,compute,avg@4", *rows]))
     source = importing(["fit"]) + "sys.argv = ['fit', '--runs=curves.csv', '--out=out', '--replicates=20']\n"
     source += "runpy.run_module('isocompute_jax.fit', run_name='__main__', alter_sys=True)"
-    done = without((*app.EXTRAS["train"], *app.EXTRAS["serve"]), source, tmp_path)
+    done = without((*app.EXTRAS["train"], *app.EXTRAS["serve"], "torch"), source, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.html").exists()
 

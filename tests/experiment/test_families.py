@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +11,14 @@ import pytest
 
 from isocompute_jax import model
 from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import EvaluationConfig
+from isocompute_jax.learner import LossConfig
+from tests import mains
 from tests.experiment.builders import make_inputs
 
 torch = pytest.importorskip("torch")
+
+MAKE_MODEL = "isocompute_jax.make_model"
 
 
 @pytest.mark.slow
@@ -24,13 +27,13 @@ def test_a_small_model_trains_and_transformers_loads_the_result(tmp_path, family
     from transformers import AutoModelForCausalLM
 
     sizes = ["--embed_dim=16", "--head_dim=8", "--mlp_dim=32", "--num_layers=1"]
-    command = [sys.executable, "-m", "isocompute_jax.make_model", f"--family={family}", f"--out={tmp_path / 'small'}"]
-    done = subprocess.run([*command, *sizes], capture_output=True, text=True, check=False, timeout=300)
+    done = mains.run(MAKE_MODEL, [f"--family={family}", f"--out={tmp_path / 'small'}", *sizes])
     assert done.returncode == 0, done.stderr
     config = model.load_config(tmp_path / "small")
     assert f"{model.count_params(config):,} parameters" in done.stdout and config.architecture == family
 
-    run = dataclasses.replace(make_inputs(tmp_path), model=str(tmp_path / "small"), max_compute=64 * 3)
+    run = dataclasses.replace(make_inputs(tmp_path), model=str(tmp_path / "small"), max_compute=64 * 2)
+    run = dataclasses.replace(run, loss=LossConfig(), evaluation=EvaluationConfig())
     loop.train(run, tmp_path / "run")
     trained = tmp_path / "run" / "model"
     before, after = (model.load_params(path, config) for path in (tmp_path / "small", trained))
@@ -50,15 +53,13 @@ def test_a_directory_that_is_no_checkpoint_is_not_replaced(tmp_path):
     (tmp_path / "mine" / "deep").mkdir(parents=True)
     (tmp_path / "file").write_text("mine")
     for out in ("mine", "file"):
-        command = [sys.executable, "-m", "isocompute_jax.make_model", f"--out={tmp_path / out}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = mains.run(MAKE_MODEL, [f"--out={tmp_path / out}"])
         assert done.returncode == 2 and f"--out={tmp_path / out} exists and is no checkpoint" in done.stderr
     assert (tmp_path / "mine" / "deep").is_dir() and (tmp_path / "file").read_text() == "mine"
 
 
 def test_flags_of_experts_are_refused_for_dense_models(tmp_path):
-    command = [sys.executable, "-m", "isocompute_jax.make_model", f"--out={tmp_path / 'out'}", "--num_experts=4"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = mains.run(MAKE_MODEL, [f"--out={tmp_path / 'out'}", "--num_experts=4"])
     assert (
         done.returncode == 2
         and "--num_experts is for families with experts (qwen3_moe, llama4_text); a qwen2 has none" in done.stderr

@@ -302,7 +302,7 @@ def test_a_directory_is_worked_in_by_one_process_at_a_time(base_run, tmp_path):
     with locked(workdir, "run"), pytest.raises(InputError, match="another run is at work"):
         loop.train(base_run, workdir)
     assert not (workdir / run_files.METRICS).exists()
-    loop.train(base_run, workdir)
+    loop.train(dataclasses.replace(base_run, max_compute=64 * 2, evaluation=EvaluationConfig()), workdir)
     assert (workdir / run_files.DONE).exists()
 
 

@@ -1,11 +1,9 @@
 """A run that is killed or interrupted, wherever that is, and started again equals an undisturbed one, bit for bit."""
 
-import dataclasses
 import fcntl
 import os
 import pathlib
 import signal
-import subprocess
 import time
 
 import numpy as np
@@ -18,6 +16,7 @@ from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.records import run_files
 from isocompute_jax.sampling import TRAIN, InProcessSampler
 from tests.experiment import builders
+from tests.experiment.processes import said, wait_for
 from tests.experiment.samplers import Makes
 
 LOGS = (run_files.METRICS, run_files.EVAL)
@@ -26,64 +25,21 @@ LOGS = (run_files.METRICS, run_files.EVAL)
 # --- in processes of their own
 
 
-@dataclasses.dataclass(frozen=True)
-class Processes:
-    """Starts runs, all on one core (the same thread count), with a compile cache that no other test reads.
-
-    JAX writes its cache in place: a kill may leave half an entry.
-    """
-
-    cache: pathlib.Path
-    config: pathlib.Path
-
-    def start(self, workdir: pathlib.Path, config: pathlib.Path | None = None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            builders.pinned(builders.train_command(config or self.config, workdir)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **builders.compile_cache(self.cache)},
-        )
-
-    def finish(self, workdir: pathlib.Path, config: pathlib.Path | None = None) -> str:
-        """Starts a run and lets it end; returns what it said."""
-        with self.start(workdir, config) as process:
-            output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
-        return output
+@pytest.fixture(scope="module")
+def config(base_run, tmp_path_factory) -> pathlib.Path:
+    """What the processes run."""
+    return builders.write_config(tmp_path_factory.mktemp("processes") / "config.json", base_run)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory) -> pathlib.Path:
-    """A directory that all of pytest-xdist's workers use."""
-    base = tmp_path_factory.getbasetemp()
-    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "test_resume"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-@pytest.fixture(scope="module")
-def processes(base_run, shared, tmp_path_factory) -> Processes:
-    config = tmp_path_factory.mktemp("processes") / "config.json"
-    return Processes(shared / "compile-cache", builders.write_config(config, base_run))
-
-
-@pytest.fixture(scope="module")
-def reference(processes, shared) -> pathlib.Path:
+def reference(processes, config) -> pathlib.Path:
     """The undisturbed run, in a process of its own, which also fills the compile cache: once for all workers."""
-    workdir = shared / "undisturbed"
-    with open(shared / "lock", "w") as lock:
+    workdir = processes.path / "undisturbed"
+    with open(processes.path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (workdir / run_files.DONE).exists():
-            processes.finish(workdir)
+            processes.finish(config, workdir)
     return workdir
-
-
-def wait_for(process: subprocess.Popen[str], condition) -> None:
-    """Polls, as often as it can, until the condition holds."""
-    while not condition():
-        assert process.poll() is None, f"it ended before its time: {process.communicate()[0]}"
-        time.sleep(0.0005)
 
 
 def written(workdir: pathlib.Path):
@@ -112,64 +68,64 @@ def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
     return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())
 
 
-TEN_MOMENTS = ("log", "start-up", "checkpoint", "log", "start-up", "log", "checkpoint", "start-up", "log", "checkpoint")
+MOMENTS = ("log", "start-up", "checkpoint", "start-up", "log", "checkpoint")
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_ends_the_same(processes, reference, tmp_path):
+def test_killed_at_random_moments_ends_the_same(processes, config, reference, tmp_path):
     rng = np.random.default_rng(0)
     workdir = tmp_path / "run"
-    for moment in TEN_MOMENTS:
-        with processes.start(workdir) as process:
+    for moment in MOMENTS:
+        with processes.train(config, workdir) as process:
             appended, growth = written(workdir), rng.integers(1, 6000)
             if moment == "start-up":
-                time.sleep(rng.uniform(0.1, 2.0))
+                time.sleep(rng.uniform(0.1, 1.0))
             else:
                 wait_for(process, lambda appended=appended, growth=growth: appended() >= growth)
             if moment == "checkpoint":
                 wait_for(process, lambda: unfinished_checkpoint(workdir))
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
+            process.send(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
         assert not (workdir / run_files.DONE).exists()
     steps = [len((workdir / name).read_bytes().splitlines()) for name in LOGS]
     assert steps[0] > 0 and steps[1] > 0  # it had come somewhere
     for name in LOGS:  # what a kill within a write, or a full disk, leaves
         with open(workdir / name, "a", encoding="utf-8") as file:
             file.write('{"step": 99, "comp')
-    assert "resuming from step" in processes.finish(workdir)
+    assert "resuming from step" in processes.finish(config, workdir)
     builders.assert_same_run(workdir, reference)
 
 
 @pytest.mark.slow
-def test_interrupted_once_and_twice_ends_the_same(base_run, processes, reference, tmp_path):
+def test_interrupted_once_and_twice_ends_the_same(base_run, processes, config, reference, tmp_path):
     # No checkpoint but the one that Ctrl-C asks for.
-    config = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
+    seldom = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
     workdir = tmp_path / "run"
-    with processes.start(workdir, config) as process:
+    with processes.train(seldom, workdir) as process:
         wait_for(process, lambda: (workdir / run_files.METRICS).exists())
-        process.kill()
-    with processes.start(workdir, config) as process:
+    with processes.train(seldom, workdir) as process:
         appended = written(workdir)
         wait_for(process, lambda: appended() > 0)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == app.INTERRUPTED, output
+        process.send(signal.SIGINT)
+        code, output = process.wait(), said(workdir)
+    assert code == app.INTERRUPTED, output
     assert "killed before its first checkpoint: it begins again" in output
     assert output.count("error: interrupted; the same command resumes from the last checkpoint\n") == 1
     assert "Traceback" not in output
     step = len(run_files.read_lines(workdir / run_files.METRICS))
     assert [entry.name for entry in (workdir / run_files.CHECKPOINTS).iterdir()] == [str(step)]
-    with processes.start(workdir) as process:  # a checkpoint after every step: the second falls into one
+    before = len(output)
+    with processes.train(config, workdir) as process:  # a checkpoint after every step: the second falls into one
         appended = written(workdir)
         wait_for(process, lambda: appended() > 0)
-        process.send_signal(signal.SIGINT)
+        process.send(signal.SIGINT)
         time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == app.INTERRUPTED, output
+        process.send(signal.SIGINT)
+        code, output = process.wait(), said(workdir)[before:]
+    assert code == app.INTERRUPTED, output
     assert f"resuming from step {step}" in output and "Traceback" not in output
     assert output.count("error: interrupted; the same command resumes") == 1
-    processes.finish(workdir)
+    processes.finish(config, workdir)
     builders.assert_same_run(workdir, reference)
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import MeshConfig, PackingConfig
+from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, PackingConfig
 from isocompute_jax.experiment.inputs import check_mesh
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client import member
@@ -49,6 +49,7 @@ def test_replay_in_a_run(mixture_run, tmp_path, row_tokens):
     config = dataclasses.replace(
         mixture_run,
         max_compute=64 * 2,
+        evaluation=EvaluationConfig(),
         packing=PackingConfig(row_tokens),
         loss=dataclasses.replace(mixture_run.loss, kl_coef=0.0, entropy_coef=0.0, routing="replay"),
     )

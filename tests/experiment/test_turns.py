@@ -22,6 +22,7 @@ from isocompute_jax.sampling import TurnSampler
 from isocompute_jax.tasks import PromptConfig, Prompts
 from isocompute_jax.tasks.graders.calculator import Calculator
 from tests.experiment import builders
+from tests.experiment.processes import wait_for
 from tests.experiment.samplers import LaggingSampler, Makes
 from tests.sampling.turn_builders import RuleSampler, Scripted
 
@@ -102,17 +103,15 @@ def test_an_asynchronous_run_mixes_versions_within_its_window(config, tokenizer,
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_ends_the_same(config, tmp_path):
-    from tests.experiment.test_resume import Processes, wait_for
-
-    processes = Processes(tmp_path / "cache", builders.write_config(tmp_path / "config.json", config))
-    processes.finish(tmp_path / "whole")
+def test_killed_in_the_middle_it_ends_the_same(config, processes, tmp_path):
+    file = builders.write_config(tmp_path / "config.json", config)
+    processes.finish(file, tmp_path / "whole")
     metrics = tmp_path / "run" / run_files.METRICS
-    with processes.start(tmp_path / "run") as process:
+    with processes.train(file, tmp_path / "run") as process:
         wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert "resuming from step" in processes.finish(tmp_path / "run")
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert "resuming from step" in processes.finish(file, tmp_path / "run")
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.records.errors import InputError
+from tests import mains
 
 
 @pytest.fixture
@@ -153,8 +152,7 @@ def test_a_bad_flag_is_named(parse, argument, message):
 
 
 def test_help_lists_every_flag():
-    command = [sys.executable, "-m", "isocompute_jax.fit", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = mains.run("isocompute_jax.fit", ["--help"])
     assert done.returncode == 0 and done.stderr == ""
     assert len(list(flags.VALUES)) > 40
     missing = [name for name in flags.VALUES if f"--{name}:" not in done.stdout.replace("[no]", "")]

@@ -115,6 +115,8 @@ def test_a_mistake_is_told_in_one_sentence():
         analyze({"run": ["a"], "step": [1], "accuracy": [0.5]})
 
 
-def test_importing_it_imports_no_pictures():
-    source = "import sys, isocompute_jax.fit\nassert not {'matplotlib', 'pandas', 'jinja2'} & set(sys.modules)"
+def test_importing_it_imports_no_pictures_and_no_trainer():
+    """Nor does its callback for another library's trainer."""
+    heavy = {"matplotlib", "pandas", "jinja2", "trl", "transformers", "torch"}
+    source = f"import sys, isocompute_jax.fit.trl_callback\nassert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", source], check=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,6 +20,7 @@ from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
+from tests import mains
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
 FIGURES = (
@@ -191,15 +189,6 @@ def test_bad_options_name_the_flag(bad):
         AnalysisOptions(**bad)
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
-
-
-def command_line(*flags: str) -> subprocess.CompletedProcess:
-    return python("-m", "isocompute_jax.fit", *flags)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -209,7 +198,7 @@ def command_line(*flags: str) -> subprocess.CompletedProcess:
     ],
 )
 def test_bad_input_exits_with_2_and_one_message(flags, message):
-    done = command_line(*flags)
+    done = mains.run("isocompute_jax.fit", flags)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr and done.stderr.count("error:") == 1
 
@@ -218,25 +207,3 @@ def test_headline_table_lists_every_configuration(written):
     out, summary, _ = written
     table = (out / "headline.txt").read_text()
     assert all(curve["run"] in table for curve in summary["curves"])
-
-
-def test_the_room_works_without_the_training_packages():
-    code = """
-import sys
-
-class Missing:  # SciPy looks for torch in sys.modules, so None must not stand there
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in ("flax", "orbax", "transformers", "grain", "optax", "torch"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
-import isocompute_jax.fit
-assert "matplotlib" not in sys.modules
-import isocompute_jax.fit.outputs
-import numpy as np
-from isocompute_jax.fit import fit_curves
-(fit,) = fit_curves([np.geomspace(1e3, 1e6, 9)], [np.linspace(0.1, 0.6, 9)])
-assert fit.status != "failed"
-"""
-    done = python("-W", "error", "-c", code)
-    assert done.returncode == 0, done.stderr

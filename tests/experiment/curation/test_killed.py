@@ -1,11 +1,7 @@
 """A real process is killed in the middle; the same command ends with the files of one that never was."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -14,7 +10,7 @@ from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
 from isocompute_jax.experiment.curation.samplers import Source
 from isocompute_jax.tasks import ProblemFile, make_problems, write_problems
-from tests.experiment import builders
+from tests.experiment.processes import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -29,17 +25,12 @@ def problems(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def command(base_run, problems):
-    """A call of 100 or 200 groups, eight of which are out at a time."""
+def arguments(base_run, problems):
+    """Of a call of 100 or 200 groups, eight of which are out at a time."""
     return [
-        *(sys.executable, "-m", "isocompute_jax.curate", f"--model={base_run.model}", f"--problems={problems}"),
+        *(f"--model={base_run.model}", f"--problems={problems}"),
         *("--sets=", "--set=all=0:1", "--validation_size=20", "--keep_completions", "--groups_in_flight=8"),
     ]
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    return {**os.environ, **builders.compile_cache(tmp_path_factory.mktemp("cache"))}
 
 
 def contents(out):
@@ -63,19 +54,14 @@ def whole(base_run, problems, tmp_path_factory):
     return contents(out)
 
 
-def killed(command, environment, out, *, after):
-    """Starts the command, and kills it once there are so many lines."""
-    counts = out / "counts.jsonl"
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        while not counts.exists() or counts.read_bytes().count(b"\n") < after:
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-
-
-def test_a_killed_call_that_grows_ends_as_one_that_was_neither(command, environment, whole, tmp_path):
-    killed([*command, f"--out={tmp_path}", "--samples=16"], environment, tmp_path, after=40)
-    assert not (tmp_path / "measured.jsonl").exists()
-    done = builders.run([*command, f"--out={tmp_path}", "--samples=32"], env=environment)
-    assert done.returncode == 0 and "of 3200 rollouts are there already" in done.stderr, done.stderr
-    assert contents(tmp_path) == whole
+def test_a_killed_call_that_grows_ends_as_one_that_was_neither(arguments, processes, whole, tmp_path):
+    out, log = tmp_path / "out", tmp_path / "log"
+    counts, module = out / "counts.jsonl", "isocompute_jax.curate"
+    with processes.start(module, [*arguments, f"--out={out}", "--samples=16"], log) as call:
+        wait_for(call, lambda: counts.exists() and counts.read_bytes().count(b"\n") >= 40)
+        call.send(signal.SIGKILL)
+        assert call.wait() == -signal.SIGKILL
+    assert not (out / "measured.jsonl").exists()
+    with processes.start(module, [*arguments, f"--out={out}", "--samples=32"], log) as call:
+        assert call.wait() == 0 and "of 3200 rollouts are there already" in log.read_text(), log.read_text()
+    assert contents(out) == whole

@@ -1,10 +1,7 @@
 """Whole runs with a curriculum, beside a replay of their own rollouts, and killed and resumed."""
 
 import dataclasses
-import os
 import signal
-import subprocess
-import time
 
 import numpy as np
 import pyarrow.parquet
@@ -21,6 +18,7 @@ from isocompute_jax.sampling import TRAIN, InProcessSampler
 from isocompute_jax.tasks import Grading, RewardConfig, graded, load_tokenizer, read_problems
 from tests.experiment import builders
 from tests.experiment.curriculum.builders import batches_of_grain
+from tests.experiment.processes import wait_for
 from tests.experiment.samplers import LaggingSampler, Makes, ShuffledSampler
 
 DYNAMIC = CurriculumConfig(dynamic_sampling=True, max_sampled_batches=3.0)
@@ -182,22 +180,18 @@ def test_a_run_that_dies_and_starts_again_ends_like_one_that_did_not(case, measu
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_like_one_that_was_not(measured, tmp_path):
+def test_a_killed_process_ends_like_one_that_was_not(measured, processes, tmp_path):
     """SIGKILL, wherever it falls, of a run with refills, retirement and an order; all on one core."""
     curriculum = CurriculumConfig(True, 2.0, 0.1, 32, order="easy_to_hard")
     config = dataclasses.replace(measured, curriculum=curriculum, max_compute=64 * 14)
-    command = builders.train_command(builders.write_config(tmp_path / "config.json", config), tmp_path / "run")
-    environment = {**os.environ, **builders.compile_cache(tmp_path / "cache")}
-    with subprocess.Popen(builders.pinned(command), env=environment, stderr=subprocess.DEVNULL) as process:
-        while len(run_files.read_lines(tmp_path / "run" / run_files.METRICS, partial_last_line=True)) < 3:
-            assert process.poll() is None
-            time.sleep(0.001)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL and not (tmp_path / "run" / run_files.DONE).exists()
-    for workdir in ("run", "whole"):
-        command[-1] = f"--workdir={tmp_path / workdir}"
-        done = builders.run(builders.pinned(command), env=environment)
-        assert done.returncode == 0, done.stderr
+    file = builders.write_config(tmp_path / "config.json", config)
+    processes.finish(file, tmp_path / "whole")
+    metrics = tmp_path / "run" / run_files.METRICS
+    with processes.train(file, tmp_path / "run") as process:
+        wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL and not (tmp_path / "run" / run_files.DONE).exists()
+    assert "resuming from step" in processes.finish(file, tmp_path / "run")
     builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert any(line["refill_rounds"] for line in metrics_of(tmp_path / "run"))
     assert metrics_of(tmp_path / "run")[-1]["retired_problems"] > 0

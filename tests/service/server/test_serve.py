@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
+from tests import mains
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "isocompute_jax.serve", *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    return mains.run("isocompute_jax.serve", flags)
 
 
 @pytest.mark.parametrize(

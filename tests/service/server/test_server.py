@@ -21,6 +21,7 @@ from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
 from isocompute_jax.service.server.server_config import ServerConfig, is_loopback
+from tests import mains
 from tests.service.builders import Probe, arrays, health_stub, refused, request, run, serving, update
 
 Code = grpc.StatusCode
@@ -348,7 +349,6 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 def test_a_process_says_what_is_wrong(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.simulated", f"--weights_dir={tmp_path}", "--host=0.0.0.0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = mains.run("benchmarks.simulated", [f"--weights_dir={tmp_path}", "--host=0.0.0.0"])
     assert done.returncode == 2
     assert done.stderr.startswith("error: --host=0.0.0.0") and "Traceback" not in done.stderr

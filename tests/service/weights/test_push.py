@@ -5,8 +5,6 @@ import os
 import pathlib
 import re
 import stat
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -24,6 +22,7 @@ from isocompute_jax.service.weights import push as pushes
 from isocompute_jax.service.weights.outbox import Outbox
 from isocompute_jax.service.weights.push import Push
 from isocompute_jax.service.weights.weight_file import file_layout
+from tests import mains
 from tests.model.tiny import random_params, tiny_config
 from tests.service.fleet_builders import CONFIG, live, tensors
 
@@ -112,7 +111,8 @@ parcel = outbox.Outbox({str(directory)!r}, run={run!r}, tensors=[tensor], whole=
 print(parcel.path, flush=True)
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = mains.run("-c", [program])
+    assert done.returncode == 0, done.stderr
     return pathlib.Path(done.stdout.strip())
 
 

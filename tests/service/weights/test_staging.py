@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 
 import grpc
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.weights.staging import StagingArea
+from tests import mains
 from tests.service.builders import (
     TENSORS,
     Probe,
@@ -50,7 +49,7 @@ from isocompute_jax.records.tensors import TensorSpec
 StagingArea({str(tmp_path)!r}, [TensorSpec("t", "float32", (3,))]).take()
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert mains.run("-c", [program]).returncode == 0
     [dead] = staged(tmp_path)
     (tmp_path / "someone else's").touch()
     living = StagingArea(str(tmp_path), TENSORS)
