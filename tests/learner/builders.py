@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +145,8 @@ def scorer():
 def take_step(state, tokens, credited, *, lr=1e-3, reference=None, step=None):
     """The state after a step and its metrics; always of the same signature, so that nothing is traced twice."""
     step = train_step() if step is None else step
-    return step(state, tokens, credited, np.float32(lr), reference)
+    rate: Any = np.float32(lr)
+    return step(state, tokens, credited, rate, reference)
 
 
 def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):

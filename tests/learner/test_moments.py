@@ -39,7 +39,7 @@ def test_the_second_moment_follows_small_changes():
             state = adam.init({"w": jnp.zeros(64)})
             return jax.lax.scan(lambda state, g: (adam.update({"w": g}, state)[1], None), state, gradients)[0]
 
-        states[name] = last(np.repeat(np.float32([1.0, 0.1]), 2000)[:, None] * np.ones(64, np.float32))
+        states[name] = last(np.repeat(np.array([1.0, 0.1], np.float32), 2000)[:, None] * np.ones(64, np.float32))
     assert states["bfloat16"].nu["w"].dtype == jnp.bfloat16
     narrow, wide = (np.asarray(states[name].nu["w"]).astype(np.float32) for name in ("bfloat16", "float32"))
     np.testing.assert_allclose(np.mean(narrow), np.mean(wide), rtol=0.02)
