@@ -113,7 +113,12 @@ def init_slots(
     config: ModelConfig, *, slots: int, length: int, key_block: int = KEY_BLOCK, mesh: Mesh | None = None
 ) -> Slots:
     """Idle slots for sequences of up to `length` tokens; on a mesh the slots are cut as a batch, and the kv heads."""
-    return jax.jit(lambda: _constrain(_idle(config, slots, length, key_block), mesh))()
+    return _idle_slots(config, slots, length, key_block, mesh)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _idle_slots(config: ModelConfig, slots: int, length: int, key_block: int, mesh: Mesh | None) -> Slots:
+    return _constrain(_idle(config, slots, length, key_block), mesh)
 
 
 def slots_that_fit(config: ModelConfig, *, length: int, cache_bytes: int, mesh: Mesh | None = None) -> int:

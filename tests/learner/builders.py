@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ PROMPT, LENGTH, GROUP, VOCAB = 6, 5, 4, 12
 REWARDS = ((1, 0, 0, 0), (0, 1, 1, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 0.5, 1, 0), (1, 1, 0, 1))
 """Six groups, the third without signal."""
 
-REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02)
+TEMPERATURE = 0.8
+REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02, clip_low=0.1, clip_high=0.2, correction_high=1.2)
 CLIPPING = learner.OptimizerConfig(weight_decay=0.01, clip_norm=0.05)
 """A norm that clips every gradient here, and weight decay."""
 
@@ -99,21 +101,6 @@ def mesh():
     return sharding.make_mesh(data=2, fsdp=2, tensor=2)
 
 
-@functools.cache
-def train_step(loss_config=REGULARIZED, *, dtype="float32", temperature=1.0, sharded=False, donate=False):
-    shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
-    score = score_function(dtype=dtype, temperature=temperature, sharded=sharded)
-    return learner.make_train_step(score, loss_config, optimizer(), shardings=shardings, donate=donate)
-
-
-@functools.cache
-def score_function(*, dtype="float32", temperature=1.0, sharded=False):
-    # Float64 is compared with a plain objective, so that the chunks of the head are proven, too.
-    chunk_tokens = 7 if dtype == "float64" else 4096
-    config, where = tiny_config(dtype=dtype), mesh() if sharded else None
-    return learner.make_score(config, temperature=temperature, chunk_tokens=chunk_tokens, mesh=where)
-
-
 LOSSES = {
     "regularized": REGULARIZED,
     "gspo": learner.LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4),
@@ -122,13 +109,44 @@ LOSSES = {
 """By the names that tests of layouts give them."""
 
 
+def train_step(loss=REGULARIZED, *, dtype="float32", sharded=False) -> learner.TrainStep:
+    """One for all modules: a program of it is traced and compiled once. The sharded one donates its state."""
+    return _train_step(loss, dtype, sharded)
+
+
 @functools.cache
-def step_of(loss: str, dtype: str, sharded: bool = False):
-    score = learner.make_score(
-        tiny_config(dtype=dtype), temperature=0.9, chunk_tokens=16, mesh=mesh() if sharded else None
-    )
+def _train_step(loss, dtype, sharded):
     shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
-    return learner.make_train_step(score, LOSSES[loss], optimizer(), shardings=shardings)
+    score = score_function(dtype=dtype, sharded=sharded)
+    return learner.make_train_step(score, loss, optimizer(), shardings=shardings, donate=sharded)
+
+
+def score_function(*, dtype="float32", sharded=False) -> learner.Score:
+    """The log-probabilities of the model, at `TEMPERATURE`.
+
+    Float64 is compared with a plain objective, so that the chunks of the head are proven, too; they take longer to
+    compile.
+    """
+    return _score_function(dtype, sharded)
+
+
+@functools.cache
+def _score_function(dtype, sharded):
+    config, where = tiny_config(dtype=dtype), mesh() if sharded else None
+    chunk_tokens = 7 if dtype == "float64" else 4096
+    return learner.make_score(config, temperature=TEMPERATURE, chunk_tokens=chunk_tokens, mesh=where)
+
+
+@functools.cache
+def scorer():
+    return learner.make_scorer(score_function())
+
+
+def take_step(state, tokens, credited, *, lr=1e-3, reference=None, step=None):
+    """The state after a step and its metrics; always of the same signature, so that nothing is traced twice."""
+    step = train_step() if step is None else step
+    rate: Any = np.float32(lr)
+    return step(state, tokens, credited, rate, reference)
 
 
 def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
@@ -137,8 +155,8 @@ def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
     reference = random_params(tiny_config(dtype=dtype), seed=1)
     shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, optimizer())
     state = learner.init_state(params, optimizer(), shardings)
-    step = step_of(loss, dtype, mesh is not None)
-    state, metrics = step(state, learner.place_batch(batch, mesh), credited, 1e-3, reference)
+    step = train_step(LOSSES[loss], dtype=dtype, sharded=mesh is not None)
+    state, metrics = take_step(state, learner.place_batch(batch, mesh), credited, reference=reference, step=step)
     return state.opt_state[0], metrics
 
 

@@ -4,6 +4,7 @@ The loops use Python floats and `math` alone. The gradient facts are proven on a
 of its outcomes.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -74,11 +75,16 @@ def test_clipped(case, low, high):
 def test_clipped_golden():
     """Ratio 1.5, A = 2: min(3, 1.2 x 2) = 2.4. A = -2: min(-3, -2.4) = -3. Ratio 0.5: min(1, 1.6), min(-1, -1.6)."""
     ratio, advantages = jnp.array([1.5, 1.5, 0.5, 0.5]), jnp.array([2.0, -2.0, 2.0, -2.0])
-    got = losses.clipped_loss(ratio, advantages, clip_low=0.2, clip_high=0.2)
+
+    @jax.jit
+    def found(ratio):
+        got, pullback = jax.vjp(lambda r: losses.clipped_loss(r, advantages, clip_low=0.2, clip_high=0.2), ratio)
+        binds = losses.clip_binds(ratio, advantages, clip_low=0.2, clip_high=0.2)
+        return got, pullback(jnp.ones_like(got))[0], binds
+
+    got, slope, binds = found(ratio)
     np.testing.assert_allclose(got, [-2.4, 3.0, -1.0, 1.6], rtol=1e-6)
-    slope = jax.grad(lambda r: jnp.sum(losses.clipped_loss(r, advantages, clip_low=0.2, clip_high=0.2)))(ratio)
     np.testing.assert_allclose(slope, [0.0, 2.0, -2.0, 0.0])  # no gradient once the clip binds
-    binds = losses.clip_binds(ratio, advantages, clip_low=0.2, clip_high=0.2)
     np.testing.assert_array_equal(binds, [True, False, False, True])
 
 
@@ -88,7 +94,7 @@ def test_a_ratio_on_the_bound_is_not_clipped(room):
     low, high = room
     ratio, advantages = jnp.array([1 - low, 1 - low, 1 + high, 1 + high]), jnp.array([2.0, -2.0, 2.0, -2.0])
     slope = jax.grad(lambda ratio: jnp.sum(losses.clipped_loss(ratio, advantages, clip_low=low, clip_high=high)))
-    np.testing.assert_array_equal(slope(ratio), -advantages)
+    np.testing.assert_array_equal(jax.jit(slope)(ratio), -advantages)
     assert not np.any(losses.clip_binds(ratio, advantages, clip_low=low, clip_high=high))
     assert not np.any(losses.cap_binds(ratio, advantages, clip_low=low, clip_high=high))
 
@@ -103,30 +109,35 @@ CUT_GOLDENS = {
 }
 
 
+@functools.partial(jax.jit, static_argnames=("name", "low", "high"))
+def differentiated(name, logprobs, denominator, mask, advantages, *, low, high, share=1.0):
+    """Of a policy loss: `share` x its sum over the mask, the gradient of that, and what is cut."""
+
+    def total(logprobs):
+        terms = losses.POLICY_LOSSES[name](logprobs, denominator, mask, advantages, clip_low=low, clip_high=high)
+        return jnp.sum(jnp.where(mask, terms.loss, 0.0) * share), terms.cut
+
+    (value, cut), gradient = jax.value_and_grad(total, has_aux=True)(logprobs)
+    return value, gradient, cut
+
+
 @pytest.mark.parametrize("name", CUT_GOLDENS)
 def test_cut_golden(name):
-    ratio = jnp.array([1.5, 1.5, 1.5, 0.5, 0.5, 0.5, 1.1])
-    advantages = jnp.array([1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0])
-    mask = jnp.ones(7, bool)
+    ratio = np.array([1.5, 1.5, 1.5, 0.5, 0.5, 0.5, 1.1], np.float32)
+    advantages = np.array([1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0], np.float32)
     room = 0.1 if name == "gspo" else 0.2
-    terms = losses.POLICY_LOSSES[name](jnp.log(ratio), jnp.zeros(7), mask, advantages, clip_low=room, clip_high=room)
-    np.testing.assert_array_equal(terms.cut, np.array(CUT_GOLDENS[name], bool))
+    arrays = np.log(ratio), np.zeros(7, np.float32), np.ones(7, bool), advantages
+    _, _, cut = differentiated(name, *arrays, low=room, high=room)
+    np.testing.assert_array_equal(cut, np.array(CUT_GOLDENS[name], bool))
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CUT_GOLDENS)
 def test_what_is_cut_is_what_the_bounds_change(case, name):
     """A token counts as cut exactly where its gradient differs from that of the same loss without bounds."""
-
-    def gradient(**clips):
-        def total(logprobs):
-            terms = losses.POLICY_LOSSES[name](logprobs, case.old, case.mask, case.advantages, **clips)
-            return jnp.sum(jnp.where(case.mask, terms.loss, 0.0)), terms.cut
-
-        return jax.grad(total, has_aux=True)(case.logprobs)
-
-    bounded, cut = gradient(clip_low=0.005, clip_high=0.008)
-    free, nothing = gradient(clip_low=1.0, clip_high=np.inf)
+    arrays = case.logprobs, case.old, case.mask, case.advantages
+    _, bounded, cut = differentiated(name, *arrays, low=0.005, high=0.008)
+    _, free, nothing = differentiated(name, *arrays, low=1.0, high=np.inf)
     assert not np.any(nothing)
     np.testing.assert_array_equal((np.asarray(bounded) != np.asarray(free))[case.mask], np.asarray(cut)[case.mask])
     assert np.any(np.asarray(cut)[case.mask]) == (name != "reinforce")
@@ -139,16 +150,11 @@ def test_what_is_cut_is_what_the_bounds_change(case, name):
 @pytest.mark.parametrize("name", CUT_GOLDENS)
 def test_ratios_beyond_a_float_leave_finite_gradients(name, advantage, difference):
     """One token is so much likelier than it was, one so much less likely, and one has changed little."""
-    logprobs = jnp.array([[-1.0, -1.0, -1.0]])
-    denominator = logprobs - jnp.array([[difference, 0.1, -difference]])
-    mask = jnp.array([[True, True, name != "gspo"]])  # the mean of infinities of both signs is no number
-    advantages = jnp.full((1, 1), advantage)
-
-    def total(logprobs):
-        terms = losses.POLICY_LOSSES[name](logprobs, denominator, mask, advantages, clip_low=0.2, clip_high=0.2)
-        return jnp.sum(jnp.where(mask, terms.loss, 0.0) / 3)
-
-    value, gradient = jax.value_and_grad(total)(logprobs)
+    logprobs = np.full((1, 3), -1.0, np.float32)
+    denominator = logprobs - np.array([[difference, 0.1, -difference]], np.float32)
+    mask = np.array([[True, True, name != "gspo"]])  # the mean of infinities of both signs is no number
+    advantages = np.full((1, 1), advantage, np.float32)
+    value, gradient, _ = differentiated(name, logprobs, denominator, mask, advantages, low=0.2, high=0.2, share=1 / 3)
     assert np.isfinite(value) and np.all(np.isfinite(gradient))
     if advantage == 1.0 and name in ("clipped", "gspo"):
         assert gradient[0, 0] == 0  # cut
@@ -158,22 +164,28 @@ def test_ratios_beyond_a_float_leave_finite_gradients(name, advantage, differenc
 
 @pytest.mark.parametrize("difference", [89.0, 1e4, np.inf])
 def test_k3_beyond_a_float_is_finite_and_pulls_towards_the_reference(difference):
-    logprobs, reference = jnp.array([-1.0 - difference, -1.0]), jnp.array([-1.0, -1.0])
+    logprobs, reference = np.array([-1.0 - difference, -1.0], np.float32), jnp.array([-1.0, -1.0])
 
     def total(logprobs):
         return jnp.sum(losses.kl_penalty(logprobs, reference, jnp.ones(2, bool), estimator="k3") / 2)
 
-    value, gradient = jax.value_and_grad(total)(jnp.maximum(logprobs, -1e30))
+    value, gradient = jax.jit(jax.value_and_grad(total))(np.maximum(logprobs, -1e30))
     assert np.isfinite(value) and value > 1e38
     assert np.all(np.isfinite(gradient)) and gradient[0] < 0
+
+
+@jax.jit
+def with_slope(x):
+    """The bounded exp and its derivative, and exp."""
+    return *jax.value_and_grad(losses.bounded_exp)(x), jnp.exp(x)
 
 
 @given(x=st.floats(-200, 88.69999694824219, width=32))
 def test_the_bound_changes_no_finite_ratio(x):
     """Bit for bit what exp is, value and slope, up to a ratio of 3e38."""
-    value, slope = jax.value_and_grad(losses.bounded_exp)(jnp.float32(x))
-    assert value == slope == jnp.exp(jnp.float32(x))
-    assert losses.bounded_exp(jnp.float32(1000.0)) == jnp.exp(jnp.float32(88.7)) < np.inf
+    value, slope, plain = with_slope(np.float32(x))
+    assert value == slope == plain
+    assert with_slope(np.float32(1000.0))[0] == with_slope(np.float32(88.7))[2] < np.inf
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -276,7 +288,10 @@ def expected_gradient(loss_of_logprob):
     def gradient(token):
         return jax.grad(lambda theta: loss_of_logprob(jax.nn.log_softmax(theta)[token], token))(THETA)
 
-    return jnp.einsum("y,yk->k", jax.nn.softmax(THETA), jax.vmap(gradient)(jnp.arange(len(THETA))))
+    def expected():
+        return jnp.einsum("y,yk->k", jax.nn.softmax(THETA), jax.vmap(gradient)(jnp.arange(len(THETA))))
+
+    return jax.jit(expected)()
 
 
 def expected_kl_gradient(estimator):
@@ -299,14 +314,14 @@ def test_k1_has_no_gradient_on_average():
 
 
 def test_k2_has_the_gradient_of_the_reverse_kl():
-    exact = jax.grad(reverse_kl)(THETA)
+    exact = jax.jit(jax.grad(reverse_kl))(THETA)
     assert np.abs(exact).max() > 0.1
     np.testing.assert_allclose(expected_kl_gradient("k2"), exact, atol=1e-6)
 
 
 def test_k3_has_the_gradient_of_the_forward_kl():
-    exact = jax.grad(forward_kl)(THETA)
-    assert np.abs(exact - jax.grad(reverse_kl)(THETA)).max() > 0.05  # another direction than k2's
+    exact = jax.jit(jax.grad(forward_kl))(THETA)
+    assert np.abs(exact - jax.jit(jax.grad(reverse_kl))(THETA)).max() > 0.05  # another direction than k2's
     np.testing.assert_allclose(expected_kl_gradient("k3"), exact, atol=1e-6)
 
 
@@ -319,7 +334,7 @@ def test_k1_and_k3_are_unbiased_in_value(estimator):
 def test_reinforce_and_the_ratio_have_the_gradient_of_the_reward():
     """On-policy, -A lp and -A rho both have the gradient of -E[A]."""
     rewards = jnp.array([1.0, 0.0, 0.5, 0.0, 2.0])
-    exact = jax.grad(lambda theta: -jnp.sum(jax.nn.softmax(theta) * rewards))(THETA)
+    exact = jax.jit(jax.grad(lambda theta: -jnp.sum(jax.nn.softmax(theta) * rewards)))(THETA)
     np.testing.assert_allclose(
         expected_gradient(lambda lp, y: losses.reinforce_loss(lp[None], rewards[y][None])[0]), exact, atol=1e-6
     )
@@ -334,7 +349,7 @@ def test_reinforce_and_the_ratio_have_the_gradient_of_the_reward():
 @pytest.mark.parametrize("case", CASES)
 def test_gspo_token_form_has_the_gradient_of_the_sequence_form(case):
     """Averaged over a rollout's tokens, sg(s) exp(lp - sg(lp)) differentiates like s itself, the clip included."""
-    lengths = jnp.sum(case.mask, axis=1)
+    lengths = np.array(LENGTHS)
     clip = dict(clip_low=0.1, clip_high=0.1)
 
     def token_form(logprobs):
@@ -345,8 +360,8 @@ def test_gspo_token_form_has_the_gradient_of_the_sequence_form(case):
         mean = jnp.sum(jnp.where(case.mask, logprobs - case.old, 0.0), axis=1) / lengths
         return jnp.sum(losses.clipped_loss(jnp.exp(mean), case.advantages[:, 0], **clip))
 
-    value, gradient = jax.value_and_grad(token_form)(case.logprobs)
-    exact_value, exact = jax.value_and_grad(sequence_form)(case.logprobs)
+    value, gradient = jax.jit(jax.value_and_grad(token_form))(case.logprobs)
+    exact_value, exact = jax.jit(jax.value_and_grad(sequence_form))(case.logprobs)
     assert value == pytest.approx(float(exact_value), rel=1e-5)
     np.testing.assert_allclose(gradient, exact, rtol=1e-5, atol=1e-7)
     assert np.any(exact)
@@ -361,7 +376,7 @@ def test_cispo_gradient_passes_through_the_logprob_alone(case):
         return jnp.sum(losses.cispo_loss(logprobs, ratio, case.advantages, clip_low=0.2, clip_high=0.28))
 
     case.check(
-        jax.grad(loss)(case.logprobs),
+        jax.jit(jax.grad(loss))(case.logprobs),
         lambda lp, old, smp, ref, a, i, t: -min(max(math.exp(lp - old), 0.8), 1.28) * a,
     )
 
@@ -373,7 +388,7 @@ def test_sampler_correction_carries_no_gradient():
         options: dict[str, Any] = dict(level="token", mode="truncate", low=0.5, high=2.0)
         return jnp.sum(losses.sampler_correction(old, sampler, jnp.asarray(case.mask), **options))
 
-    for gradient in jax.grad(total, (0, 1))(case.old, case.sampler):
+    for gradient in jax.jit(jax.grad(total, (0, 1)))(case.old, case.sampler):
         assert not np.any(gradient)
 
 
@@ -394,19 +409,21 @@ MASKED_LOSSES = {
 }
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def masked_gradient(loss, logprobs, denominator, mask):
+    def total(logprobs):
+        return jnp.sum(jnp.where(mask, MASKED_LOSSES[loss](logprobs, denominator, mask), 0.0))
+
+    return jax.grad(total)(logprobs)
+
+
 @pytest.mark.parametrize("garbage", [-np.inf, np.inf, -1e30, 1e30, 400.0, np.nan])
 @pytest.mark.parametrize("loss", MASKED_LOSSES)
 def test_padding_never_reaches_a_gradient(loss, garbage):
     """Whatever the other log-probabilities hold on padding, gradients are those without padding, and finite."""
     case = CASES[1]
-
-    def total(logprobs, denominator):
-        terms = MASKED_LOSSES[loss](logprobs, denominator, case.mask)
-        return jnp.sum(jnp.where(case.mask, terms, 0.0))
-
-    dirty = jnp.where(case.mask, case.old, garbage)
-    clean = jnp.where(case.mask, case.old, 0.0)
-    got = np.asarray(jax.grad(total)(case.logprobs, dirty))
+    dirty, clean = (np.where(case.mask, case.old, np.float32(filling)) for filling in (garbage, 0.0))
+    got = np.asarray(masked_gradient(loss, case.logprobs, dirty, case.mask))
     assert np.all(np.isfinite(got))
     assert not np.any(got[~case.mask])
-    np.testing.assert_array_equal(got, jax.grad(total)(case.logprobs, clean))
+    np.testing.assert_array_equal(got, masked_gradient(loss, case.logprobs, clean, case.mask))

@@ -1,7 +1,6 @@
 """Denominators are global: however a batch is cut, and with or without prefix sharing, the gradient is the same.
 
-The oracle `plain_loss` shares nothing with the learner but the model's prefill: whole sequences, a full log-softmax,
-and the objective written out rollout by rollout.
+The oracle is the objective written out token by token (tests/learner/plain.py).
 """
 
 import jax
@@ -9,31 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isocompute_jax import learner, model
+from isocompute_jax import learner
 from tests.learner.builders import (
     CUT,
     LENGTH,
-    PROMPT,
     REGULARIZED,
     SEVERAL,
+    TEMPERATURE,
     WHOLE,
     make_groups,
     optimizer,
     pack,
     relative_difference,
+    take_step,
     train_step,
 )
+from tests.learner.plain import GROUPS, gradient_of, plain_logprobs
 from tests.model.tiny import random_params, tiny_config
 
 AGGREGATIONS = ["sequence_mean", "token_mean", "prompt_mean", "constant"]
-TEMPERATURE = 0.8
 
 
-def gradient_and_metrics(params, reference, batch, *, dtype="float32", loss_config=REGULARIZED):
+def gradient_and_metrics(params, reference, batch, *, dtype="float32"):
     """The gradient of one step, read from the optimizer's state, and the step's metrics."""
     state = learner.init_state(params, optimizer())
-    step = train_step(loss_config, dtype=dtype, temperature=TEMPERATURE)
-    state, metrics = step(state, *batch, learning_rate=jnp.asarray(1e-3, dtype), reference_params=reference)
+    state, metrics = take_step(state, *batch, reference=reference, step=train_step(dtype=dtype))
     return jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)
 
 
@@ -77,53 +76,18 @@ def test_gradients_do_not_depend_on_the_cut_float64(aggregation):
         assert many_metrics == pytest.approx(one_metrics, rel=1e-10, abs=1e-12)
 
 
-def plain_logprobs(config, params, groups, temperature):
-    """log p [P, G, T, V] of every completion position from whole, right-padded sequences."""
-    rows, places = [], []
-    for group in groups:
-        for completion in group.completions:
-            row = np.concatenate([group.prompt_tokens, completion.tokens])
-            rows.append(np.pad(row, (0, PROMPT + LENGTH - len(row))))
-            # The token at place s is predicted at s - 1; places beyond the completion repeat its last one.
-            places.append(len(group.prompt_tokens) - 1 + np.minimum(np.arange(LENGTH), len(completion.tokens) - 1))
-    tokens = jnp.asarray(np.stack(rows))
-    hidden, _ = model.prefill(config, params, tokens, jnp.ones_like(tokens, bool))  # causal: padding comes after
-    hidden = jnp.take_along_axis(hidden, jnp.asarray(np.stack(places))[..., None], axis=1)
-    head = params["embed"].T if config.tied_embeddings else params["head"]
-    logprobs = jax.nn.log_softmax(hidden @ head / temperature, axis=-1)
-    return logprobs.reshape(len(groups), -1, LENGTH, logprobs.shape[-1])
-
-
-def plain_loss(config, params, reference, groups, kl_coef, entropy_coef):
-    """GRPO's objective on-policy: mean over rollouts of mean over tokens, with TIS, k2 and the entropy bonus."""
-    current = plain_logprobs(config, params, groups, TEMPERATURE)
-    fixed = plain_logprobs(config, reference, groups, TEMPERATURE)
-    total, rollouts = 0.0, 0
-    for p, group in enumerate(groups):
-        if len(set(group.rewards.tolist())) == 1:
-            continue
-        advantages = (group.rewards - group.rewards.mean()) / (group.rewards.std(ddof=1) + 1e-6)
-        for g, completion in enumerate(group.completions):
-            rollouts += 1
-            terms = []
-            for t in np.flatnonzero(completion.mask):
-                token = completion.tokens[t]
-                lp, entropy = current[p, g, t, token], -jnp.sum(jnp.exp(current[p, g, t]) * current[p, g, t])
-                weight = jnp.minimum(jnp.exp(jax.lax.stop_gradient(lp) - completion.logprobs[t]), 2.0)
-                kl = (lp - fixed[p, g, t, token]) ** 2 / 2
-                terms.append(-weight * advantages[g] * lp + kl_coef * kl - entropy_coef * entropy)
-            total += sum(terms) / len(terms)
-    return total / rollouts
-
-
 def test_the_step_has_the_gradient_of_the_plain_objective():
     """Prefix sharing, rows, micro-batches, chunks and weights together equal the objective written out."""
     with jax.enable_x64(True):
         config = tiny_config(dtype="float64")
         params, reference = random_params(config), random_params(config, seed=5)
-        groups = make_groups()
-        got, metrics = gradient_and_metrics(params, reference, pack(groups, CUT), dtype="float64")
-        exact = jax.jit(jax.grad(lambda params: plain_loss(config, params, reference, groups, 0.05, 0.02)))(params)
+        got, metrics = gradient_and_metrics(params, reference, pack(GROUPS, CUT), dtype="float64")
+
+        def truncated(p, g, t, logprob, advantage):
+            weight = np.exp(logprob - GROUPS[p].completions[g].logprobs[t])
+            return -min(weight, REGULARIZED.correction_high) * advantage
+
+        exact = gradient_of(REGULARIZED, config, params, reference, truncated)
         # Advantages and weights are float32 in the batch: their rounding is all that differs.
         assert relative_difference(got, exact) < 1e-6
         assert metrics["kl"] > 0.01 and metrics["entropy"] > 0.1
@@ -132,7 +96,7 @@ def test_the_step_has_the_gradient_of_the_plain_objective():
 @pytest.mark.slow
 def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
     """`completion_logprobs` (one prompt for all of its rollouts, a chunked head) against whole sequences."""
-    groups = make_groups()
+    groups = GROUPS
     batch = jax.tree.map(lambda x: jnp.asarray(x[0] if np.ndim(x) else x), learner.layout(groups, WHOLE))
     config = tiny_config()
     params = random_params(config)
@@ -152,7 +116,7 @@ def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
         return sum(jnp.sum(c * v) for c, v in zip(cotangents, values, strict=True)), values
 
     def plain(params):
-        logprobs = plain_logprobs(config, params, groups, TEMPERATURE)
+        logprobs = plain_logprobs(config, params)
         picked = jnp.take_along_axis(logprobs, batch.tokens[..., None], axis=-1)[..., 0]
         values = picked, -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
         return sum(jnp.sum(c * v) for c, v in zip(cotangents, values, strict=True)), values
@@ -168,10 +132,13 @@ def test_completions_of_one_token():
     """T = 1: nothing is left to extend, and the prompt's last hidden state scores everything."""
     config = tiny_config()
     params = random_params(config)
-    prompt, mask = jnp.array([[3, 1, 4]]), jnp.ones((1, 3), bool)
-    tokens = jnp.arange(12).reshape(1, 12, 1)
-    logprobs, entropies = learner.completion_logprobs(
-        config, params, prompt, mask, tokens, temperature=1.0, chunk_tokens=100
-    )
+    prompt, mask = np.array([[3, 1, 4]]), np.ones((1, 3), bool)
+    tokens = np.arange(12).reshape(1, 12, 1)
+
+    @jax.jit
+    def score(prompt, mask, tokens):
+        return learner.completion_logprobs(config, params, prompt, mask, tokens, temperature=1.0, chunk_tokens=100)
+
+    logprobs, entropies = map(np.asarray, score(prompt, mask, tokens))
     np.testing.assert_allclose(np.exp(logprobs).sum(), 1.0, rtol=1e-6)
     np.testing.assert_allclose(entropies, -np.sum(np.exp(logprobs) * logprobs), rtol=1e-5)

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,9 +67,9 @@ def test_log_probabilities_are_those_of_the_padded_layout():
     groups = make_groups()
     packed = packed_batch(groups, None)
     shared = learner.layout(groups, builders.WHOLE)
-    params, scorer = random_params(tiny_config()), learner.make_scorer(builders.score_function())
-    rows = learner.unpack(packed, scorer(params, packed), groups)
-    expected = np.asarray(scorer(params, shared)).reshape(len(rows), LENGTH)
+    params, score = random_params(tiny_config()), builders.scorer()
+    rows = learner.unpack(packed, score(params, packed), groups)
+    expected = np.asarray(score(params, shared)).reshape(len(rows), LENGTH)
     for ours, theirs in zip(rows, expected, strict=True):
         assert ours is not None
         np.testing.assert_allclose(ours, theirs[: len(ours)], atol=1e-5)
@@ -86,13 +85,8 @@ def test_a_rollout_is_not_moved_by_its_neighbours_by_a_bit():
     tokens[place] = (tokens[place] + 1) % 12
     changed = dataclasses.replace(batch, tokens=tokens)
     params = random_params(tiny_config())
-    score = jax.jit(learner.make_score(tiny_config(), temperature=1.0, chunk_tokens=4096))
     index = int(place[0])
-
-    def microbatch(batch):
-        return jax.tree.map(lambda x: jnp.asarray(x[index]) if x.ndim else jnp.int32(1), batch)
-
-    before, after = (np.asarray(score(params, microbatch(x)).logprobs) for x in (batch, changed))
+    before, after = (np.asarray(builders.scorer()(params, x))[index] for x in (batch, changed))
     others = numbers[index] != numbers[place]
     np.testing.assert_array_equal(before[others], after[others])
     assert np.any(before[~others] != after[~others])

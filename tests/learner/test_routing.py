@@ -100,13 +100,14 @@ def test_statistics_equal_counts_of_transformers_routers(tmp_path):
 def test_scalars_of_hand_worked_counts():
     """Two layers of four experts: 4, 2, 2, 0 tokens and 2, 2, 2, 2."""
     sums = {
-        "expert_tokens": jnp.array([[4.0, 2, 2, 0], [2, 2, 2, 2]]),
-        "routed_tokens": jnp.float32(8),
-        "router_entropy": jnp.float32(4),
-        "routing_agreed": jnp.float32(3),
-        "routing_compared": jnp.float32(4),
+        "expert_tokens": np.array([[4.0, 2, 2, 0], [2, 2, 2, 2]], np.float32),
+        "routed_tokens": np.float32(8),
+        "router_entropy": np.float32(4),
+        "routing_agreed": np.float32(3),
+        "routing_compared": np.float32(4),
     }
-    found = {name: float(value) for name, value in finish_routing(sums).items()}
+    finish = jax.jit(finish_routing)
+    found = {name: float(value) for name, value in finish(sums).items()}
     assert found == pytest.approx(
         {
             "expert_load_max": 2.0,
@@ -116,7 +117,7 @@ def test_scalars_of_hand_worked_counts():
             "routing_agreement": 0.75,
         }
     )
-    nothing = finish_routing(jax.tree.map(jnp.zeros_like, sums))
+    nothing = finish(jax.tree.map(np.zeros_like, sums))
     assert all(np.isfinite(value) for value in nothing.values())
 
 
@@ -170,8 +171,8 @@ def test_agreement_counts_experts_that_both_chose():
     config = tiny_config(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2, num_layers=1)
     own = jnp.array([[[0, 1], [2, 3], [1, 3]]])
     routed = model.Routed(own, own, jnp.ones((1, 3)))
-    sampled = jnp.array([[[1, 2]], [[2, 3]], [[-1, -1]]], jnp.int16)
-    sums = routing_sums(config, routed, jnp.array([True, False, True]), sampled)
+    sampled = np.array([[[1, 2]], [[2, 3]], [[-1, -1]]], np.int16)
+    sums = jax.jit(routing_sums, static_argnums=0)(config, routed, np.array([True, False, True]), sampled)
     assert (sums["routing_agreed"], sums["routing_compared"]) == (1, 2)
     assert sums["expert_tokens"].tolist() == [[1, 2, 0, 1]]
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner, model, sharding
-from tests.learner.builders import make_groups, mesh, optimizer, pack, relative_difference, shape_for, train_step
+from tests.learner.builders import (
+    make_groups,
+    mesh,
+    optimizer,
+    pack,
+    relative_difference,
+    shape_for,
+    take_step,
+    train_step,
+)
 from tests.learner.test_packed_step import packed_batch
 from tests.model.tiny import LLAMA4, random_params, tiny_config
 
@@ -25,8 +34,7 @@ def train(*, sharded):
     for seed in range(STEPS):
         tokens, credited = pack(make_groups(seed=seed))
         tokens = learner.place_batch(tokens, mesh() if sharded else None)
-        step = train_step(temperature=0.8, sharded=sharded, donate=sharded)
-        state, metrics = step(state, tokens, credited, jnp.float32(1e-3), reference)
+        state, metrics = take_step(state, tokens, credited, reference=reference, step=train_step(sharded=sharded))
         history.append((jax.tree.map(np.asarray, state.opt_state[0]), jax.tree.map(float, metrics)))
     # Whoever handed the first parameters over still owns them, although the step reuses the state's memory.
     np.testing.assert_array_equal(params["final_norm"], random_params(CONFIG)["final_norm"])

@@ -31,23 +31,26 @@ def score(params, batch):
 
 def gradients(length, config):
     """(of the loss, expected over the sampler's distribution; of -E[reward] at the learner's temperature)."""
-    sequences = jnp.array(list(itertools.product(range(VOCAB), repeat=length)))
-    rewards = jnp.array(np.random.default_rng(length).normal(size=len(sequences)), jnp.float32)
-    sampled = logprobs_of(LOGITS, sequences, SAMPLED_AT)
+    sequences = np.array(list(itertools.product(range(VOCAB), repeat=length)))
+    rewards = np.random.default_rng(length).normal(size=len(sequences)).astype(np.float32)
+    sampled = np.asarray(jax.jit(logprobs_of)(LOGITS, sequences, SAMPLED_AT))
     chances = np.exp(np.sum(np.asarray(sampled, np.float64), axis=1))
     assert chances.sum() == pytest.approx(1)
     weights = np.asarray(chances, np.float32)[None]
-    credited = learner.Credit(np.asarray(rewards)[None], weights, np.zeros_like(weights))
+    credited = learner.Credit(rewards[None], weights, np.zeros_like(weights))
     batch = learner.single_batch(
         np.zeros((1, 1), np.int32),
         np.ones((1, 1), bool),
-        np.asarray(sequences)[None],
+        sequences[None],
         np.ones((1, *sequences.shape), bool),
-        sampler_logprobs=np.asarray(sampled)[None],
+        sampler_logprobs=sampled[None],
     )
     loss = make_loss(score, config, credited, None)
-    microbatch = microbatch_of(jax.tree.map(jnp.asarray, batch), jnp.int32(0), None)
-    found = jax.jit(jax.grad(lambda params: loss(params, microbatch)[0]))(LOGITS)
+
+    def loss_of(params, batch):
+        return loss(params, microbatch_of(batch, jnp.int32(0), None))[0]
+
+    found = jax.jit(jax.grad(loss_of))(LOGITS, batch)
 
     def expected_reward(logits):
         return jnp.sum(jnp.exp(jnp.sum(logprobs_of(logits, sequences, TRAINED_AT), axis=1)) * rewards)

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -206,9 +205,9 @@ def test_rows_are_sharded():
 def test_log_probabilities_are_those_of_the_padded_layout():
     groups = alike_groups()
     trees, shared = tree_batch(groups, None), learner.layout(groups, builders.WHOLE)
-    params, scorer = random_params(tiny_config()), learner.make_scorer(builders.score_function())
-    scored = np.asarray(scorer(params, trees))
-    expected = np.asarray(scorer(params, shared)).reshape(-1, LENGTH)
+    params, score = random_params(tiny_config()), builders.scorer()
+    scored = np.asarray(score(params, trees))
+    expected = np.asarray(score(params, shared)).reshape(-1, LENGTH)
     assert trees.mask.sum() == shared.mask.sum()
     mask = np.asarray(trees.mask)
     np.testing.assert_allclose(scored[mask], expected[np.asarray(trees.rollout)][mask], atol=1e-5)
@@ -218,17 +217,12 @@ def test_another_tree_of_the_row_is_not_seen_by_a_bit():
     groups = alike_groups()
     batch = tree_batch(groups, None)
     params = random_params(tiny_config())
-    score = jax.jit(learner.make_score(tiny_config(), temperature=1.0, chunk_tokens=4096))
     # Another prompt token: of all rollouts in the row, only those of its group may change.
     row = next(n for n in np.ndindex(batch.nodes.shape[:2]) if len(set((batch.rollout[n] // GROUP).tolist())) > 1)
     nodes = np.array(batch.nodes)
     nodes[row][0] = (nodes[row][0] + 1) % 12
     changed = dataclasses.replace(batch, nodes=nodes)
-
-    def microbatch(batch):
-        return jax.tree.map(lambda x: jnp.asarray(x[row[0]]) if x.ndim else jnp.int32(1), batch)
-
-    before, after = (np.asarray(score(params, microbatch(x)).logprobs)[row[1]] for x in (batch, changed))
+    before, after = (np.asarray(builders.scorer()(params, x))[row] for x in (batch, changed))
     mask = np.asarray(batch.mask)[row]
     own = (np.asarray(batch.rollout)[row] // GROUP == batch.rollout[row][0] // GROUP)[:, None] & mask
     np.testing.assert_array_equal(before[mask & ~own], after[mask & ~own])

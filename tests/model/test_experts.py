@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax
@@ -24,22 +23,26 @@ SIZES = {
 }
 
 
+@jax.jit
+def product_and_gradients(x, w, sizes, towards):
+    """By blocks: the product, and the gradients of rows and matrices where its own is `towards`."""
+    out, pullback = jax.vjp(lambda x, w: grouped_product(x, w, sizes, "blocks"), x, w)
+    return out, *pullback(towards)
+
+
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_rows_meet_their_own_group_s_matrix(sizes):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(4, 6, 5)).astype(np.float32)
-    group = np.repeat(np.arange(4), sizes)
-    product = jax.jit(grouped_product, static_argnums=3)(x, w, jnp.asarray(sizes), "blocks")
-    np.testing.assert_allclose(product, np.einsum("md,mdf->mf", x, w[group]), rtol=0, atol=1e-5)
-
-    def ours(x, w):
-        return jnp.sum(jnp.sin(grouped_product(x, w, jnp.asarray(sizes), "blocks")))
-
-    def plain(x, w):
-        return jnp.sum(jnp.sin(jnp.einsum("md,mdf->mf", x, w[group])))
-
-    for a, b in zip(jax.jit(jax.grad(ours, (0, 1)))(x, w), jax.grad(plain, (0, 1))(x, w), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    towards = rng.normal(size=(40, 5)).astype(np.float32)
+    groups = np.repeat(np.arange(4), sizes)
+    expected = (
+        np.einsum("md,mdf->mf", x, w[groups]),
+        np.einsum("mf,mdf->md", towards, w[groups]),
+        np.stack([x[groups == e].T @ towards[groups == e] for e in range(4)]),
+    )
+    for ours, theirs in zip(product_and_gradients(x, w, np.asarray(sizes), towards), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +64,20 @@ def test_rows_of_no_group_are_zero_and_move_nothing(sizes):
         padded(np.einsum("mf,mdf->md", y[:used], w[groups])),
         np.stack([x[:used][groups == e].T @ y[:used][groups == e] for e in range(4)]),
     )
-    given = jnp.asarray(sizes, jnp.int32)
-    product = functools.partial(grouped_product, sizes=given, kernel="blocks")
-    out, pullback = jax.vjp(product, jnp.asarray(x), jnp.asarray(w))
-    blocks = (out, *pullback(jnp.asarray(y)))
-    megablox = (
-        megablox_product(jnp.asarray(x), jnp.asarray(w), given, interpret=True)[:used],
-        megablox_product(jnp.asarray(y), jnp.asarray(w), given, transposed=True, interpret=True)[:used],
-        megablox_outer(jnp.asarray(x), jnp.asarray(y), given, jnp.float32, interpret=True),
-    )
-    for ours, theirs in zip(blocks, expected, strict=True):
+
+    @jax.jit
+    def megablox(x, y, w, sizes):
+        return (
+            megablox_product(x, w, sizes, interpret=True)[:used],
+            megablox_product(y, w, sizes, transposed=True, interpret=True)[:used],
+            megablox_outer(x, y, sizes, jnp.float32, interpret=True),
+        )
+
+    given = np.asarray(sizes, np.int32)
+    for ours, theirs in zip(product_and_gradients(x, w, given, y), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
-    for ours, theirs in zip(megablox, (expected[0][:used], expected[1][:used], expected[2]), strict=True):
+    cut = (expected[0][:used], expected[1][:used], expected[2])
+    for ours, theirs in zip(megablox(x, y, w, given), cut, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
@@ -131,12 +136,16 @@ def random_layer(rng, config):
 def test_no_tokens_are_no_work():
     """A completion of one token has none to extend."""
     config = tiny_config(num_experts=4, experts_per_token=2, attention_bias=False, qk_norm=True)
-    layer = {"router": jnp.ones((16, 4)), "w_down": jnp.ones((4, 24, 16))}
-    layer |= {name: jnp.ones((4, 16, 24)) for name in ("w_gate", "w_up")}
-    x = jnp.zeros((2, 3, 0, 16))
-    assert experts(config, layer, x)[0].shape == x.shape
-    gradient = jax.grad(lambda layer: jnp.sum(experts(config, layer, x)[0]))(layer)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+    layer, x = random_layer(np.random.default_rng(0), config), jnp.asarray(np.zeros((2, 3, 0, 16), np.float32))
+
+    @jax.jit
+    def of_no_tokens(layer):
+        out, pullback = jax.vjp(lambda layer: experts(config, layer, x)[0], layer)
+        return out, pullback(out)[0]
+
+    out, gradient = of_no_tokens(layer)
+    assert out.shape == x.shape
+    assert gradient.keys() == layer.keys() and not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 def test_blocks_cost_little_more_than_their_rows():
@@ -148,31 +157,33 @@ def test_blocks_cost_little_more_than_their_rows():
     assert block_rows(4, 4) == 8 and block_rows(10**9, 2) == 128
 
 
+routed_by = jax.jit(route, static_argnums=0)
+
+
 def test_tokens_are_routed_to_the_most_probable_experts():
     """A hand-worked router: logits 0, ln 2, ln 4, ln 1 give probabilities 1/8, 2/8, 4/8, 1/8."""
     given = dict(num_experts=4, experts_per_token=2, attention_bias=False, qk_norm=True)
-    router = jnp.log(jnp.array([[1.0, 2.0, 4.0, 1.0]]))
-    x = jnp.ones((1, 1))
-    weights, routed = route(tiny_config(**given), router, x)
+    router, x = np.log(np.array([[1.0, 2.0, 4.0, 1.0]], np.float32)), np.ones((1, 1), np.float32)
+    weights, routed = routed_by(tiny_config(**given), router, x)
     assert routed.experts.tolist() == [[2, 1]]
     np.testing.assert_allclose(weights, [[2 / 3, 1 / 3]], rtol=1e-6)
-    weights, _ = route(tiny_config(**given, normalized_routing=False), router, x)
+    weights, _ = routed_by(tiny_config(**given, normalized_routing=False), router, x)
     np.testing.assert_allclose(weights, [[0.5, 0.25]], rtol=1e-6)
 
 
 def test_a_sigmoid_scales_what_an_expert_reads():
     """Of logits 0, ln 3, ln 9, -1 each has its own: 9/10 for the best, 3/4 for the second."""
     config = tiny_config(**LLAMA4 | dict(experts_per_token=2))
-    router = jnp.array([[0.0, math.log(3), math.log(9), -1.0]])
-    weights, routed = route(config, router, jnp.ones((1, 1)))
+    router, one = np.array([[0.0, math.log(3), math.log(9), -1.0]], np.float32), np.ones((1, 1), np.float32)
+    weights, routed = routed_by(config, router, one)
     assert routed.experts.tolist() == [[2, 1]]
     np.testing.assert_allclose(weights, [[0.9, 0.75]], rtol=1e-6)
     # Of an expert that is replayed it is its own score's; the second is not known.
-    weights, routed = route(config, router, jnp.ones((1, 1)), jnp.array([[3, -1]]))
+    weights, routed = routed_by(config, router, one, np.array([[3, -1]], np.int32))
     assert (routed.experts.tolist(), routed.own.tolist()) == ([[3, 1]], [[2, 1]])
     np.testing.assert_allclose(weights, [[1 / (1 + math.e), 0.75]], rtol=1e-6)
     # Where scores are large, probabilities of all but one round to 0 and sigmoids to 1: the order remains.
-    _, routed = route(config, jnp.array([[150.0, 400.0, 250.0, 200.0]]), jnp.ones((1, 1)))
+    _, routed = routed_by(config, np.array([[150.0, 400.0, 250.0, 200.0]], np.float32), one)
     assert routed.experts.tolist() == [[1, 2]]
 
     rng = np.random.default_rng(6)
@@ -194,8 +205,9 @@ def test_one_expert_for_all_is_its_mlp():
     rng = np.random.default_rng(2)
     gate, up = (rng.normal(size=(16, 24)).astype(np.float32) for _ in range(2))
     down = rng.normal(size=(24, 16)).astype(np.float32)
-    layer = {"router": jnp.asarray(rng.normal(size=(16, 3)), jnp.float32)}
-    layer |= {name: jnp.stack([w] * 3) for name, w in (("w_gate", gate), ("w_up", up), ("w_down", down))}
-    x = jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)
-    expected = (jax.nn.silu(x @ gate) * (x @ up)) @ down
-    np.testing.assert_allclose(experts(config, layer, x)[0], expected, rtol=0, atol=1e-4)
+    layer = {"router": rng.normal(size=(16, 3)).astype(np.float32)}
+    layer |= {name: np.stack([w] * 3) for name, w in (("w_gate", gate), ("w_up", up), ("w_down", down))}
+    x = rng.normal(size=(2, 5, 16)).astype(np.float32)
+    expected = (x @ gate / (1 + np.exp(-(x @ gate))) * (x @ up)) @ down
+    found, _ = jax.jit(experts, static_argnums=0)(config, layer, x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)

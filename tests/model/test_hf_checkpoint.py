@@ -12,7 +12,7 @@ import safetensors.numpy
 from isocompute_jax import model, sharding, tasks
 from isocompute_jax.model import hf_checkpoint
 from isocompute_jax.records.errors import InputError
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import logits_of, random_params, tiny_config
 
 torch = pytest.importorskip("torch")
 
@@ -26,8 +26,7 @@ TOKENS = np.random.default_rng(0).integers(0, 12, (2, 9))
 
 
 def our_logits(config, params):
-    hidden, _ = jax.jit(model.prefill, static_argnums=0)(config, params, TOKENS, np.ones_like(TOKENS, bool))
-    return np.asarray(model.logits(config, params, hidden))
+    return np.asarray(logits_of(config, params, TOKENS, np.ones_like(TOKENS, bool)))
 
 
 def their_logits(reference):
@@ -63,8 +62,10 @@ def test_round_trip_is_bit_exact(tmp_path, shape, dtype, max_file_bytes):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("shape", CONFIGS)
-@pytest.mark.parametrize("max_file_bytes", [10**9, 5000], ids=["one file", "shards"])
+@pytest.mark.parametrize(
+    ("shape", "max_file_bytes"),
+    [*((shape, 10**9) for shape in CONFIGS), *((shape, 5000) for shape in ("tied", "untied", "moe"))],
+)
 def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
     from transformers import AutoModelForCausalLM
 

@@ -1,5 +1,6 @@
 """A model that compiles in seconds, with parameters that all matter."""
 
+import functools
 from typing import Any
 
 import jax
@@ -49,3 +50,10 @@ def random_params(config: model.ModelConfig, seed: int = 0, scale: float = 0.3) 
         for centre, (_, leaf) in zip(centres, flat, strict=True)
     ]
     return jax.device_put(jax.tree_util.tree_unflatten(tree, draws))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(config: model.ModelConfig, params: model.Params, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    """Of every token of whole sequences, in one program."""
+    hidden, _ = model.prefill(config, params, tokens, mask)
+    return model.logits(config, params, hidden)

@@ -2,7 +2,7 @@
 
 import functools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from isocompute_jax import learner
@@ -59,6 +59,14 @@ def assert_same_group(ours, theirs, *, atol):
         np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=atol)
 
 
+@jax.jit
+def _scored(params, prompts, mask, tokens, temperature):
+    logprobs, _ = learner.completion_logprobs(
+        CONFIG, params, prompts, mask, tokens, temperature=temperature, chunk_tokens=1000
+    )
+    return logprobs
+
+
 def learner_logprobs(params, groups, temperature, *, length=LENGTH) -> list[list[np.ndarray]]:
     """What the learner gives the completions of each group, of up to `length` tokens."""
     shape = (len(groups), len(groups[0].completions), length)
@@ -69,9 +77,7 @@ def learner_logprobs(params, groups, temperature, *, length=LENGTH) -> list[list
         mask[p, -len(group.prompt_tokens) :] = True
         for g, completion in enumerate(group.completions):
             tokens[p, g, : len(completion.tokens)] = completion.tokens
-    arrays = map(jnp.asarray, (prompts, mask, tokens))
-    logprobs, _ = learner.completion_logprobs(CONFIG, params, *arrays, temperature=temperature, chunk_tokens=1000)
+    logprobs = np.asarray(_scored(params, prompts, mask, tokens, temperature))
     return [
-        [np.asarray(logprobs[p, g, : len(c.tokens)]) for g, c in enumerate(group.completions)]
-        for p, group in enumerate(groups)
+        [logprobs[p, g, : len(c.tokens)] for g, c in enumerate(group.completions)] for p, group in enumerate(groups)
     ]

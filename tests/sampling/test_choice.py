@@ -1,5 +1,7 @@
 """How a token is drawn: the right frequencies, the right nucleus, and never a token outside of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,21 +12,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import model
-from isocompute_jax.sampling import SamplingParams
+from isocompute_jax.sampling import SamplingParams, randomness
 from isocompute_jax.sampling.choice import SMALLEST_PROBABILITY, nucleus, pick
-from isocompute_jax.sampling.randomness import open_uniform
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 
-DRAWS = 4096
+DRAWS, PROMPT = 4096, [3, 7, 1]
 LARGEST = np.float32(1 - 2**-24)
 """The largest number that is drawn."""
 
+# Jitted, as samplers call them: the condition of a plain `pick` compiles at each call.
+draw, open_uniform = jax.jit(pick), jax.jit(randomness.open_uniform)
 
-def first_token_probs(prompt, temperature) -> np.ndarray:
-    """softmax(logits / temperature) after `prompt`, in float64 NumPy."""
-    tokens = jnp.asarray([prompt])
-    hidden, _ = model.prefill(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
-    scaled = np.asarray(model.logits(CONFIG, weights(), hidden[0, -1]), np.float64) / temperature
+
+@functools.cache
+def logits_after_prompt() -> np.ndarray:
+    tokens = jnp.asarray([PROMPT])
+
+    @jax.jit
+    def logits(params):
+        hidden, _ = model.prefill(CONFIG, params, tokens, jnp.ones_like(tokens, bool))
+        return model.logits(CONFIG, params, hidden[0, -1])
+
+    return np.asarray(logits(weights()), np.float64)
+
+
+def first_token_probs(temperature) -> np.ndarray:
+    """softmax(logits / temperature) after the prompt, in float64 NumPy."""
+    scaled = logits_after_prompt() / temperature
     return np.exp(scaled - scaled.max()) / np.sum(np.exp(scaled - scaled.max()))
 
 
@@ -43,21 +57,22 @@ def looped_nucleus(probs, top_p):
 def drawn():
     """First tokens of 4,096 rollouts of one prompt, and their log-probabilities, for (temperature, top_p)."""
 
-    def draw(temperature, top_p):
+    @functools.cache
+    def first_tokens(temperature, top_p):
         params = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=1)
-        request = make_request("coin", prompt=[3, 7, 1], group_size=DRAWS, params=params)
+        request = make_request("coin", prompt=PROMPT, group_size=DRAWS, params=params)
         completions = sample([request], budget=DRAWS)["coin"].completions
         assert all(len(completion.tokens) == 1 for completion in completions)
         return np.array([c.tokens[0] for c in completions]), np.array([c.logprobs[0] for c in completions])
 
-    return draw
+    return first_tokens
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 1.0), (1.0, 0.7), (0.6, 0.7)])
 def test_frequencies_match_the_softmax(drawn, temperature, top_p):
     """Chi-square over the tokens that can be drawn; with top_p the distribution is renormalised over the nucleus."""
     tokens, logprobs = drawn(temperature, top_p)
-    probs = first_token_probs([3, 7, 1], temperature)
+    probs = first_token_probs(temperature)
     allowed = looped_nucleus(probs, top_p) if top_p < 1 else list(range(CONFIG.vocab_size))
     assert len(allowed) >= 2
     assert (len(allowed) < CONFIG.vocab_size) == (top_p < 1)
@@ -78,13 +93,13 @@ def test_the_frequency_test_has_teeth(drawn):
     """The draws at one temperature are not taken for those of another."""
     tokens, _ = drawn(1.0, 1.0)
     counts = np.bincount(tokens, minlength=CONFIG.vocab_size)
-    assert scipy.stats.chisquare(counts, DRAWS * first_token_probs([3, 7, 1], 1.15)).pvalue < 0.001
+    assert scipy.stats.chisquare(counts, DRAWS * first_token_probs(1.15)).pvalue < 0.001
 
 
 def test_nucleus_logprobs_sum_to_one(drawn):
     tokens, logprobs = drawn(1.0, 0.7)
     probability = dict(zip(tokens.tolist(), np.exp(logprobs.astype(np.float64)), strict=True))
-    assert sorted(probability) == looped_nucleus(first_token_probs([3, 7, 1], 1.0), 0.7)
+    assert sorted(probability) == looped_nucleus(first_token_probs(1.0), 0.7)
     assert sum(probability.values()) == pytest.approx(1.0, abs=1e-6)
 
 
@@ -101,14 +116,14 @@ def test_nucleus_equals_a_plain_loop(cuts, whole, offset):
     counts = np.diff([0, *cuts, 64])
     edge = np.clip(2 * np.sort(counts)[::-1][:whole].sum() + offset, 1, 127) / 128
     probs = (counts / 64).astype(np.float32)
-    got = np.flatnonzero(nucleus(jnp.asarray(probs), float(edge))).tolist()
+    got = np.flatnonzero(jax.jit(nucleus)(probs, float(edge))).tolist()
     assert got == looped_nucleus((counts / 64).tolist(), edge)
 
 
 @given(st.lists(st.floats(-8, 8, width=32), min_size=7, max_size=7), st.integers(0, 2**23 - 1).map(lambda i: i / 2**23))
 def test_pick_inverts_the_cdf(scaled, uniform):
     """The token whose slice of [0, 1) holds the uniform number, within rounding; its log-probability is log-softmax."""
-    token, logprob = pick(jnp.array(scaled), jnp.float32(uniform), jnp.float32(1))
+    token, logprob = draw(np.array(scaled, np.float32), np.float32(uniform), np.float32(1))
     exact = np.exp(np.array(scaled) - scipy.special.logsumexp(scaled))
     below, above = exact[: int(token)].sum(), exact[: int(token) + 1].sum()
     assert below - 1e-6 <= uniform < above + 1e-6
@@ -121,7 +136,7 @@ def test_tokens_without_probability_are_never_drawn():
     The uniform numbers are placed on each of these rises. Among V = 1,000 they are one in 10^6, not never.
     """
     vocab, top_p = 1000, 0.7
-    scaled = 3 * jax.random.normal(jax.random.key(0), (64, vocab))
+    scaled = (3 * np.random.default_rng(0).normal(size=(64, vocab))).astype(np.float32)
 
     @jax.jit
     def cumulate(scaled):
@@ -132,12 +147,11 @@ def test_tokens_without_probability_are_never_drawn():
     probs, cdf = map(np.asarray, cumulate(scaled))
     rows, places = np.nonzero((np.diff(cdf, axis=-1, prepend=0) > 0) & (probs == 0))
     assert len(rows) > 10  # there are such rises, or this proves nothing
-    draw = jax.jit(lambda scaled, uniforms: pick(scaled, uniforms, jnp.full(uniforms.shape, top_p)))
     uniforms = cdf[rows, places - 1] / cdf[rows, -1]
     for offset in (-1, 0, 1):
         shifted = np.nextafter(uniforms, np.float32(offset), dtype=np.float32) if offset else uniforms
         shifted = np.clip(shifted, 0, LARGEST)
-        tokens, _ = draw(scaled[rows], shifted)
+        tokens, _ = draw(scaled[rows], shifted, np.full(len(rows), top_p, np.float32))
         assert np.all(probs[rows, np.asarray(tokens)] > 0)
 
 
@@ -151,42 +165,43 @@ def test_the_ends_of_the_unit_interval(bits, vocab, top_p):
     """
     scaled = np.full(vocab, -50.0, np.float32)
     scaled[[1, vocab // 2, -2]] = 0.3, 0.1, 0.2
-    token, logprob = pick(jnp.asarray(scaled), open_uniform(jnp.uint32(bits)), jnp.float32(top_p))
+    token, logprob = draw(scaled, open_uniform(np.uint32(bits)), np.float32(top_p))
     assert int(token) == (1 if bits < 2 else vocab - 2)
     assert float(logprob) == pytest.approx(scaled[int(token)] - np.log(np.exp([0.3, 0.1, 0.2]).sum()), abs=1e-5)
 
 
 def test_improbable_tokens_are_never_drawn():
     """Not at u = 0 either, nor where the parallel cumsum of a large vocabulary rises by an ulp at such a token."""
-    scaled = 3 * jax.random.normal(jax.random.key(0), (64, 1000)).at[:, ::2].set(-50.0)
-    cdf = np.asarray(jnp.cumsum(jax.nn.softmax(scaled), axis=-1))
+    scaled = (3 * np.random.default_rng(0).normal(size=(64, 1000))).astype(np.float32)
+    scaled[:, ::2] = -50.0
+    cdf = np.asarray(jax.jit(lambda x: jnp.cumsum(jax.nn.softmax(x), axis=-1))(scaled))
     rows, places = np.nonzero(np.diff(cdf, axis=-1) > 0)
     rows, places = rows[places % 2 == 1], places[places % 2 == 1]  # rises at an even token
     assert len(rows) > 10
     ends = np.array([0.0, SMALLEST_PROBABILITY, LARGEST], np.float32)
     for uniforms in (*(np.full(len(rows), end) for end in ends), cdf[rows, places] / cdf[rows, -1]):
-        tokens, logprobs = pick(scaled[rows], jnp.clip(uniforms, 0, LARGEST), jnp.ones(len(rows)))
+        tokens, logprobs = draw(scaled[rows], np.clip(uniforms, 0, LARGEST), np.ones(len(rows), np.float32))
         assert np.all(np.asarray(tokens) % 2 == 1)
         assert np.min(logprobs) > np.log(SMALLEST_PROBABILITY)
 
 
 def test_rare_tokens_are_drawn_as_often_as_they_should():
     """A first token of probability 2^-28 owns the numbers below 2^-28: sixteen of the 2^32 words, not 512."""
-    scaled = jnp.log(jnp.array([2.0**-28, 1 - 2.0**-28]))
-    bits = jnp.arange(600, dtype=jnp.uint32)
-    tokens, _ = pick(jnp.tile(scaled, (600, 1)), open_uniform(bits), jnp.ones(600))
-    assert int(jnp.sum(tokens == 0)) == 16
+    scaled = np.log(np.array([2.0**-28, 1 - 2.0**-28])).astype(np.float32)
+    bits = np.arange(600, dtype=np.uint32)
+    tokens, _ = draw(np.tile(scaled, (600, 1)), open_uniform(bits), np.ones(600, np.float32))
+    assert np.sum(np.asarray(tokens) == 0) == 16
 
 
 @pytest.mark.parametrize("others", [1.0, 0.5])
 def test_each_row_has_a_top_p_of_its_own(others):
     """As if it were drawn alone; rows that do not run decide nothing."""
-    scaled = 2 * jax.random.normal(jax.random.key(0), (6, 50))
-    uniform = jax.random.uniform(jax.random.key(1), (6,))
-    top_p = jnp.array([1.0, 0.7, 1.0, 0.3, others, others])
-    for running in (jnp.ones(6, bool), top_p == 1):
-        tokens, logprobs = jax.jit(pick)(scaled, uniform, top_p, running)
+    rng = np.random.default_rng(0)
+    scaled, uniform = (2 * rng.normal(size=(6, 50))).astype(np.float32), rng.random(6, np.float32)
+    top_p = np.array([1.0, 0.7, 1.0, 0.3, others, others], np.float32)
+    for running in (np.ones(6, bool), top_p == 1):
+        tokens, logprobs = draw(scaled, uniform, top_p, running)
         for row in np.flatnonzero(running):
-            token, logprob = pick(scaled[row], uniform[row], top_p[row])
+            token, logprob = draw(scaled[row], uniform[row], top_p[row])
             assert tokens[row] == token
             np.testing.assert_allclose(logprobs[row], logprob, rtol=0, atol=1e-6)

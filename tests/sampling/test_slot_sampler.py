@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.sampling import SamplingParams
 from tests.sampling.builders import CONFIG, PROMPT, learner_logprobs, make_request, weights
-from tests.sampling.builders import LENGTH as UNIT_LENGTH
 from tests.sampling.slot_builders import LENGTH, assert_equal, collect, make_requests, make_slots, run
-
-PARAMS = SamplingParams(temperature=0.7, top_p=1.0, max_tokens=UNIT_LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +100,10 @@ def test_tokens_are_counted(sampler):
 
 @pytest.mark.parametrize("recompute", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_new_weights_in_flight(recompute):
-    """Two tokens by the old weights, the rest by the new: versions are exact; recomputed keys give the new scores."""
-    sampler = make_slots(chunk_steps=2)
-    request = make_request("a", group_size=11, params=PARAMS, stop=())  # three of them begin after the update
+    """Five tokens by the old weights, the rest by the new: versions are exact; recomputed keys give the new scores."""
+    sampler, length = make_slots(), 10
+    params = SamplingParams(temperature=0.7, top_p=1.0, max_tokens=length)
+    request = make_request("a", group_size=11, params=params, stop=())  # three of them begin after the update
     sampler.submit(0, request)
     done = collections.defaultdict(dict)
     collect(done, sampler.step())
@@ -115,11 +113,10 @@ def test_new_weights_in_flight(recompute):
     completions = tuple(done[0][i] for i in range(11))
     group = RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
     assert len(request.prompt_tokens) <= PROMPT
-    [old] = learner_logprobs(weights(0), [group], PARAMS.temperature)
-    [new] = learner_logprobs(weights(1), [group], PARAMS.temperature)
+    [old], [new] = (learner_logprobs(weights(seed), [group], 0.7, length=length) for seed in (0, 1))
     for index, completion in enumerate(completions):
-        cut = 2 if index < 8 else 0
-        assert completion.policy_versions.tolist() == [0] * cut + [7] * (UNIT_LENGTH - cut)
+        cut = 5 if index < 8 else 0
+        assert completion.policy_versions.tolist() == [0] * cut + [7] * (length - cut)
         np.testing.assert_allclose(completion.logprobs[:cut], old[index][:cut], rtol=0, atol=1e-5)
         gap = np.abs(completion.logprobs[cut:] - new[index][cut:]).max()
         assert gap < 1e-5 if recompute or not cut else gap > 1e-3

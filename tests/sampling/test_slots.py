@@ -89,14 +89,19 @@ def test_slots_draw_what_the_in_process_sampler_draws(key_block, top_p):
 
 def test_a_long_prompt_is_read_in_chunks():
     """A prompt of several chunks and blocks, beside one pass of the model over prompt and completion."""
-    prompt = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 53)
-    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 11), stop=())
-    [drawn] = run(make_slots(length=64, key_block=16), [request]).values()
-    tokens = jnp.array([[*prompt, *completion.tokens] for completion in drawn.values()])
-    assert tokens.shape == (2, 64)
-    hidden, _ = jax.jit(model.prefill, static_argnums=0)(CONFIG, weights(), tokens, jnp.ones_like(tokens, bool))
-    scores = jax.nn.log_softmax(model.logits(CONFIG, weights(), hidden[:, 52:-1]) / 0.8)
-    picked = np.take_along_axis(np.asarray(scores), np.asarray(tokens[:, 53:, None]), axis=2)[..., 0]
+    prompt = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 19)
+    request = make_request("long", prompt=prompt, group_size=2, params=SamplingParams(0.8, 1.0, 5), stop=())
+    sampler = make_slots(key_block=8)
+    [drawn] = run(sampler, [request]).values()
+    tokens = np.array([[*prompt, *completion.tokens] for completion in drawn.values()])
+    assert tokens.shape == (2, 24) and sampler._prefill_tokens < 19
+
+    @jax.jit
+    def scores(params, tokens):
+        hidden, _ = model.prefill(CONFIG, params, tokens, jnp.ones_like(tokens, bool))
+        return jax.nn.log_softmax(model.logits(CONFIG, params, hidden) / 0.8)
+
+    picked = np.take_along_axis(np.asarray(scores(weights(), tokens))[:, 18:-1], tokens[:, 19:, None], axis=2)[..., 0]
     np.testing.assert_allclose([c.logprobs for c in drawn.values()], picked, rtol=0, atol=1e-5)
 
 
