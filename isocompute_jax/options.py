@@ -112,9 +112,24 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
 def unknown_word(where: str, value: Any, known: Iterable[Any]) -> str:
     """The message for a word that is none of the known ones: the nearest of them, and all."""
     known = list(known)
-    nearest = difflib.get_close_matches(str(value), [str(word) for word in known], n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    nearest = nearest_word(str(value), [str(word) for word in known])
+    hint = f"did you mean {nearest!r}? " if nearest else ""
     return f"{where} = {value!r}: {hint}known: {', '.join(map(repr, known))}"
+
+
+def unknown_field(group: str, name: str, known: Iterable[str]) -> str:
+    """The message for a field that a group of a config has not: the nearest of those that it has, or all of them."""
+    known = list(known)
+    nearest = nearest_word(name, known)
+    hint = f"did you mean {nearest!r}?" if nearest else f"{group} has: {', '.join(known)}"
+    return f"unknown config field {group}.{name}: {hint}"
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant: of the same parts in another order, or spelt much alike."""
+    known, parts = list(known), sorted(word.split("_"))
+    turned = [other for other in known if sorted(other.split("_")) == parts]
+    return next(iter(turned or difflib.get_close_matches(word, known, n=1)), None)
 
 
 def flag_name(field: dataclasses.Field[Any]) -> str | None:

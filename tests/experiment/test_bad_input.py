@@ -324,6 +324,11 @@ CONFIG = "--config=configs/arithmetic_hard.py"
     [
         ([CONFIG, "--config.grop_size=4"], "unknown config field config.grop_size: did you mean 'group_size'?"),
         ([CONFIG, "--config.optimizer.base_rl=4"], "config.optimizer.base_rl: did you mean 'base_lr'?"),
+        (
+            [CONFIG, "--config.loss.clip_dual=3"],
+            "unknown config field config.loss.clip_dual: did you mean 'dual_clip'?",
+        ),
+        ([CONFIG, "--config.mesh.xyz=3"], "config.mesh.xyz: config.mesh has: context, data, expert, fsdp, tensor"),
         ([CONFIG, "--config.group_size=four"], "--config.group_size=four: invalid literal"),
         ([CONFIG, "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
         ([CONFIG, "run"], "unexpected argument 'run': flags start with --"),

@@ -7,7 +7,7 @@ from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.curriculum import CurriculumConfig
-from isocompute_jax.experiment.config.editing import override, unknown_field
+from isocompute_jax.experiment.config.editing import override
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
 from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.plan import PlanConfig
@@ -36,5 +36,4 @@ __all__ = [
     "ToolConfig",
     "from_dict",
     "override",
-    "unknown_field",
 ]
