@@ -81,9 +81,20 @@ def finish(parts: Parts, state: LoopState) -> None:
 
 
 def warn_of_nothing_trained(parts: Parts) -> None:
-    """Warns where no step had a group with a signal: the run looks done, and its model is the one it began with."""
+    """Warns where no step had a group with a signal: the run looks done, and its model is the one it began with.
+
+    Rewards that failed, every one, are said first, whatever else moved the model: no problem is too hard for them.
+    """
     lines = run_files.read_lines(parts.path / run_files.METRICS)
-    if lines and not any(line["trained_tokens"] for line in lines):
+    if lines and sum(line["reward_failures"] for line in lines) == lines[-1]["compute"]:
+        LOG.warning(
+            "%s: nothing was learned: every reward failed, of all %d rollouts in %d steps. The first lines of the log "
+            "that begin with 'reward' say how; config.reward.on_failure='stop' ends a run at the first",
+            parts.path,
+            lines[-1]["compute"],
+            len(lines),
+        )
+    elif lines and not any(line["trained_tokens"] for line in lines):
         LOG.warning(
             "%s: nothing was trained: in each of %d steps every group's rewards were all equal "
             "(zero_variance_share 1). Take easier problems, a better model or a larger group_size",

@@ -56,7 +56,8 @@ def ends_with(capsys, base_run, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"group_size": 1}, "config.group_size = 1 must be at least 2"),
+        ({"group_size": 1}, "config.group_size = 1 must be at least 2: a rollout is compared with the mean"),
+        ({"loss__policy_loss": "gspo"}, "and it is 'token_mean': its ratio is one number for a whole completion"),
         ({"group_size": 0}, "config.group_size = 0"),
         ({"problems_per_batch": 0}, "config.problems_per_batch = 0"),
         ({"problems_per_batch": 17}, "config.problems_per_batch = 17, but the training set has only 16 problems"),

@@ -10,6 +10,7 @@ from isocompute_jax.experiment.config.curriculum import CurriculumConfig
 from isocompute_jax.experiment.config.editing import override
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
 from isocompute_jax.experiment.config.length import LengthConfig
+from isocompute_jax.experiment.config.page import config_page
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
@@ -34,6 +35,7 @@ __all__ = [
     "SamplingConfig",
     "ThinkingConfig",
     "ToolConfig",
+    "config_page",
     "from_dict",
     "override",
 ]
