@@ -86,8 +86,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.group_size == 1:
             raise InputError(
-                "RunConfig.group_size = 1 must be at least 2: a rollout is compared with the mean reward of its group, and "
-                "alone it is that mean, which leaves nothing to learn from"
+                "RunConfig.group_size = 1 must be at least 2: a rollout is compared with the mean reward of its group, "
+                "and alone it is that mean, which leaves nothing to learn from"
             )
         check(self)
 
