@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -172,7 +173,7 @@ def _unknown_field(arguments: Sequence[str]) -> str | None:
     paths += [text for flag, text in itertools.pairwise(arguments) if flag.lstrip("-") == "config"]
     for text in arguments if paths else ():
         dotted = re.match(r"--?config\.([\w.]+)", text)
-        group, fields = "config", flags.FLAGS["config"].parser.parse(paths[-1])
+        group, fields = "config", cast("Any", flags.FLAGS["config"].parser.parse(paths[-1]))
         for name in dotted[1].split(".") if dotted else ():
             if not hasattr(fields, "keys"):  # of a ConfigDict, whose module an installation may be without
                 return f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
