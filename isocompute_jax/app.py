@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -35,6 +35,8 @@ EXTRAS = {
 
 FIRST_FIELDS = {"config.reward": "config.reward.function"}
 """Groups of fields that a flag of their own name sets: which of their fields it means."""
+
+SEE_FIELDS = "`python -m isocompute_jax.train --config_fields` lists the fields."
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
@@ -150,7 +152,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         sys.exit(_missing(error))
     except (AttributeError, KeyError) as error:
         message = _unknown_field(arguments) or f"{error.args[0]}"
-        sys.exit(_fail(f"{message}\n`python -m isocompute_jax.train --config_fields` lists all fields.", BAD_INPUT))
+        sys.exit(_fail(f"{message}\n{SEE_FIELDS}", BAD_INPUT))
     except BrokenPipeError:  # of who reads the help no further
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         sys.exit(0)
@@ -158,7 +160,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         reason = str(error).strip().splitlines()[-1].strip()
         sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))
     except (flags.Error, InputError, TypeError, ValueError) as error:
-        sys.exit(_fail(f"{error}\nSee --help.", BAD_INPUT))
+        sys.exit(_fail(f"{error}\n{SEE_FIELDS if '--config.' in str(error) else 'See --help.'}", BAD_INPUT))
     if len(rest) > 1:
         sys.exit(_fail(f"unexpected argument {rest[1]!r}: flags start with --. See --help.", BAD_INPUT))
     return rest
@@ -171,10 +173,10 @@ def _unknown_field(arguments: Sequence[str]) -> str | None:
     """
     paths = [found[1] for text in arguments if (found := re.match(r"--?config=(.+)", text))]
     paths += [text for flag, text in itertools.pairwise(arguments) if flag.lstrip("-") == "config"]
-    for text in arguments if paths else ():
-        dotted = re.match(r"--?config\.([\w.]+)", text)
-        group, fields = "config", cast("Any", flags.FLAGS["config"].parser.parse(paths[-1]))
-        for name in dotted[1].split(".") if dotted else ():
+    config: Any = flags.FLAGS["config"].parser.parse(paths[-1]) if paths else {}
+    for dotted in [found[1] for text in arguments if paths and (found := re.match(r"--?config\.([\w.]+)", text))]:
+        group, fields = "config", config
+        for name in dotted.split("."):
             if not hasattr(fields, "keys"):  # of a ConfigDict, whose module an installation may be without
                 return f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
             if name not in fields:

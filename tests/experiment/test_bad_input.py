@@ -330,7 +330,10 @@ CONFIG = "--config=configs/arithmetic_hard.py"
             "unknown config field config.loss.clip_dual: did you mean 'dual_clip'?",
         ),
         ([CONFIG, "--config.mesh.xyz=3"], "config.mesh.xyz: config.mesh has: context, data, expert, fsdp, tensor"),
-        ([CONFIG, "--config.group_size=four"], "--config.group_size=four: invalid literal"),
+        (
+            [CONFIG, "--config.group_size=four"],
+            "--config.group_size=four: invalid literal for int() with base 10: 'four'\n`python",
+        ),
         ([CONFIG, "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
         ([CONFIG, "run"], "unexpected argument 'run': flags start with --"),
         ([CONFIG], "--workdir is missing: say where the run's files go"),
