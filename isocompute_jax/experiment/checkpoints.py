@@ -86,10 +86,11 @@ def warn_of_nothing_trained(parts: Parts) -> None:
     Rewards that failed, every one, are said first, whatever else moved the model: no problem is too hard for them.
     """
     lines = run_files.read_lines(parts.path / run_files.METRICS)
-    if lines and sum(line["reward_failures"] for line in lines) == lines[-1]["compute"]:
+    failed = sum(line["reward_failures"] for line in lines)
+    if lines and failed == lines[-1]["compute"]:
         LOG.warning(
-            "%s: nothing was learned: every reward failed, of all %d rollouts in %d steps. The first lines of the log "
-            "that begin with 'reward' say how; config.reward.on_failure='stop' ends a run at the first",
+            "%s: nothing was learned: every reward failed, of all %d rollouts in %d steps. What the log first says of "
+            "rewards tells why; config.reward.on_failure='stop' ends a run at the first that fails",
             parts.path,
             lines[-1]["compute"],
             len(lines),
@@ -97,9 +98,10 @@ def warn_of_nothing_trained(parts: Parts) -> None:
     elif lines and not any(line["trained_tokens"] for line in lines):
         LOG.warning(
             "%s: nothing was trained: in each of %d steps every group's rewards were all equal "
-            "(zero_variance_share 1). Take easier problems, a better model or a larger group_size",
+            "(zero_variance_share 1).%s Take easier problems, a better model or a larger group_size",
             parts.path,
             len(lines),
+            f" {failed} of {lines[-1]['compute']} rewards failed: look at these first." if failed else "",
         )
 
 
