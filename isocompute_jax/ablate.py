@@ -28,7 +28,7 @@ with app.imports():
     from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file of the recipe, a configs/*.py; override with --config.FIELD=VALUE."
+    "config", None, "Config file of the recipe, a configs/*.py; override with --config.FIELD=VALUE (docs/config.md)."
 )
 VARY = flags.DEFINE_string("vary", None, "What to change, one variant at a time.")
 SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of every variant.")

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from absl import app, flags
 from absl import logging as absl_logging
 
+from isocompute_jax.options import unknown_field
 from isocompute_jax.records.errors import InputError, RunError
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -32,6 +35,8 @@ EXTRAS = {
 
 FIRST_FIELDS = {"config.reward": "config.reward.function"}
 """Groups of fields that a flag of their own name sets: which of their fields it means."""
+
+SEE_FIELDS = "`python -m isocompute_jax.train --config_fields` lists the fields."
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
@@ -146,7 +151,8 @@ def _parse(arguments: Sequence[str]) -> list[str]:
             raise
         sys.exit(_missing(error))
     except (AttributeError, KeyError) as error:
-        sys.exit(_fail(f"{_unknown_field(str(error.args[0]), arguments)}\nSee --help.", BAD_INPUT))
+        message = _unknown_field(arguments) or f"{error.args[0]}"
+        sys.exit(_fail(f"{message}\n{SEE_FIELDS}", BAD_INPUT))
     except BrokenPipeError:  # of who reads the help no further
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         sys.exit(0)
@@ -154,19 +160,26 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         reason = str(error).strip().splitlines()[-1].strip()
         sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))
     except (flags.Error, InputError, TypeError, ValueError) as error:
-        sys.exit(_fail(f"{error}\nSee --help.", BAD_INPUT))
+        sys.exit(_fail(f"{error}\n{SEE_FIELDS if '--config.' in str(error) else 'See --help.'}", BAD_INPUT))
     if len(rest) > 1:
         sys.exit(_fail(f"unexpected argument {rest[1]!r}: flags start with --. See --help.", BAD_INPUT))
     return rest
 
 
-def _unknown_field(error: str, arguments: Sequence[str]) -> str:
-    """What config_flags says of a field that is not there, with the whole path of the field."""
-    names = re.findall(r"\w+", error.partition("Did you mean")[0])
-    fields = [found[1] for text in arguments if (found := re.match(r"--?(config\.[\w.]+)", text))]
-    wrong = next((field for field in fields if names and names[0] in field.split(".")), None)
-    if wrong is None:
-        return error
-    nearest = re.search(r'Did you mean "(\w+)"', error)
-    hint = f"did you mean {nearest[1]!r}?" if nearest else "the fields there are stand in the config file"
-    return f"unknown config field {wrong}: {hint}"
+def _unknown_field(arguments: Sequence[str]) -> str | None:
+    """The message for the first `--config.FIELD` that the config file has not; None where it has them all.
+
+    The file is read once more: config_flags drops what it read when it meets such a field.
+    """
+    paths = [found[1] for text in arguments if (found := re.match(r"--?config=(.+)", text))]
+    paths += [text for flag, text in itertools.pairwise(arguments) if flag.lstrip("-") == "config"]
+    config: Any = flags.FLAGS["config"].parser.parse(paths[-1]) if paths else {}
+    for dotted in [found[1] for text in arguments if paths and (found := re.match(r"--?config\.([\w.]+)", text))]:
+        group, fields = "config", config
+        for name in dotted.split("."):
+            if not hasattr(fields, "keys"):  # of a ConfigDict, whose module an installation may be without
+                return f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
+            if name not in fields:
+                return unknown_field(group, name, fields)
+            group, fields = f"{group}.{name}", fields[name]
+    return None

@@ -5,7 +5,11 @@
     python -m isocompute_jax.make_model --family=llama --tokenizer_from=DIR --out=runs/tiny-llama --num_layers=4
 
 It takes what a real checkpoint takes: the learner, both sampler engines, transformers and vLLM load it. For trying a
-set-up before its weights are there; nothing was taught to it.
+set-up before its weights are there; nothing was taught to it, so that it solves nothing, and a run has nothing to learn
+from. To train on data of your own start from an existing model, such as a small instruct model.
+
+The tokenizer is by default that of the arithmetic tasks, which knows the digits and `+ - = ,` alone and has no chat
+template. --tokenizer_from takes any Hugging Face directory's, and its chat template with it.
 """
 
 from __future__ import annotations
@@ -58,7 +62,10 @@ ONLY = {
 FAMILY = flags.DEFINE_enum("family", "qwen2", list(FAMILIES), "Family of the model.")
 OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an older checkpoint is replaced.")
 TOKENIZER = flags.DEFINE_string(
-    "tokenizer_from", None, "Directory whose tokenizer it takes; left out, that of the arithmetic tasks."
+    "tokenizer_from",
+    None,
+    "Hugging Face directory whose tokenizer it takes, chat template included; left out, that of the arithmetic tasks: "
+    "digits and + - = , alone.",
 )
 define_flags(SmallModel)
 

@@ -73,6 +73,19 @@ def help_of(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get(_HELP, "")
 
 
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A field's default; None for a field that must be given."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> str:
+    """The bounds that `option` gave a field, in words; empty for none."""
+    low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
+    return "" if low is None and high is None else _range(low, high)
+
+
 def check(instance: Any, prefix: str | None = None) -> None:
     """Holds every field of a dataclass to its Literal and its bounds.
 
@@ -112,9 +125,24 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
 def unknown_word(where: str, value: Any, known: Iterable[Any]) -> str:
     """The message for a word that is none of the known ones: the nearest of them, and all."""
     known = list(known)
-    nearest = difflib.get_close_matches(str(value), [str(word) for word in known], n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    nearest = nearest_word(str(value), [str(word) for word in known])
+    hint = f"did you mean {nearest!r}? " if nearest else ""
     return f"{where} = {value!r}: {hint}known: {', '.join(map(repr, known))}"
+
+
+def unknown_field(group: str, name: str, known: Iterable[str]) -> str:
+    """The message for a field that a group of a config has not: the nearest of those that it has, or all of them."""
+    known = list(known)
+    nearest = nearest_word(name, known)
+    hint = f"did you mean {nearest!r}?" if nearest else f"{group} has: {', '.join(known)}"
+    return f"unknown config field {group}.{name}: {hint}"
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant: of the same parts in another order, or spelt much alike."""
+    known, parts = list(known), sorted(word.split("_"))
+    turned = [other for other in known if sorted(other.split("_")) == parts]
+    return next(iter(turned or difflib.get_close_matches(word, known, n=1)), None)
 
 
 def flag_name(field: dataclasses.Field[Any]) -> str | None:
@@ -182,7 +210,7 @@ def _define(
     field: dataclasses.Field[Any], hint: Any, name: str, flag_values: flags.FlagValues
 ) -> flags.FlagHolder[Any]:
     """One flag; the default of what `parse` reads is shown as text and never parsed."""
-    default, plain = _default(field), _without_none(hint)
+    default, plain = default_of(field), _without_none(hint)
     low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
     rest: dict[str, Any] = {"flag_values": flag_values}
     if _is_collection(plain):
@@ -208,7 +236,7 @@ def _value(field: dataclasses.Field[Any], hint: Any, name: str, given: Any) -> A
     """A field's value from what its flag holds; MISSING for what was left empty, which keeps the default."""
     parse, plain = field.metadata.get(_PARSE), _without_none(hint)
     if parse is not None:
-        if given in (None, "", []) and _has_default(field) and not _default(field):
+        if given in (None, "", []) and _has_default(field) and not default_of(field):
             return dataclasses.MISSING
         return parse(f"--{name}", given)
     if _is_collection(plain):
@@ -256,12 +284,6 @@ def _texts(default: Any) -> list[str] | None:
     return None if default is None else [f"{v:g}" if isinstance(v, float) else str(v) for v in default]
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None if field.default is dataclasses.MISSING else field.default
-
-
 def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
@@ -271,6 +293,7 @@ def _whole(bound: float | None) -> int | None:
 
 
 def _range(low: float | None, high: float | None) -> str:
+    least, most = (f"{bound:g}" if isinstance(bound, float) else str(bound) for bound in (low, high))
     if low is None:
-        return f"at most {high:g}"
-    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        return f"at most {most}"
+    return f"at least {least}" if high is None else f"between {least} and {most}"

@@ -24,7 +24,9 @@ with app.imports():
     from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file, a configs/*.py, that all runs start from; override with --config.FIELD=VALUE."
+    "config",
+    None,
+    "Config file, a configs/*.py, that all runs start from; override fields (docs/config.md) by --config.FIELD=VALUE.",
 )
 GRID = flags.DEFINE_string(
     "grid",

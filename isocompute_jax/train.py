@@ -8,6 +8,7 @@ and what it costs (no weights are read, nothing is run):
 
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --dry_run --topology=h200:1x8
 
+With `--config_fields` it lists every field of a config, with type, default and meaning, and ends (docs/config.md).
 With `--show_prompts=3` it prints the first prompts as the model will read them, chat template and all, and ends.
 """
 
@@ -25,10 +26,13 @@ with app.imports():
     from ml_collections import config_flags
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file, a configs/*.py; override its fields with --config.FIELD=VALUE."
+    "config", None, "Config file, a configs/*.py; override its fields (--config_fields) with --config.FIELD=VALUE."
 )
 RESOLVED = flags.DEFINE_string(
     "resolved_config", None, "In place of --config: the config.json of another run, to repeat exactly that config."
+)
+CONFIG_FIELDS = flags.DEFINE_bool(
+    "config_fields", False, "In place of training, list the fields of a config: types, defaults and what they mean."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory; made if absent, continued if it holds this very run.")
 DRY_RUN = flags.DEFINE_bool(
@@ -51,9 +55,12 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.config import RunConfig, config_page, from_dict
     from isocompute_jax.experiment.loop import train
 
+    if CONFIG_FIELDS.value:
+        print(config_page(RunConfig), end="")
+        return
     if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
         raise InputError("--workdir is missing: say where the run's files go")
     if bool(CONFIG.value) == bool(RESOLVED.value):

@@ -132,6 +132,13 @@ def anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_config_page_is_what_the_options_say():
+    """Written by `python -m isocompute_jax.train --config_fields > docs/config.md`."""
+    from isocompute_jax.experiment.config import RunConfig, config_page
+
+    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == config_page(RunConfig)
+
+
 def test_the_method_page_names_modules_and_fields_that_exist():
     """Of every method: where it is, and what turns it on."""
     from isocompute_jax.experiment.config import RunConfig

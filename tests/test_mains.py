@@ -15,7 +15,7 @@ from tests import mains
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
-    "train": ["config", "resolved_config", "workdir", "dry_run", "topology", "show_prompts"],
+    "train": ["config", "config_fields", "resolved_config", "workdir", "dry_run", "topology", "show_prompts"],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": [

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.experiment.config import AlarmsConfig
+from isocompute_jax.experiment.config import AlarmsConfig, SamplingConfig
 from isocompute_jax.records import run_files
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ ADVICE = {
     "ratio": "the largest ratio of an update is {value:.3g}: fewer epochs or mini-batches, less staleness, or a lower "
     "learning rate",
     "correction": "the sampler correction is cut at {value:.1%} of tokens: sampler and learner are far apart",
-    "truncation": "{value:.1%} of completions are cut off: raise sampling.max_tokens, or shorten answers",
+    "truncation": "{value:.1%} of completions are cut off: raise {limit}, or shorten answers",
     "evaluation": "avg@k of an evaluation set fell by {value:.3g} from its best",
 }
 
@@ -58,8 +58,13 @@ class Watch:
     active: tuple[str, ...] = ()
 
 
-def after(watch: Watch, config: AlarmsConfig, log: str, line: Mapping[str, Any]) -> tuple[Watch, dict[str, str]]:
-    """What a line of the log of that name changes, and what is to be said of alarms that it turned on."""
+def after(
+    watch: Watch, config: AlarmsConfig, log: str, line: Mapping[str, Any], *, limit: str = "sampling.max_tokens"
+) -> tuple[Watch, dict[str, str]]:
+    """What a line of the log of that name changes, and what is to be said of alarms that it turned on.
+
+    `limit` is what cuts completions off (see `limit_of`).
+    """
     if log == run_files.EVAL:
         name = line["eval_set"]
         [score] = [value for column, value in line.items() if column.startswith("avg@") and "/" not in column]
@@ -75,8 +80,17 @@ def after(watch: Watch, config: AlarmsConfig, log: str, line: Mapping[str, Any])
     share = {name: CLEAR if name in watch.active else 1.0 for name in values}
     on = {name: value > share[name] * getattr(config, name) for name, value in values.items()}
     active = tuple(name for name in ADVICE if on.get(name, name in watch.active))
-    new = {name: ADVICE[name].format(value=values[name]) for name in active if name not in watch.active}
+    new = {name: ADVICE[name].format(value=values[name], limit=limit) for name in active if name not in watch.active}
     return dataclasses.replace(watch, active=active), new
+
+
+def limit_of(sampling: SamplingConfig) -> str:
+    """The fields that cut completions off: where rollouts have several turns each has a budget below `max_tokens`."""
+    if sampling.thinking.high:
+        return "sampling.thinking.answer_tokens (and sampling.max_tokens with it)"
+    if sampling.tool.name != "none":
+        return "sampling.tool.call_tokens (and sampling.max_tokens with it)"
+    return "sampling.max_tokens"
 
 
 def readings(watch: Watch, config: AlarmsConfig) -> dict[str, float]:

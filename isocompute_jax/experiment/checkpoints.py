@@ -81,14 +81,27 @@ def finish(parts: Parts, state: LoopState) -> None:
 
 
 def warn_of_nothing_trained(parts: Parts) -> None:
-    """Warns where no step had a group with a signal: the run looks done, and its model is the one it began with."""
+    """Warns where no step had a group with a signal: the run looks done, and its model is the one it began with.
+
+    Rewards that failed, every one, are said first, whatever else moved the model: no problem is too hard for them.
+    """
     lines = run_files.read_lines(parts.path / run_files.METRICS)
-    if lines and not any(line["trained_tokens"] for line in lines):
+    failed = sum(line["reward_failures"] for line in lines)
+    if lines and failed == lines[-1]["compute"]:
+        LOG.warning(
+            "%s: nothing was learned: every reward failed, of all %d rollouts in %d steps. What the log first says of "
+            "rewards tells why; config.reward.on_failure='stop' ends a run at the first that fails",
+            parts.path,
+            lines[-1]["compute"],
+            len(lines),
+        )
+    elif lines and not any(line["trained_tokens"] for line in lines):
         LOG.warning(
             "%s: nothing was trained: in each of %d steps every group's rewards were all equal "
-            "(zero_variance_share 1). Take easier problems, a better model or a larger group_size",
+            "(zero_variance_share 1).%s Take easier problems, a better model or a larger group_size",
             parts.path,
             len(lines),
+            f" {failed} of {lines[-1]['compute']} rewards failed: look at these first." if failed else "",
         )
 
 

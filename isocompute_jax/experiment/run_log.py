@@ -46,7 +46,8 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     devices = 1 if parts.inputs.mesh is None else len(jax.devices())
     ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
     line = {**ledger.columns(), **columns}
-    watch, new = alarms.after(state.watch, parts.config.alarms, name, line)
+    limit = alarms.limit_of(parts.config.sampling)
+    watch, new = alarms.after(state.watch, parts.config.alarms, name, line, limit=limit)
     if name == run_files.METRICS:
         line["alarms"] = list(watch.active)
     run_files.append_line(parts.path / name, line)

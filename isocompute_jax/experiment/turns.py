@@ -34,6 +34,13 @@ def interruption(sampling: SamplingConfig, tokenizer: Tokenizer) -> Interruption
     try:
         phrase = tokenizer.encode_within(thinking.end_phrase)
     except InputError as error:
+        drawn = thinking.high + thinking.answer_tokens
+        if drawn >= sampling.max_tokens:  # which is as plain without the phrase's length
+            raise InputError(
+                f"config.sampling.thinking: high = {thinking.high} and answer_tokens = {thinking.answer_tokens} make "
+                f"completions of more than {drawn} tokens, and config.sampling.max_tokens = {sampling.max_tokens}: "
+                "raise that, or lower high or answer_tokens"
+            ) from None
         raise InputError(f"config.sampling.thinking.end_phrase: {error}; write it in characters it knows") from None
     total = thinking.high + len(phrase) + thinking.answer_tokens
     if total > sampling.max_tokens:

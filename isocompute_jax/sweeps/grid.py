@@ -11,7 +11,8 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.experiment.config import RunConfig, override, unknown_field
+from isocompute_jax.experiment.config import RunConfig, override
+from isocompute_jax.options import unknown_field
 from isocompute_jax.records.errors import InputError
 
 LOG = logging.getLogger(__name__)
@@ -145,15 +146,15 @@ def parse_grid(text: str, config: type) -> dict[str, Sequence[Any]]:
 
 def field_type(config: type, dotted: str) -> Any:
     """The declared type of a config field such as `optimizer.base_lr`."""
-    kind: Any = config
+    kind, group = config, "config"
     for name in dotted.split("."):
         if typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[1]
             continue
         hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
         if name not in hints:
-            raise InputError(f"--grid: {unknown_field(dotted, name, list(hints))}")
-        kind = hints[name]
+            raise InputError(f"--grid: {unknown_field(group, name, hints)}")
+        kind, group = hints[name], f"{group}.{name}"
     if dataclasses.is_dataclass(kind) or typing.get_origin(kind) is dict:
         raise InputError(f"--grid: {dotted} is a group of fields; name one of them, {dotted}.FIELD")
     return kind

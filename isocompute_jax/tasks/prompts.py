@@ -55,7 +55,7 @@ class PromptConfig:
         "Stands behind the prompt (its last user message), such as how to give the answer; on a line of its own unless "
         "it begins with white space.",
     )
-    generation_prefix: str = option("", "How every answer begins, such as '<think>\\n'; read, and not trained on.")
+    generation_prefix: str = option("", "How every answer begins, such as `<think>\\n`; read, and not trained on.")
     template_options: dict[str, Any] = option(
         default_factory=dict,
         help="What the chat template reads beside the messages, such as enable_thinking=false.",

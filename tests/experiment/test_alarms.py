@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from isocompute_jax.experiment import alarms, loop, run_log
 from isocompute_jax.experiment.alarms import Watch
-from isocompute_jax.experiment.config import AlarmsConfig, EvaluationConfig
+from isocompute_jax.experiment.config import (
+    AlarmsConfig,
+    EvaluationConfig,
+    SamplingConfig,
+    ThinkingConfig,
+    ToolConfig,
+)
 from isocompute_jax.records import run_files
 
 CONFIG = AlarmsConfig(window=2)
@@ -97,6 +103,20 @@ def test_what_is_said_has_the_number_and_what_to_do():
     for _ in range(2):
         watch, new = alarms.after(watch, CONFIG, run_files.METRICS, {**CALM, "truncation_rate": 0.25})
     assert new == {"truncation": "25.0% of completions are cut off: raise sampling.max_tokens, or shorten answers"}
+    said = []
+    for sampling in (
+        SamplingConfig(),
+        SamplingConfig(thinking=ThinkingConfig(low=1, high=2)),
+        SamplingConfig(tool=ToolConfig("calculator")),
+    ):
+        line = {**CALM, "truncation_rate": 0.25}
+        config, limit = AlarmsConfig(window=1), alarms.limit_of(sampling)
+        said += alarms.after(Watch(), config, run_files.METRICS, line, limit=limit)[1].values()
+    assert [text.split("raise ")[1].split(",")[0] for text in said] == [
+        "sampling.max_tokens",
+        "sampling.thinking.answer_tokens (and sampling.max_tokens with it)",
+        "sampling.tool.call_tokens (and sampling.max_tokens with it)",
+    ]
     assert list(alarms.ADVICE) == [field.name for field in dataclasses.fields(AlarmsConfig) if field.name != "window"]
 
 

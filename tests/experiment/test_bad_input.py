@@ -56,7 +56,8 @@ def ends_with(capsys, base_run, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"group_size": 1}, "config.group_size = 1 must be at least 2"),
+        ({"group_size": 1}, "config.group_size = 1 must be at least 2: a rollout is compared with the mean"),
+        ({"loss__policy_loss": "gspo"}, "and it is 'token_mean': its ratio is one number for a whole completion"),
         ({"group_size": 0}, "config.group_size = 0"),
         ({"problems_per_batch": 0}, "config.problems_per_batch = 0"),
         ({"problems_per_batch": 17}, "config.problems_per_batch = 17, but the training set has only 16 problems"),
@@ -324,7 +325,15 @@ CONFIG = "--config=configs/arithmetic_hard.py"
     [
         ([CONFIG, "--config.grop_size=4"], "unknown config field config.grop_size: did you mean 'group_size'?"),
         ([CONFIG, "--config.optimizer.base_rl=4"], "config.optimizer.base_rl: did you mean 'base_lr'?"),
-        ([CONFIG, "--config.group_size=four"], "--config.group_size=four: invalid literal"),
+        (
+            [CONFIG, "--config.loss.clip_dual=3"],
+            "unknown config field config.loss.clip_dual: did you mean 'dual_clip'?",
+        ),
+        ([CONFIG, "--config.mesh.xyz=3"], "config.mesh.xyz: config.mesh has: context, data, expert, fsdp, tensor"),
+        (
+            [CONFIG, "--config.group_size=four"],
+            "--config.group_size=four: invalid literal for int() with base 10: 'four'\n`python",
+        ),
         ([CONFIG, "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
         ([CONFIG, "run"], "unexpected argument 'run': flags start with --"),
         ([CONFIG], "--workdir is missing: say where the run's files go"),

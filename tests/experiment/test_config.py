@@ -180,7 +180,8 @@ def test_override_replaces_one_field():
     [
         ("grop_size", 4, "unknown config field config.grop_size: did you mean 'group_size'?"),
         ("optimizer.base_rl", 4.0, "unknown config field config.optimizer.base_rl: did you mean 'base_lr'?"),
-        ("xyz", 4, "unknown config field config.xyz: known fields: model, train_set"),
+        ("xyz", 4, "unknown config field config.xyz: config has: model, train_set"),
+        ("loss.clip_dual", 3.0, "unknown config field config.loss.clip_dual: did you mean 'dual_clip'?"),
         ("group_size", 4.0, "config.group_size = 4.0: must be of type int"),
         ("group_size", True, "config.group_size = True: must be of type int"),
         ("optimizer.base_lr", "fast", "config.optimizer.base_lr = 'fast': must be of type float"),

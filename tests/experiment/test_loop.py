@@ -326,11 +326,25 @@ def test_config_json_is_there_before_the_sampler_is_reached_and_nothing_is_when_
     assert not workdir.exists()
 
 
-@pytest.mark.parametrize("trained", [0, 5])
-def test_a_run_that_trained_nothing_says_so(tmp_path, caplog, trained):
+@pytest.mark.parametrize(
+    ("trained", "failed", "said"),
+    [
+        (
+            0,
+            0,
+            "nothing was trained: in each of 2 steps every group's rewards were all equal (zero_variance_share 1). T",
+        ),
+        (0, 7, "(zero_variance_share 1). 15 of 16 rewards failed: look at these first. Take easier problems"),
+        (5, 7, ""),
+        (0, 8, "nothing was learned: every reward failed, of all 16 rollouts in 2 steps"),
+        (5, 8, "nothing was learned: every reward failed"),  # by its KL and entropy terms alone
+    ],
+)
+def test_a_run_that_trained_nothing_says_so_and_why(tmp_path, caplog, trained, failed, said):
     parts: Any = types.SimpleNamespace(path=tmp_path)
-    for tokens in (0, trained):
-        line = dict.fromkeys(run_files.LINE_KEYS, 0) | {"trained_tokens": tokens}
+    for compute, tokens, failures in ((8, 0, min(failed, 1) * 8), (16, trained, failed)):
+        line = dict.fromkeys(run_files.LINE_KEYS, 0)
+        line |= {"compute": compute, "trained_tokens": tokens, "reward_failures": failures}
         run_files.append_line(tmp_path / run_files.METRICS, line)
     checkpoints.warn_of_nothing_trained(parts)
-    assert ("nothing was trained: in each of 2 steps" in caplog.text) == (trained == 0)
+    assert said in caplog.text and bool(said) == bool(caplog.text)

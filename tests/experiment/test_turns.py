@@ -239,6 +239,10 @@ def tokenizer(base_run):
             r"thinking: high = 3, an end_phrase of 2 tokens and answer_tokens = 2 make .* up to 7 .*max_tokens = 6",
         ),
         (
+            SamplingConfig(max_tokens=5, thinking=dataclasses.replace(THINKING, end_phrase="=x")),
+            r"thinking: high = 3 and answer_tokens = 2 make completions of more than 5 .*max_tokens = 5: raise that",
+        ),
+        (
             SamplingConfig(max_tokens=7, thinking=dataclasses.replace(THINKING, end_phrase="=x")),
             r"thinking\.end_phrase: '=x' is not made of the tokenizer's tokens: it reads back as '='",
         ),

@@ -7,9 +7,10 @@ from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.curriculum import CurriculumConfig
-from isocompute_jax.experiment.config.editing import override, unknown_field
+from isocompute_jax.experiment.config.editing import override
 from isocompute_jax.experiment.config.evaluation import AgreementConfig, EvaluationConfig
 from isocompute_jax.experiment.config.length import LengthConfig
+from isocompute_jax.experiment.config.page import config_page
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
@@ -34,7 +35,7 @@ __all__ = [
     "SamplingConfig",
     "ThinkingConfig",
     "ToolConfig",
+    "config_page",
     "from_dict",
     "override",
-    "unknown_field",
 ]

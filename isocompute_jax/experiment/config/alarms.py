@@ -24,7 +24,7 @@ class AlarmsConfig:
     )
     truncation: float = option(
         0.1,
-        "Share of completions cut at sampling.max_tokens; above 0.1 ScaleRL saw training go unstable.",
+        "Share of completions that are cut off (column `truncation_rate`); above 0.1 ScaleRL saw training go unstable.",
         low=0,
         high=1,
     )

@@ -70,7 +70,9 @@ def validate(config: RunConfig) -> None:
         ),
         (
             loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
-            "loss.policy_loss = 'gspo' needs recipe.aggregation = 'sequence_mean'",
+            f"loss.policy_loss = 'gspo' needs config.recipe.aggregation = 'sequence_mean', and it is "
+            f"{config.recipe.aggregation!r}: its ratio is one number for a whole completion, so that each completion "
+            "has to weigh the same, whatever its length. Set that, or loss.policy_loss='clipped'",
         ),
         (
             config.mesh.context == 1 or config.packing.row_tokens > 0,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from isocompute_jax.options import unknown_field
 from isocompute_jax.records.errors import InputError
 
 
@@ -20,7 +20,7 @@ def build(cls: type, values: Any, path: str) -> Any:
     built = {}
     for name, value in dict(values).items():
         if name not in fields:
-            raise InputError(unknown_field(f"{path}.{name}", name, list(fields)))
+            raise InputError(unknown_field(path, name, fields))
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             built[name] = build(typing.cast(type, hint), value, f"{path}.{name}")
@@ -34,7 +34,7 @@ def override(config: Any, dotted: str, value: Any, path: str = "config") -> Any:
     name, _, rest = dotted.partition(".")
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
-        raise InputError(unknown_field(f"{path}.{name}", name, names))
+        raise InputError(unknown_field(path, name, names))
     old = getattr(config, name)
     if rest and isinstance(old, dict):
         return dataclasses.replace(config, **{name: {**old, rest: value}})
@@ -42,13 +42,6 @@ def override(config: Any, dotted: str, value: Any, path: str = "config") -> Any:
         return dataclasses.replace(config, **{name: override(old, rest, value, f"{path}.{name}")})
     checked = _checked(value, typing.get_type_hints(type(config))[name], f"{path}.{name}")
     return _made(lambda: dataclasses.replace(config, **{name: checked}), type(config), path)
-
-
-def unknown_field(where: str, name: str, known: list[str]) -> str:
-    """The message for an unknown field, with the nearest known one."""
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known fields: {', '.join(known)}"
-    return f"unknown config field {where}: {hint}"
 
 
 _MAPPINGS: Mapping[Any, str] = {

@@ -19,6 +19,7 @@ from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.tasks import PromptConfig, RewardConfig
 
@@ -29,7 +30,7 @@ class RunConfig:
 
     model: str = option("", "Hugging Face directory of the base model, tokenizer included.")
     train_set: str = option("", "Problem set file (JSONL or Parquet).")
-    group_size: int = option(8, "n, rollouts per problem and step; at least 2.", low=2)
+    group_size: int = option(8, "n, rollouts per problem and step, whose mean reward is their baseline.", low=2)
     problems_per_batch: int = option(8, "B_problem, unique problems per step.", low=1)
     max_compute: int = option(
         2**16, "C, rollouts to spend; the number of steps is C / (n x B_problem), rounded down.", low=1
@@ -83,6 +84,11 @@ class RunConfig:
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
+        if self.group_size == 1:
+            raise InputError(
+                "RunConfig.group_size = 1 must be at least 2: a rollout is compared with the mean reward of its group, "
+                "and alone it is that mean, which leaves nothing to learn from"
+            )
         check(self)
 
     @property

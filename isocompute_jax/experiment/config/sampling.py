@@ -15,8 +15,14 @@ class SamplingConfig:
 
     temperature: float = option(1.0, "Sampling temperature, above 0.")
     top_p: float = option(1.0, "Nucleus size; training requires 1, because the learner scores the whole distribution.")
-    max_prompt_tokens: int = option(9, "Longest prompt, in tokens; a longer one is an error.", low=1)
-    max_tokens: int = option(9, "Longest completion, in tokens, what is put into it included.", low=1)
+    max_prompt_tokens: int = option(
+        9, "Longest prompt, in tokens; a longer one is an error. The default is the embedded task's.", low=1
+    )
+    max_tokens: int = option(
+        9,
+        "Longest completion, in tokens, what is put into it included. The default is the embedded task's.",
+        low=1,
+    )
     max_rollouts_per_dispatch: int = option(512, "Completions decoded at once (memory budget).", low=1)
     thinking: ThinkingConfig = option(default_factory=ThinkingConfig, later=True)
     tool: ToolConfig = option(default_factory=ToolConfig, later=True)
