@@ -41,7 +41,9 @@ def said(found: Survey, store: Store) -> str:
         parts.append(f"{failed} of {store.known.size} rollouts count as wrong (problems {ids})")
     if left_out.any():
         ids = _names(found, left_out)
-        parts.append(f"{int(left_out.sum())} problems are in no set ({ids}), the same command measures them")
+        parts.append(
+            f"{int(left_out.sum())} of {len(left_out)} problems are in no set ({ids}), the same command measures them"
+        )
     return f"rewards failed: {'; '.join(parts)}; {_reason(store)}" if parts else ""
 
 
