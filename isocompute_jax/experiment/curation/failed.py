@@ -20,14 +20,14 @@ def check(found: Survey, store: Store) -> None:
     """Holds a measurement to what sets can be cut by.
 
     Raises:
-      RunError: more than half of all rollouts have no reward, or no problem is measured.
+      RunError: of more than half of all rollouts no reward is recorded, or no problem is measured.
     """
     without = int((~store.known | store.failed).sum())
     if without > MOST * store.known.size or not store.measured.any():
         ids, why = _names(found, ~store.measured | store.failed.any(axis=1)), _reason(store)
         raise RunError(
-            f"{without} of {store.known.size} rollouts have no reward (problems {ids}; {why}): no set is cut by such a "
-            "measurement. See to what gives rewards; the same command draws again what is not recorded, and a line of "
+            f"no reward is recorded of {without} of {store.known.size} rollouts (problems {ids}; {why}): no set is cut by "
+            "such a measurement. See to what gives rewards; the same command draws again what is not recorded, and a line of "
             'counts.jsonl with "failures" is drawn again once it is deleted'
         )
 
@@ -37,7 +37,7 @@ def said(found: Survey, store: Store) -> str:
     failed, left_out = int(store.failed.sum()), ~store.measured
     parts = []
     if failed:
-        ids = _names(found, store.failed.any(axis=1))
+        ids = _names(found, np.asarray(store.failed.any(axis=1)))
         parts.append(f"{failed} of {store.known.size} rollouts count as wrong (problems {ids})")
     if left_out.any():
         ids = _names(found, left_out)

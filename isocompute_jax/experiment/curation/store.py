@@ -114,7 +114,7 @@ class Store:
     @property
     def measured(self) -> np.ndarray:
         """[P] whether all k rollouts of a problem are known."""
-        return self.known.all(axis=1)
+        return np.asarray(self.known.all(axis=1))
 
     def missing(self, problem_id: str) -> Iterator[tuple[int, int]]:
         """(first rollout of a block, how many of it are wanted) for each block that is not there whole."""

@@ -63,7 +63,7 @@ def told(error: BaseException) -> tuple[str, str]:
 
     What a grader of this package raises on purpose is its message alone.
     """
-    if type(error).__module__.partition(".")[0] == __package__.partition(".")[0]:
+    if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return str(error), ""
     trace = traceback.TracebackException.from_exception(error)
     outside = [place for place, frame in enumerate(trace.stack) if not frame.filename.startswith(_PACKAGE)]

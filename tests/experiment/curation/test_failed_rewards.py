@@ -20,13 +20,16 @@ from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import RewardConfig, read_problems
+from isocompute_jax.tasks.grading.reward_config import OnFailure
 
 REWARD = "tests.tasks.rewards:as_the_problem_says"
 PROBLEMS = [Problem(f"p{i}", f"{i}+{i}=", "1", "numeric") for i in range(8)]
 CONFIG = CurationConfig(sets=(), ranges={"all": (0.0, 1.0)}, validation_size=2)
 
 
-def curated(source, out, fails=(), kind="all", *, policy="zero", **changes) -> dict[str, tuple[float, float]]:
+def curated(
+    source, out, fails=(), kind="all", *, policy: OnFailure = "zero", **changes
+) -> dict[str, tuple[float, float]]:
     """Curates `PROBLEMS`, some of which fail; returns their rates and mean rewards, by id."""
     problems = [dataclasses.replace(p, extra={"fails": kind}) if p.id in fails else p for p in PROBLEMS]
     source = dataclasses.replace(source, reward=RewardConfig(REWARD, on_failure=policy))
@@ -126,7 +129,9 @@ def test_a_run_that_a_failure_stops_names_the_flag(call, tmp_path):
 
 
 def test_no_set_is_cut_where_most_rewards_failed(call, tmp_path):
-    with pytest.raises(RunError, match=r"80 of 128 rollouts have no reward \(problems p0, p1, p2, p3, p4; .*no such"):
+    with pytest.raises(
+        RunError, match=r"no reward is recorded of 80 of 128 rollouts \(problems p0, p1, p2, p3, p4; .*no such"
+    ):
         call(fails=[f"p{i}" for i in range(5)])
     assert record(tmp_path / "out").keys() == {"p5", "p6", "p7"}
     assert not (tmp_path / "out" / "measured.jsonl").exists() and not (tmp_path / "out" / "all").exists()

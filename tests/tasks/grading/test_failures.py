@@ -6,7 +6,7 @@ import json
 import pytest
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.function import grader_of_function
+from isocompute_jax.tasks.graders.function import Function
 from isocompute_jax.tasks.graders.service import ServiceError
 from isocompute_jax.tasks.grading.failures import Failure
 from tests.tasks import rewards
@@ -19,7 +19,7 @@ def failure_of(grade, *arguments) -> Failure:
 
 
 def test_frames_above_the_users_are_left_out():
-    found = failure_of(grader_of_function(f"{rewards.__name__}:as_told").grade, Problem("p", "", "", ""), "raise")
+    found = failure_of(Function("as_told", rewards.as_told).grade, Problem("p", "", "", ""), "raise")
     lines = inspect.getsource(rewards).splitlines()
     line = next(i for i, text in enumerate(lines, 1) if 'LookupError("no such thing")' in text)
     # This test calls the grader: its frame is outside of the package, and first.
