@@ -26,9 +26,9 @@ def check(found: Survey, store: Store) -> None:
     if without > MOST * store.known.size or not store.measured.any():
         ids, why = _names(found, ~store.measured | store.failed.any(axis=1)), _reason(store)
         raise RunError(
-            f"no reward is recorded of {without} of {store.known.size} rollouts (problems {ids}; {why}): no set is cut by "
-            "such a measurement. See to what gives rewards; the same command draws again what is not recorded, and a line of "
-            'counts.jsonl with "failures" is drawn again once it is deleted'
+            f"no reward is recorded of {without} of {store.known.size} rollouts (problems {ids}; {why}): no set is cut "
+            "by such a measurement. See to what gives rewards; the same command draws again what is not recorded, and "
+            'a line of counts.jsonl with "failures" is drawn again once it is deleted'
         )
 
 
