@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import logging
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -30,7 +29,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Prompts
+from isocompute_jax.tasks import Grading, Prompts, RewardConfig, Tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -114,15 +113,15 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
     )
 
 
-def make_grading(config: RunConfig, inputs: Inputs) -> Grading:
+def make_grading(config: RewardConfig, tokenizer: Tokenizer, problems: Iterable[Problem]) -> Grading:
     """What gives groups their rewards, tried on the problems; the caller closes it.
 
     Raises:
       InputError: a reward fails at the first problem that is its.
     """
-    grading = Grading(config.reward, inputs.tokenizer.decode)
+    grading = Grading(config, tokenizer.decode)
     try:
-        grading.check(itertools.chain(inputs.problems, *inputs.evaluation_sets.values()))
+        grading.check(problems)
     except BaseException:
         grading.close()
         raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,11 @@ class Inputs:
     evaluation_sets: Mapping[str, Sequence[Problem]]
     stream: ProblemStream
     mesh: Mesh | None
+
+    @property
+    def all_problems(self) -> Iterator[Problem]:
+        """Those that are trained on, then those of every evaluation set."""
+        return itertools.chain(self.problems, *self.evaluation_sets.values())
 
 
 def read_inputs(config: RunConfig) -> Inputs:

@@ -71,7 +71,7 @@ def train(
     inputs = read_inputs(config)
     interrupt = Interrupt()
     with (
-        contextlib.closing(build.make_grading(config, inputs)) as grading,
+        contextlib.closing(build.make_grading(config.reward, inputs.tokenizer, inputs.all_problems)) as grading,
         workdir.opened(path, config, build.facts_of(config, inputs)),
     ):
         parts, state = build.build(

@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 LOG = logging.getLogger(__name__)
 
 LINE_EVERY_S = 15.0
+BURST_S = 1.0
+"""What comes so soon after the first unit came with it."""
 
 
 class Report(Protocol):
@@ -31,7 +33,8 @@ def progress(
 ) -> Iterator[Report]:
     """Yields `report(completed, note)`: a bar on a terminal, elsewhere a line every 15 seconds and one at the end.
 
-    Both say how much time is left, at the pace since now.
+    Both say how much time is left, at the pace since the first unit came: what is compiled or loaded before it would
+    mislead.
 
     Args:
       title: of what.
@@ -54,13 +57,20 @@ def progress(
             task = bar.add_task(title, total=total, completed=done, note="")
             yield lambda completed, note="": bar.update(task, completed=completed, note=note)
         return
-    start = last = time.monotonic()
+    last = time.monotonic()
+    first = start = 0.0  # when the first unit came, and when all of these `done` were there
+    began = False
 
     def report(completed: int, note: str = "") -> None:
-        nonlocal last
-        if completed >= total or time.monotonic() - last >= LINE_EVERY_S:
-            last = time.monotonic()
-            parts = (note, pace(completed - done, total - completed, last - start, unit))
+        nonlocal last, began, first, start, done
+        now = time.monotonic()
+        if completed > done and not began:
+            began, first = True, now
+        if began and now - first < BURST_S:
+            done, start = completed, now
+        if completed >= total or now - last >= LINE_EVERY_S:
+            last = now
+            parts = (note, pace(completed - done, total - completed, now - start, unit))
             LOG.info("%s: %d/%d %s", title, completed, total, ", ".join(filter(None, parts)))
 
     yield report

@@ -64,7 +64,7 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> 
             yield
         except InputError:
             if new:
-                _remove_unused(path)
+                remove_unused(path)
             raise
 
 
@@ -85,8 +85,8 @@ def _in_its_place(path: pathlib.Path) -> InputError:
     return InputError(f"--workdir={path}: there is a file in its place; choose another --workdir")
 
 
-def _remove_unused(path: pathlib.Path) -> None:
-    """Removes a run directory in which nothing was logged and no checkpoint written."""
+def remove_unused(path: pathlib.Path) -> None:
+    """Removes a directory in which nothing was logged and no checkpoint written."""
     used = [file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK, run_files.CONFIG)]
     if not used:
         shutil.rmtree(path)

@@ -105,7 +105,7 @@ class RolloutGroup:
       first_rollout, turn: as in the request.
       task: what its problem's task is, once graded.
       reward_metrics: name -> [G] what the grader measured beside the reward; NaN where it did not.
-      reward_failures: completions whose reward is not known, because it raised or hung, say; 0 stands for it.
+      failures: completion -> why its reward is not known, because it raised or hung, say; 0 stands for it.
       dropped: whether the group is left out of the update for that.
     """
 
@@ -118,8 +118,13 @@ class RolloutGroup:
     turn: int = 0
     task: str = ""
     reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    reward_failures: int = 0
+    failures: Mapping[int, str] = dataclasses.field(default_factory=dict)
     dropped: bool = False
+
+    @property
+    def reward_failures(self) -> int:
+        """Completions whose reward is not known."""
+        return len(self.failures)
 
     @property
     def num_tokens(self) -> int:

@@ -74,7 +74,7 @@ def start(config, tmp_path):
             changed = override(changed, name.replace("__", "."), value)
         changed = changed.resolved()
         inputs = read_inputs(changed)
-        grading = build.make_grading(changed, inputs)
+        grading = build.make_grading(changed.reward, inputs.tokenizer, inputs.problems)
         parts, first = build.build(
             changed, inputs, tmp_path, grading=grading, make_sampler=Makes(cls), interrupted=lambda: False
         )

@@ -42,7 +42,7 @@ def test_columns_of_tasks_metrics_and_failures():
     groups = [
         graded_group([1, 0], task="math", reward_metrics={"format": np.array([1.0, 0.0])}),
         graded_group([0.5, 0.5], task="code", reward_metrics={"tests": np.array([0.25, np.nan])}),
-        graded_group([9, 9], task="code", dropped=True, reward_failures=2),
+        graded_group([9, 9], task="code", dropped=True, failures={0: "raised", 1: "hung"}),
     ]
     assert reward_metrics(groups) == {
         "reward/code": 0.5,

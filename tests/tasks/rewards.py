@@ -83,6 +83,14 @@ async def as_told_async(problem, completion):
     return 1.0
 
 
+async def as_the_problem_says(problem, completion):
+    """1.0 for what ends with 1, else 0.5; raises as `problem.extra["fails"]` says: on `all`, on what is `wrong`."""
+    right, fails = completion.endswith("=1"), problem.extra.get("fails")
+    if completion and (fails == "all" or (fails == "wrong" and not right)):
+        raise LookupError("no such judge")
+    return 1.0 if right else 0.5
+
+
 def what_a_worker_has(problem, completion):
     """1.0 if neither JAX nor a room of training was imported, and the process leads its own session."""
     heavy = {"jax", "jaxlib", "flax", "torch", "transformers", "isocompute_jax.learner", "isocompute_jax.experiment"}

@@ -46,6 +46,12 @@ class CurationConfig:
     train_size: int = option(0, "Problems per training set; 0 takes all that are left.", low=0)
     validation_size: int = option(300, "Held-out problems per set.", low=0)
     seed: int = option(0, "Seed of the rollouts and of the split.", low=0, high=2**32 - 1)
+    solved_at: float = option(
+        1.0,
+        "A completion solves its problem if its reward is at least this; avg@k, sets and pictures count those that do. "
+        "The record holds rewards: with another value it is cut again, and nothing is drawn.",
+        later=True,
+    )
     groups_in_flight: int = option(
         256,
         "Groups of 16 completions that are asked for at a time. At least twice what the servers draw at once, so that "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from collections.abc import Iterable
 
 from isocompute_jax.experiment.curation.config import CurationConfig
@@ -19,6 +18,8 @@ from isocompute_jax.tasks import Grading
 
 VERSION = 0
 """Of the weights, of which there is one."""
+GIVEN_UP = 64
+"""So many groups in a row, of which every reward failed, end the measurement."""
 
 
 def measure(
@@ -46,7 +47,8 @@ def measure(
 
     Raises:
       InputError: a server refuses a group, or the token.
-      RunError: the sampler has failed, or has broken its word. What was recorded is kept.
+      RunError: the sampler has failed, or has broken its word; a reward failed and the policy is `stop`, or all those
+        of `GIVEN_UP` groups in a row did. What was recorded is kept.
     """
     out: dict[tuple[str, int], Problem] = {}  # by problem and first rollout, the name of a group
 
@@ -56,26 +58,33 @@ def measure(
         if problem is None:
             raise RunError(f"the sampler returned rollout {first} of problem {group.problem_id!r} twice, or unasked")
         check_versions([group], oldest=VERSION, newest=VERSION)
-        return grading.submit(group, problem, on_failure="stop" if grading.stops else "zero")
+        return grading.submit(group, problem)
 
     rollouts = GradedStream(sampler, graded)
 
     def receive(left: int) -> None:
         """Until so many groups are out."""
-        nonlocal done, tokens
+        nonlocal done, drawn, tokens, lost
         while len(out) > left:
             group = rollouts.take()
             first = first_rollout(group)
             del out[group.problem_id, first]
             texts = ()
             if config.keep_completions:
-                drawn = [completion.tokens.tolist() for completion in group.completions]
-                texts = question.prompts.tokenizer.decode(drawn)
+                ids = [completion.tokens.tolist() for completion in group.completions]
+                texts = question.prompts.tokenizer.decode(ids)
             done += store.add(group, first, texts)
-            tokens += group.num_tokens
-            report(done, f"{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s")
+            drawn, tokens = drawn + len(group.completions), tokens + group.num_tokens
+            report(done, f"{tokens / drawn:,.1f} tokens each")
+            lost = lost + 1 if len(group.failures) == len(group.completions) else 0
+            if lost == GIVEN_UP:
+                raise RunError(
+                    f"every reward of {lost} groups in a row failed, the last on problem {group.problem_id!r} "
+                    f"({group.failures[0]}): nothing of these groups is recorded. See to what gives rewards; the same "
+                    "command goes on from there"
+                )
 
-    done, tokens, start = int(store.known.sum()), 0, time.monotonic()
+    done, drawn, tokens, lost = int(store.known.sum()), 0, 0, 0
     with progress("curation", store.known.size, done=done, unit="rollouts") as report:
         # Whole blocks before what is left of the last ones: groups of one size are decoded together.
         for size in sorted({min(config.samples, BLOCK), config.samples % BLOCK} - {0}, reverse=True):

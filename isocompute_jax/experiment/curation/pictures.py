@@ -14,12 +14,18 @@ from isocompute_jax.records import metrics
 INK = "#4c6a92"
 
 
-def draw(rates: np.ndarray, histogram: Sequence[int], out: pathlib.Path, config: CurationConfig) -> None:
-    """Writes `histogram` and `pass_at_k`, each as .png and .svg."""
+def draw(histogram: Sequence[int], out: pathlib.Path, config: CurationConfig) -> None:
+    """Writes `histogram` and `pass_at_k`, each as .png and .svg.
+
+    Args:
+      histogram: [samples + 1] problems by how many of their samples were solved.
+      out: the directory.
+      config: the sets, which the histogram shades.
+    """
     from matplotlib.figure import Figure
 
     for name, fill in (
-        ("histogram", lambda axes: _histogram(axes, rates, config)),
+        ("histogram", lambda axes: _histogram(axes, histogram, config)),
         ("pass_at_k", lambda axes: _pass_at_k(axes, curves(histogram))),
     ):
         figure = Figure(figsize=(7, 3.4), layout="constrained")
@@ -50,10 +56,9 @@ def curves(histogram: Sequence[int]) -> dict[str, dict[int, float]]:
     return {name: {k: mean(estimate, k) for k in ks} for name, estimate in estimates}
 
 
-def _histogram(axes: Any, rates: np.ndarray, config: CurationConfig) -> None:
+def _histogram(axes: Any, histogram: Sequence[int], config: CurationConfig) -> None:
     """How many problems the base model solves how often, with the ranges of the cut sets shaded."""
-    edges = (np.arange(config.samples + 2) - 0.5) / config.samples
-    axes.hist(rates, bins=list(edges), color=INK, rwidth=0.9)
+    axes.bar(np.arange(len(histogram)) / config.samples, histogram, width=0.9 / config.samples, color=INK)
     for index, (name, (low, high)) in enumerate(config.wanted.items()):
         half = 0.5 / config.samples
         axes.axvspan(low - half, high + half, alpha=0.18, color=f"C{index + 1}", lw=0, label=name.replace("_", " "))

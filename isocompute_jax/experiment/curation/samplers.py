@@ -108,4 +108,5 @@ def said_as_flags() -> Iterator[None]:
         yield
     except (InputError, RunError) as error:
         text = str(error).replace("config.sampling.thinking.", "--thinking_")
+        text = text.replace("config.reward.function", "--reward").replace("config.reward.", "--reward_")
         raise type(error)(re.sub(r"config\.((service|mesh|sampling)\.|(?=dtype))", "--", text)) from None

@@ -101,6 +101,12 @@ def write_sets(out: pathlib.Path, splits: Mapping[str, Halves]) -> None:
                 path.unlink(missing_ok=True)
 
 
+def of_other_cuts(out: pathlib.Path, splits: Mapping[str, Halves]) -> list[str]:
+    """Names of the directories in `out` that hold a set, as an earlier cut left it, and are none of `splits`."""
+    found = {path.parent.name for half in ("train", "validation") for path in out.glob(f"*/{half}.jsonl")}
+    return sorted(found - splits.keys())
+
+
 def emptiness(splits: Mapping[str, Halves], histogram: Sequence[int], config: CurationConfig) -> str:
     """What is wrong with the sets that hold nothing to train on, and which ranges would; empty where all do.
 

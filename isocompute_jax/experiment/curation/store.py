@@ -2,6 +2,9 @@ r"""The record of a measurement: one line for each group of rollouts, appended a
 
     {"measurement": {...}}                                           once: what was measured, and how
     {"problem": "p7", "asked": "3f...", "first": 16, "rewards": [1, 0, ...], "lengths": [512, ...], "truncated": [3]}
+    {..., "rewards": [1, null, ...], ..., "failures": {"1": "hung: no answer within 30 s"}}
+
+A reward that failed is `null`. Of a group all of whose rewards failed there is no line: it was not measured.
 
 A line holds rollouts `first`, `first` + 1, ... of its problem; `asked` stands for prompt, answer and task. What a kill
 leaves half-written is cut off when the file is opened again, and its rollouts are drawn again: the same ones, as their
@@ -31,6 +34,8 @@ LOG = logging.getLogger(__name__)
 COUNTS = "counts.jsonl"
 PART_BYTES = 2**28
 """A file of completions that is as long as this is followed by another."""
+LONGEST_REASON = 300
+"""Characters of a failure that are recorded."""
 
 
 class Store:
@@ -44,8 +49,10 @@ class Store:
       keep_completions: whether texts are kept too.
 
     Attributes:
-      rewards: [P, k] float32, of the rollouts that are known.
+      rewards: [P, k] float32, of the rollouts that are known; 0 where a reward failed.
       known: [P, k] which are.
+      failed: [P, k] of these, those whose reward failed.
+      reasons: id -> why, of every problem with a reward that failed, in the record or in this call.
       tokens: how many tokens these have.
       truncated: how many of them were cut.
 
@@ -64,26 +71,32 @@ class Store:
     ):
         self.rewards = np.zeros((len(survey.rows), samples), np.float32)
         self.known = np.zeros(self.rewards.shape, bool)
+        self.failed = np.zeros(self.rewards.shape, bool)
+        self.reasons: dict[str, str] = {}
         self.tokens = self.truncated = 0
         self._path = directory / COUNTS
         self._survey = survey
         self._part, self._end = 0, 0
         self._foreign = 0
-        size = self._load(identity)
+        self._identity = identity
+        self._size = self._load(identity)
         if self._foreign:
             LOG.info("%s: %d groups are of problems that are not in this set", self._path, self._foreign)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
-        self._file.truncate(size)
-        if not size:
-            self._write(self._file, {"measurement": identity})
+        self._file: BinaryIO | None = None
         self._completions: BinaryIO | None = None
+        self._keep_completions = keep_completions
         self._directory = directory / COMPLETIONS
-        self._cut_completions()
-        if keep_completions:
-            self._directory.mkdir(exist_ok=True)
-            self._open_part()
 
     def __enter__(self) -> Store:
+        """Opens the files to go on; before nothing is written."""
+        self._file = open(self._path, "ab", buffering=0)
+        self._file.truncate(self._size)
+        if not self._size:
+            self._write(self._file, {"measurement": self._identity})
+        self._cut_completions()
+        if self._keep_completions:
+            self._directory.mkdir(exist_ok=True)
+            self._open_part()
         return self
 
     def __exit__(
@@ -93,9 +106,15 @@ class Store:
 
     def close(self) -> None:
         """Closes the files."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._completions is not None:
             self._completions.close()
+
+    @property
+    def measured(self) -> np.ndarray:
+        """[P] whether all k rollouts of a problem are known."""
+        return np.asarray(self.known.all(axis=1))
 
     def missing(self, problem_id: str) -> Iterator[tuple[int, int]]:
         """(first rollout of a block, how many of it are wanted) for each block that is not there whole."""
@@ -108,25 +127,33 @@ class Store:
     def add(self, group: RolloutGroup, first: int, texts: Sequence[str] = ()) -> int:
         """Records a graded group whose first rollout is `first`; what of it is known already is left out.
 
-        `texts` are those of its completions; they are needed where completions are kept.
+        A group that is dropped, or all of whose rewards failed, is not recorded. `texts` are those of its completions;
+        they are needed where completions are kept.
 
         Returns:
           How many rollouts are new.
         """
-        assert group.rewards is not None
+        assert group.rewards is not None and self._file is not None
         row = self._survey.rows[group.problem_id]
         end = min(first + len(group.completions), self.known.shape[1])
         skip = int(self.known[row, first:end].sum())  # a block is filled from its beginning
         kept = slice(skip, end - first)
         completions = group.completions[kept]
-        line = {
+        failures = {i - skip: why[:LONGEST_REASON] for i, why in group.failures.items() if skip <= i < end - first}
+        if failures and (group.dropped or len(failures) == len(completions)):
+            self.reasons.setdefault(group.problem_id, next(iter(failures.values())))
+            return len(completions)
+        rewards = [None if i in failures else _number(reward) for i, reward in enumerate(group.rewards[kept].tolist())]
+        line: dict[str, Any] = {
             "problem": group.problem_id,
             "asked": self._survey.digest(row),
             "first": first + skip,
-            "rewards": [_number(reward) for reward in group.rewards[kept].tolist()],
+            "rewards": rewards,
             "lengths": [len(completion.tokens) for completion in completions],
             "truncated": [i for i, completion in enumerate(completions) if completion.finish_reason == "length"],
         }
+        if failures:
+            line["failures"] = {str(i): why for i, why in failures.items()}
         if self._completions is not None:
             rollouts = zip(completions, texts[kept], line["rewards"], strict=True)
             self._keep(
@@ -154,8 +181,12 @@ class Store:
         place = (row, slice(first, first + count))
         if self.known[place].any():
             raise ValueError("rollouts that stand there already")
-        self.rewards[place] = rewards[:count]
+        self.rewards[place] = [reward or 0.0 for reward in rewards[:count]]
+        self.failed[place] = [reward is None for reward in rewards[:count]]
         self.known[place] = True
+        why = line.get("failures", {})
+        if self.failed[place].any() and why:
+            self.reasons.setdefault(line["problem"], next(iter(why.values())))
         self.tokens += sum(line["lengths"][:count])
         self.truncated += sum(i < count for i in line["truncated"])
 
@@ -235,15 +266,41 @@ def _number(reward: float) -> float | int:
     return int(reward) if reward.is_integer() else reward
 
 
+def check_same(directory: pathlib.Path, identity: dict[str, Any]) -> None:
+    """Looks at the first line of a directory's record, if it has one, before anything that takes long.
+
+    Raises:
+      InputError: it is another measurement's. What is no record at all is found when it is read.
+    """
+    path = directory / COUNTS
+    theirs = None
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError), open(path, "rb") as file:
+        theirs = json.loads(file.readline())["measurement"]
+    if isinstance(theirs, dict):
+        try:
+            _check_same(theirs, identity, path)
+        except InputError as error:
+            raise InputError(f"{path}:1: {error}") from None
+
+
 def _check_same(theirs: dict[str, Any], ours: dict[str, Any], path: pathlib.Path) -> None:
     """Raises InputError where samples are another measurement's."""
-    changed = [
-        f"{name}: {theirs.get(name)!r} there, {ours.get(name)!r} here"
-        for name in dict.fromkeys((*ours, *theirs))
-        if theirs.get(name) != ours.get(name)
-    ]
-    if changed:
-        raise InputError(
-            f"another measurement ({'; '.join(changed)}): its samples cannot be used. Choose another --out, or remove "
-            f"{path.parent} to start anew"
-        )
+    differing = [name for name in dict.fromkeys((*ours, *theirs)) if theirs.get(name) != ours.get(name)]
+    if not differing:
+        return
+    changed = [f"{name}: {_said(name, theirs)} there, {_said(name, ours)} here" for name in differing]
+    remedy = "Choose another --out"
+    if "reward" in differing:
+        again = f"Pass --reward={theirs['reward']} again" if theirs.get("reward") else "Leave --reward out"
+        remedy = f"{again}, choose another --out"
+    raise InputError(
+        f"another measurement ({'; '.join(changed)}): its samples cannot be used. {remedy}, or remove {path.parent} to "
+        "start anew"
+    )
+
+
+def _said(name: str, identity: dict[str, Any]) -> str:
+    """A value of a measurement, in words where it has none."""
+    if name == "reward" and not identity.get(name):
+        return "the problems' own tasks"
+    return repr(identity.get(name))

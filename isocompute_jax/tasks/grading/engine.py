@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -89,7 +88,7 @@ class Grading:
             if isinstance(outcome, Failure):
                 raise InputError(
                     f"reward {name} {outcome.what} when it was tried on problem {problem.id!r} and an empty "
-                    f"completion, which a model may give: {outcome.message.strip()}"
+                    f"completion, which a model may give: {outcome.line}"
                 )
 
     def submit(
@@ -218,13 +217,13 @@ class Grading:
                 f"{failures[0].message.strip()}"
             )
         rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]
-        failed = np.array([isinstance(outcome, Failure) for outcome in outcomes])
+        why = {i: f"{found.what}: {found.line}" for i, found in enumerate(outcomes) if isinstance(found, Failure)}
         return dataclasses.replace(
             group,
             rewards=np.array(rewards, np.float32)[order],
             task=problem.task,
             reward_metrics={key: values[order] for key, values in _metrics(outcomes).items()},
-            reward_failures=int(failed[order].sum()),
+            failures={place: why[outcome] for place, outcome in enumerate(order.tolist()) if outcome in why},
             dropped=bool(failures) and policy == "drop_group",
         )
 
@@ -261,8 +260,8 @@ def _inline(grade: Callable[[Problem, str], Grade], problem: Problem, text: str)
         return to_grade(grade(problem, text), problem.task)
     except InvalidRewardError as error:
         return Failure("invalid", str(error))
-    except Exception:
-        return Failure("raised", traceback.format_exc())
+    except Exception as error:
+        return Failure.raised(error)
 
 
 def _metrics(outcomes: Sequence[Outcome]) -> Mapping[str, np.ndarray]:

@@ -129,8 +129,10 @@ class AsyncCalls:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, InvalidRewardError):
             return Failure("invalid", str(error))
-        if error is not None or task.cancelled():
-            return Failure("raised", "".join(traceback.format_exception(error)) if error else "it cancelled itself")
+        if error is not None:
+            return Failure.raised(error)
+        if task.cancelled():
+            return Failure("raised", "it cancelled itself")
         return task.result()
 
     async def _watch_loop(self) -> None:

@@ -15,10 +15,10 @@ import pickle
 import signal
 import struct
 import sys
-import traceback
 from typing import IO, Any
 
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.tasks.grading.failures import told
 
 HEADER = struct.Struct("!I")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -43,7 +43,8 @@ def main(parent: int) -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What a request is answered with.
 
-    `grades`, a [reward, metrics] for each text; or `failure`, [kind, message]; or `fatal`, why nothing can be graded.
+    `grades`, a [reward, metrics] for each text; or `failure`, [kind, message, where]; or `fatal`, why nothing can be
+    graded.
     """
     try:
         if "path" in request:
@@ -70,8 +71,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"grades": [[grade.reward, dict(grade.metrics)] for grade in grades]}
     except (InputError, RunError) as error:
         return {"fatal": str(error)}
-    except (Exception, SystemExit, KeyboardInterrupt):
-        return {"failure": ["raised", traceback.format_exc()[-LONGEST_MESSAGE:]]}
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        message, where = told(error)
+        return {"failure": ["raised", message[-LONGEST_MESSAGE:], where]}
 
 
 def _read(file: IO[bytes]) -> Any:

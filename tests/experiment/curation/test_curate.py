@@ -181,7 +181,7 @@ def test_problems_may_join(problems, source, tmp_path):
         ({"max_tokens": 1}, "max_tokens: 2 there, 1 here"),
         ({"seed": 1}, "seed: 0 there, 1 here"),
         ({"dtype": "bfloat16"}, "dtype: 'float32' there, 'bfloat16' here"),
-        ({"reward": RewardConfig("exact")}, "reward: None there, 'exact' here"),
+        ({"reward": RewardConfig("exact")}, "reward: the problems' own tasks there, 'exact' here"),
     ],
 )
 def test_samples_of_another_measurement_are_refused(problems, source, tmp_path, change, message):
@@ -195,7 +195,7 @@ def test_samples_of_another_measurement_are_refused(problems, source, tmp_path, 
         reward=change.get("reward", RewardConfig()),
     )
     config = dataclasses.replace(ALL, seed=change.get("seed", 0))
-    with pytest.raises(InputError, match=re.escape(f"another measurement ({message})") + ".* Choose another --out"):
+    with pytest.raises(InputError, match=re.escape(f"another measurement ({message})") + ".* [Cc]hoose another --out"):
         curate(problems, tmp_path, source=other, config=config, make_sampler=no_sampler)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 

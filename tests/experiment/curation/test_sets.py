@@ -40,7 +40,15 @@ def cut_up(tmp_path, monkeypatch):
         monkeypatch.setattr(pictures, "draw", draw if drawn else lambda *_: None)
         rates = np.array([problem.measured[f"avg@{config.samples}"] for problem in problems])
         rewards = np.arange(config.samples) < np.round(rates * config.samples)[:, None]
-        store: Any = types.SimpleNamespace(rewards=rewards.astype(np.float32), known=rewards, tokens=0, truncated=0)
+        store: Any = types.SimpleNamespace(
+            rewards=rewards.astype(np.float32),
+            known=np.ones_like(rewards),
+            failed=np.zeros_like(rewards),
+            measured=np.ones(len(rewards), bool),
+            reasons={},
+            tokens=0,
+            truncated=0,
+        )
         found = Survey({problem.id: row for row, problem in enumerate(problems)}, b"")
         return publish(problems, found, store, tmp_path, source=Source("none", SamplingConfig()), config=config)
 

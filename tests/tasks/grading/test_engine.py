@@ -216,7 +216,8 @@ def test_every_reward_is_tried_on_an_empty_completion_at_the_start():
     functions = {
         "returns_text": "returned no reward when it was tried .* returned '1.0', a str and not a number",
         "returns_nothing": "returned None, a NoneType",
-        "fails_on_empty": r"raised when it was tried on problem 'p' and an empty completion.*IndexError",
+        "fails_on_empty": r"raised when it was tried on problem 'p' and an empty completion, which a model may give: "
+        r"\S*tests/tasks/rewards.py:\d+: IndexError: string index out of range$",
     }
     with grading(tasks={name: f"{REWARDS}:{name}" for name in functions}) as engine:
         for name, message in functions.items():
