@@ -86,7 +86,7 @@ def warn_of_nothing_trained(parts: Parts) -> None:
     Rewards that failed, every one, are said first, whatever else moved the model: no problem is too hard for them.
     """
     lines = run_files.read_lines(parts.path / run_files.METRICS)
-    failed = sum(line["reward_failures"] for line in lines)
+    failed = sum(line.get("reward_failures", 0) for line in lines)
     if lines and failed == lines[-1]["compute"]:
         LOG.warning(
             "%s: nothing was learned: every reward failed, of all %d rollouts in %d steps. What the log first says of "
