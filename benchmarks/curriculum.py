@@ -102,6 +102,20 @@ BLOCKS = {
             "truncated masked": {"length.truncated": "mask"},
         },
     ),
+    "interruption": Block(
+        ("hard",),  # too short for all running totals: the last one alone is asked for
+        {"recipe.healthy": "hard", "sampling.max_tokens": 7, "reward.function": "benchmarks.rewards:last_total"},
+        {
+            "off": {},
+            "interrupted after 2 or 3 tokens": {
+                "sampling.thinking.low": 2,
+                "sampling.thinking.high": 3,
+                "sampling.thinking.answer_tokens": 3,
+                "sampling.thinking.end_phrase": ",",
+                "sampling.thinking.end_of_thinking": "",
+            },
+        },
+    ),
 }
 HEADER = (
     "| {block} | avg@4 at C = {compute:,} | range | difference | steps | C per step | extra rollouts | without signal "

@@ -27,3 +27,8 @@ def math_verify_alone(problem: Problem, completion: str) -> float:
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     return float(verify(parse(f"${problem.answer}$"), parse(completion)))
+
+
+def last_total(problem: Problem, completion: str) -> float:
+    """The embedded default's problems by their last running total alone: an answer may skip the others."""
+    return float(completion.rpartition(",")[2] == problem.answer.rpartition(",")[2])
