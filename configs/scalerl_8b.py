@@ -21,7 +21,7 @@ Departures:
 - Llama 3.1 8B in place of the authors' own model, and of its supervised start;
 - a cap of 5 on the ratio, from the paper's range of 4 to 8;
 - the head in three bfloat16 products (`compute.head=auto`), which is float32 but for rounding;
-  --config.compute.head=float32 is exact, and takes nearly twice the time of an update;
+  --config.compute.head=float32 is exact, and by its plan an update takes nearly twice as long;
 - a problem is retired once it had 16 rollouts, as many as a step draws.
 """
 
