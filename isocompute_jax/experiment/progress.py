@@ -58,15 +58,15 @@ def progress(
             yield lambda completed, note="": bar.update(task, completed=completed, note=note)
         return
     last = time.monotonic()
-    first = start = 0.0  # when the first unit came, and when all of these `done` were there
-    began = False
+    first: float | None = None  # when the first unit came
+    start = last  # when all of these `done` were there
 
     def report(completed: int, note: str = "") -> None:
-        nonlocal last, began, first, start, done
+        nonlocal last, first, start, done
         now = time.monotonic()
-        if completed > done and not began:
-            began, first = True, now
-        if began and now - first < BURST_S:
+        if completed > done and first is None:
+            first = now
+        if first is not None and now - first < BURST_S:
             done, start = completed, now
         if completed >= total or now - last >= LINE_EVERY_S:
             last = now
