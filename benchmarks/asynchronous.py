@@ -124,7 +124,7 @@ def run(root: pathlib.Path, *, staleness: int, tokens_per_s: float, timed: int, 
         raise RunError(f"k = {staleness}: a rollout was {oldest} updates old when it was used")
     steady = lines[warm_up : warm_up + timed]
     step_s = (steady[-1]["wall_s"] - lines[warm_up - 1]["wall_s"]) / timed
-    sampling_s = float(np.mean([line["phase_s"]["sampling"] for line in steady]))
+    sampling_s = float(np.mean([line["phase_s"]["waiting"] for line in steady]))
     tokens = config.rollouts_per_step * float(np.mean([line["completion_length"] for line in steady]))
     return Row(
         staleness=staleness,

@@ -141,7 +141,7 @@ def main() -> None:
 def with_both_sets(preset: Preset) -> Preset:
     """The preset with an Easy and a Hard set; that of smoke has no Easy problems without more supervised steps."""
     curation = dataclasses.replace(preset.curation, sets=("easy", "hard"))
-    if PRESET.value == "smoke":
+    if PRESET.value == "smoke" and preset.base is not None:
         base = dataclasses.replace(preset.base, steps=400)
         return dataclasses.replace(
             preset, num_problems=1024, base=base, curation=dataclasses.replace(curation, validation_size=16)

@@ -29,6 +29,7 @@ from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.sampling import NO_DEVICES
 from isocompute_jax.tasks import Grading, RewardConfig
 
 _SAMPLING_S = flags.DEFINE_float("sampling_s", 5.0, "Seconds in which a step's groups are drawn.")
@@ -47,6 +48,7 @@ class SimulatedSampler:
 
     concurrent = True
     redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
 
     def __init__(self, group_s: float):
         self._group_s = group_s

@@ -19,9 +19,9 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from benchmarks.h200_cases import Case, shape_of
 from isocompute_jax import learner, model
+from isocompute_jax.accelerators import known_device
+from isocompute_jax.model.flops import Work, step_flops
 from isocompute_jax.model.packed_attention import choose_kernel, packed_attention
-from isocompute_jax.plan.devices import DEVICES
-from isocompute_jax.plan.flops import Work, step_flops
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.sampling.slot_sampler import SlotSampler
 
@@ -190,7 +190,7 @@ def learner_of(case: Case) -> dict[str, Any]:
     """A whole update: log-probabilities, loss, gradients and AdamW.
 
     MFU is (6 x parameters x tokens + attention + head) / time over the rate of products that was measured in this
-    process; `plan.flops` counts them. The program is compiled twice: as it runs, and without autotuning.
+    process; `model.flops` counts them. The program is compiled twice: as it runs, and without autotuning.
     """
     made = learner_step(case)
     config = made.config
@@ -280,7 +280,7 @@ def decode_of(case: Case) -> dict[str, Any]:
     weights = 2.0 * model.count_params(config)
     keys = 4.0 * config.num_layers * config.num_kv_heads * config.head_dim * (case.prompt + case.completion / 2)
     kind = jax.local_devices()[0].device_kind
-    device = next((known for known in DEVICES.values() if known.is_kind(kind)), None)
+    device = known_device(kind)
     limit = None if device is None else case.slots * device.memory_bandwidth / (weights + case.slots * keys)
     return {
         "seconds": statistics.median(rounds[1:]),

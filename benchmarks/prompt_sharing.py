@@ -126,7 +126,7 @@ def account() -> Iterator[tuple[str, str, str, str]]:
     from isocompute_jax.experiment.config import PackingConfig, PlanConfig, RecipeConfig, RunConfig, SamplingConfig
     from isocompute_jax.experiment.inputs import model_config_of
     from isocompute_jax.experiment.layouts import shape_of
-    from isocompute_jax.plan.flops import step_flops
+    from isocompute_jax.model.flops import step_flops
     from isocompute_jax.plan.lengths import lengths_of
     from isocompute_jax.plan.work import work_of
 

@@ -50,8 +50,11 @@ class SimulatedEngine:
         vocab_size: int = 32,
         max_model_len: int = 4096,
         routing: bool = False,
+        devices: int = 1,
     ):
-        self.facts = EngineFacts("simulated", "1", "simulated", vocab_size, max_model_len, 1024, tensors, routing)
+        self.facts = EngineFacts(
+            "simulated", "1", "simulated", vocab_size, max_model_len, 1024, tensors, devices, "simulated", routing
+        )
         self.version = 0
         self.dead = False
         self.weights = b""

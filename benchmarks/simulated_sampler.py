@@ -13,7 +13,7 @@ import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling import TRAIN
+from isocompute_jax.sampling import NO_DEVICES, TRAIN
 from isocompute_jax.tasks import Tokenizer
 
 
@@ -31,6 +31,7 @@ class SimulatedSampler:
 
     concurrent = False
     redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
 
     def __init__(self, tokenizer: Tokenizer, *, length: float = 8.0, tail: float = 0.5, ahead: int = 64):
         self._answers = [np.append(tokenizer.encode(text), tokenizer.eos_ids[0]) for text in ("=2", "=1")]

@@ -20,16 +20,19 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from isocompute_jax.options import unknown_field
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
 
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EXTRAS = {
     "train": (
-        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections", "optax",
-        "orbax", "safetensors", "sympy", "tokenizers", "transformers",
+        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections",
+        "msgpack", "optax", "orbax", "safetensors", "sympy", "tokenizers", "transformers",
     ),
     "gym": ("reasoning_gym",),
+    "kubernetes": ("kubernetes", "yaml", "urllib3"),
     "serve": ("google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "xxhash"),
+    "slurm": ("submitit",),
+    "track": ("prometheus_client", "tensorboardX"),
+    "wandb": ("wandb",),
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""
 
@@ -41,10 +44,15 @@ SEE_FIELDS = "`python -m isocompute_jax.train --config_fields` lists the fields.
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
-def run(main: Callable[[], None]) -> None:
-    """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code."""
+def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
+    """Parses the command line, calls `main`, and turns what went wrong into a message and an exit code.
+
+    A main with `actions` is called with the one that the command line begins with; with an empty text where there is
+    none.
+    """
     sys.argv[1:] = map(spelt_out, sys.argv[1:])  # ml_collections reads it too
-    app.run(lambda _: sys.exit(_logged(main)), flags_parser=_parse)
+    chosen = [sys.argv.pop(1)] if sys.argv[1:2] and sys.argv[1] in actions else [""] * bool(actions)
+    app.run(lambda _: sys.exit(_logged(lambda: main(*chosen))), flags_parser=_parse)
 
 
 def spelt_out(argument: str) -> str:
@@ -87,6 +95,7 @@ def _logged(main: Callable[[], None]) -> int:
         # A checkpoint that fails is logged with a traceback by each of orbax's threads; the exception says it once.
         logging.getLogger("absl").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.pathname)
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        sys.unraisablehook = _unraisable
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger(__package__)
@@ -96,6 +105,12 @@ def _logged(main: Callable[[], None]) -> int:
     code = exit_code(main)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C cannot end it sooner, only noisily
     return code
+
+
+def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
+    """Says what Python could not raise, but for the many writes that find that orbax gave up on their checkpoint."""
+    if not (isinstance(dropped.exc_value, RuntimeError) and str(dropped.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(dropped)
 
 
 def exit_code(main: Callable[[], None]) -> int:

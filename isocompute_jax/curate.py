@@ -5,6 +5,7 @@
     python -m isocompute_jax.curate ... --sets=extremely_hard --samples=128
     python -m isocompute_jax.curate ... --sets=hard --set=middle=0.2:0.5 --set=solved=0.9:1
     python -m isocompute_jax.curate ... --reward=rewards:mine --reward_deadline_s=10
+    python -m isocompute_jax.curate --resolved_config=runs/hard/config.json --problems=problems.jsonl --out=curated
     python -m isocompute_jax.curate ... --endpoints=node1:50051,node2:50051 --token_file=token --dtype=bfloat16
 
 Sets: easy (avg@k in [0.3, 0.6]), hard ([0, 0.0625]), very_easy ([0.6, 0.9]), extremely_hard (never solved in 128), and
@@ -15,8 +16,9 @@ it draws only those that are new, and with other sets it cuts again without draw
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from absl import flags
 
@@ -31,14 +33,22 @@ with app.imports():
     from isocompute_jax.experiment.config import MeshConfig, SamplingConfig, ThinkingConfig
     from isocompute_jax.service.client.service_config import ServiceConfig
 
+if TYPE_CHECKING:
+    from isocompute_jax.experiment.curation.samplers import Source
+
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
+RESOLVED = flags.DEFINE_string(
+    "resolved_config",
+    None,
+    "In place of --model and the flags of sampling, prompts, rewards and mesh: those of a run, its config.json.",
+)
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
 OUT = flags.DEFINE_string(
     "out", None, "Directory to write the record and the cut sets to; continued if it holds this very measurement."
 )
 define_flags(CurationConfig)
 SET = flags.DEFINE_multi_string("set", [], "A set with thresholds of its own, NAME=LOW:HIGH; may be repeated.")
-define_flags(PromptConfig)
+SAMPLING = list(define_flags(PromptConfig).values())
 MIXTURE = flags.DEFINE_multi_string("mixture", [], "A mixture, NAME=SET:SHARE,SET:SHARE; may be repeated.")
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Sampling temperature.")
 MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", 9, "Longest prompt, in tokens.")
@@ -47,10 +57,9 @@ MAX_ROLLOUTS = flags.DEFINE_integer(
     "max_rollouts_per_dispatch", 1024, "Completions decoded at once, where this process samples."
 )
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Dtype the model computes in, on servers too.")
-define_flags(ThinkingConfig)
-define_flags(RewardConfig)
+SAMPLING += [*define_flags(ThinkingConfig).values(), *define_flags(RewardConfig).values()]
 define_flags(ServiceConfig, leave_out=("recompute_cache",))
-define_flags(MeshConfig, leave_out=("context",))
+SAMPLING += define_flags(MeshConfig, leave_out=("context",)).values()
 SHOW_PROMPTS = flags.DEFINE_integer(
     "show_prompts", 0, "In place of curating, print the first so many prompts as the model reads them.", lower_bound=0
 )
@@ -59,33 +68,18 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.curation.curate import curate
-    from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+    from isocompute_jax.experiment.curation.samplers import said_as_flags
     from isocompute_jax.experiment.show_prompts import show_prompts
     from isocompute_jax.tasks import ProblemFile
 
-    prompts, reward = from_flags(PromptConfig), from_flags(RewardConfig)
-    problems = ProblemFile(needed(PROBLEMS), grader_name=reward.name_for)
-    if SHOW_PROMPTS.value:
-        first = list(itertools.islice(problems, SHOW_PROMPTS.value))
-        print(show_prompts(first, needed(MODEL), prompts, limit=MAX_PROMPT_TOKENS.value))
-        return
-    out = needed(OUT)
+    path, out = needed(PROBLEMS), "" if SHOW_PROMPTS.value else needed(OUT)
     with said_as_flags():
-        source = Source(
-            needed(MODEL),
-            SamplingConfig(
-                temperature=TEMPERATURE.value,
-                max_prompt_tokens=MAX_PROMPT_TOKENS.value,
-                max_tokens=MAX_TOKENS.value,
-                max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
-                thinking=from_flags(ThinkingConfig),
-            ),
-            dtype=cast(Any, DTYPE.value),
-            service=from_flags(ServiceConfig),
-            mesh=from_flags(MeshConfig),
-            prompts=prompts,
-            reward=reward,
-        )
+        source = source_of_a_run(RESOLVED.value) if RESOLVED.value else source_of_flags()
+        problems = ProblemFile(path, grader_name=source.reward.name_for)
+        if SHOW_PROMPTS.value:
+            first = list(itertools.islice(problems, SHOW_PROMPTS.value))
+            print(show_prompts(first, source.directory, source.prompts, limit=source.sampling.max_prompt_tokens))
+            return
         config = from_flags(
             CurationConfig,
             ranges=dict(parse_set(text) for text in SET.value),
@@ -95,6 +89,43 @@ def main() -> None:
     for name, count in counts.items():
         print(f"{name:>16}: {count} problems")
     print(f"written to {OUT.value}")
+
+
+def source_of_flags() -> Source:
+    """The model and how it is sampled, as the flags say."""
+    from isocompute_jax.experiment.curation.samplers import Source
+
+    return Source(
+        needed(MODEL),
+        SamplingConfig(
+            temperature=TEMPERATURE.value,
+            max_prompt_tokens=MAX_PROMPT_TOKENS.value,
+            max_tokens=MAX_TOKENS.value,
+            max_rollouts_per_dispatch=MAX_ROLLOUTS.value,
+            thinking=from_flags(ThinkingConfig),
+        ),
+        dtype=cast(Any, DTYPE.value),
+        service=from_flags(ServiceConfig),
+        mesh=from_flags(MeshConfig),
+        prompts=from_flags(PromptConfig),
+        reward=from_flags(RewardConfig),
+    )
+
+
+def source_of_a_run(path: str) -> Source:
+    """Those of a run; where its samplers are say the flags."""
+    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.curation.samplers import source_of
+
+    own = (MODEL, TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
+    if given := [flag.name for flag in own if flag.present]:
+        raise InputError(f"--{given[0]} is said by --resolved_config={path}; leave one of them out")
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--resolved_config={path}: not a run's config.json ({error!r})") from error
+    return source_of(from_dict(values), from_flags(ServiceConfig))
 
 
 def needed(flag: flags.FlagHolder[str | None]) -> str:

@@ -1,4 +1,4 @@
-"""Mesh and logical-axis rules: where each dimension of each array lives (pure, no effects).
+"""Mesh and logical-axis rules: where each dimension of each array lives, and how it gets there and back.
 
 Arrays name their dimensions logically (`vocab`, `embed`, `heads`, `batch`, ...); `RULES` maps each name to mesh axes.
 The mesh always has all of `MESH_AXES`, so one program serves a laptop, where each is 1, and a pod.
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
@@ -86,6 +88,34 @@ def named_sharding(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None])
 def replicated(mesh: Mesh) -> NamedSharding:
     """The sharding that keeps a whole copy on every device of `mesh`."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def placed(x: Any, where: NamedSharding) -> jax.Array:
+    """An array that every process has whole, put on the devices: of each process those of its own, and what is theirs.
+
+    Nothing travels between processes, and none looks at the parts of others.
+    """
+    if where.is_fully_addressable or isinstance(x, jax.Array):
+        return jax.device_put(x, where)
+    return jax.make_array_from_callback(np.shape(x), where, lambda index: np.asarray(x)[index])
+
+
+def to_host(tree: Any) -> Any:
+    """Arrays on the host, whole, though other processes hold parts of them: then all of them must ask for it."""
+
+    def gathered(x: Any) -> Any:
+        whole = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+        return x if whole else multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.device_get(jax.tree.map(gathered, tree))
+
+
+def own_part(mesh: Mesh, size: int, axis: str) -> np.ndarray:
+    """[size] which indices of a dimension named `axis` this process has on its devices."""
+    own = np.zeros(size, bool)
+    for index in named_sharding(mesh, (size,), (axis,)).addressable_devices_indices_map((size,)).values():
+        own[index] = True
+    return own
 
 
 def shards(mesh: Mesh | None, axis: str) -> int:

@@ -15,7 +15,9 @@ With `--show_prompts=3` it prints the first prompts as the model will read them,
 from __future__ import annotations
 
 import json
+import os
 import sys
+from typing import cast
 
 from absl import flags
 
@@ -35,6 +37,11 @@ CONFIG_FIELDS = flags.DEFINE_bool(
     "config_fields", False, "In place of training, list the fields of a config: types, defaults and what they mean."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory; made if absent, continued if it holds this very run.")
+ENDPOINTS = flags.DEFINE_string(
+    "endpoints", None, "In place of config.service.endpoints: where launchers say which servers they have started."
+)
+TOKEN_FILE = flags.DEFINE_string("token_file", None, "In place of config.service.token_file, likewise.")
+CA_FILE = flags.DEFINE_string("ca_file", None, "In place of config.service.ca_file, likewise.")
 DRY_RUN = flags.DEFINE_bool(
     "dry_run", False, "In place of training, compile the step and say what it holds, whether it fits and what it costs."
 )
@@ -45,6 +52,33 @@ TOPOLOGY = flags.DEFINE_string(
     "out, those of config.plan.topology, or this machine's.",
 )
 PLAN_OUT = flags.DEFINE_string("plan_out", None, "File for the figures of --dry_run, as JSON.")
+COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "Of several learner processes: host:port of process 0, which listens there; the port above it is used too. Goes "
+    "with --process_count and --process_index.",
+)
+PROCESS_COUNT = flags.DEFINE_integer("process_count", None, "Learner processes of this run.", lower_bound=1)
+PROCESS_INDEX = flags.DEFINE_integer("process_index", None, "Which of them this is, from 0.", lower_bound=0)
+CLUSTER = flags.DEFINE_enum(
+    "cluster",
+    "auto",
+    ["auto", "none", "slurm", "jobset", "tpu"],
+    "Where this process learns which of how many it is: auto takes the three flags, else an srun step of several "
+    "tasks, else what JobSet or a TPU pod puts into the environment, else it is alone.",
+)
+STALL_S = flags.DEFINE_float(
+    "stall_s",
+    60.0,
+    "A learner process that is not heard of, or that the others wait for, for so many seconds ends all of them.",
+    lower_bound=2.0,
+)
+START_S = flags.DEFINE_float(
+    "start_s", 300.0, "How many seconds learner processes wait for each other at the start.", lower_bound=1.0
+)
+PROFILE_STEPS = flags.DEFINE_string(
+    "profile_steps", "", "FIRST:LAST, steps to trace into the run's folder profile/, for xprof or Perfetto; 10:12, say."
+)
 SHOW_PROMPTS = flags.DEFINE_integer(
     "show_prompts",
     0,
@@ -55,8 +89,12 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.experiment.config import RunConfig, config_page, from_dict
+    from isocompute_jax.distributed.environment import Cluster, find_place
+    from isocompute_jax.distributed.start import joined
+    from isocompute_jax.experiment.company import RECORDS, facts
+    from isocompute_jax.experiment.config import RunConfig, config_page, from_dict, override
     from isocompute_jax.experiment.loop import train
+    from isocompute_jax.experiment.profile import NO_STEPS, parse_steps
 
     if CONFIG_FIELDS.value:
         print(config_page(RunConfig), end="")
@@ -74,6 +112,9 @@ def main() -> None:
     else:
         values = CONFIG.value.to_dict()
     config = from_dict(values)
+    for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE):
+        if flag.value is not None:
+            config = override(config, f"service.{flag.name}", flag.value)
     if SHOW_PROMPTS.value:
         from isocompute_jax.experiment.show_prompts import show_prompts_of_run
 
@@ -86,7 +127,18 @@ def main() -> None:
     for flag in ("topology", "plan_out"):
         if flags.FLAGS[flag].present:
             raise InputError(f"--{flag} goes with --dry_run")
-    train(config, WORKDIR.value or "")
+    place = find_place(
+        cluster=cast(Cluster, CLUSTER.value),
+        coordinator=COORDINATOR.value,
+        process_count=PROCESS_COUNT.value,
+        process_index=PROCESS_INDEX.value,
+        environ=os.environ,
+    )
+    profile = parse_steps(PROFILE_STEPS.value) if PROFILE_STEPS.value else NO_STEPS
+    workdir = WORKDIR.value or ""
+    told = facts(config, workdir)
+    with joined(place, told, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
+        train(config, workdir, team=team, profile=profile)
 
 
 if __name__ == "__main__":

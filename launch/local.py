@@ -1,18 +1,27 @@
-r"""Sampler servers on this machine, kept alive while a command runs.
+r"""A run on this machine: learner processes and sampler servers, kept alive until the run is done.
 
-    .venv/bin/python launch/local.py --servers=2 --engine=jax --model=runs/study-quick/base -- \
+    .venv/bin/python launch/local.py --learners=2 --servers=2 --engine=jax --model=runs/study-quick/base -- \
         .venv/bin/python -m isocompute_jax.train --config=configs/arithmetic_hard.py --workdir=runs/hard \
         --config.service.endpoints={endpoints} --config.service.token_file={token_file}
 
-Starts the servers, waits until they listen, runs the command with `{endpoints}` and `{token_file}` filled in, starts
-servers that die again at the same address, and ends them when the command ends, with its exit code. Killed (SIGKILL),
-it takes servers and command with it; the same command resumes from the last checkpoint. On a cluster this
-is the scheduler's work: there a server is a job of its own that is restarted when it fails.
+Starts the servers, waits until they listen, then starts the learners: the command, with `{endpoints}` and
+`{token_file}` filled in and, of several learners, `--coordinator`, `--process_count` and `--process_index` added. What
+the first learner prints is seen here, what the others print in their logs.
+
+- A server that dies is started again at its address, and given up when it dies again and again.
+- When a learner dies the others end by themselves (`--stall_s` of isocompute_jax.train), and all are started again:
+  they resume from the last checkpoint. Learners that fail without progress, no line of metrics.jsonl being new, are
+  given up.
+- Done, bad input (exit code 2) or interrupted (Ctrl-C, SIGTERM): everything ends, with the exit code of the learners.
+- Killed (SIGKILL), it takes servers and learners with it; the same command resumes from the last checkpoint.
+
+On a cluster all this is the scheduler's work: see docs/clusters.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import secrets
@@ -34,20 +43,32 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.sweeps import workers
 from isocompute_jax.sweeps.workers import Worker
 
-SERVERS = flags.DEFINE_integer("servers", 2, "How many servers to keep running.", lower_bound=1)
+LEARNERS = flags.DEFINE_integer("learners", 1, "Learner processes, which share the cores.", lower_bound=1)
+SERVERS = flags.DEFINE_integer(
+    "servers", 2, "Sampler servers; 0: the learner samples in its own process.", lower_bound=0
+)
 ENGINE = flags.DEFINE_enum("engine", "jax", ["jax", "vllm"], "Their engine.")
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory that they load; its weights serve until an update.")
 SERVER_PYTHON = flags.DEFINE_string("server_python", sys.executable, "Python of their environment, for another engine.")
 SERVER_ARGS = flags.DEFINE_string("server_args", "", "More flags of isocompute_jax.serve, as on a command line.")
-LOGS = flags.DEFINE_string("logs", "runs/servers", "Directory of their logs.")
+LOGS = flags.DEFINE_string("logs", "runs/servers", "Directory of the logs of servers, and of learners but the first.")
 START_S = flags.DEFINE_float("start_s", 300.0, "A server that does not listen after so many seconds has failed.")
+RESTARTS = flags.DEFINE_integer(
+    "restarts", 5, "Failures in a row without progress that are not the end.", lower_bound=0
+)
+GRACE_S = flags.DEFINE_float(
+    "grace_s", 90.0, "Learners that run so many seconds after another has ended are killed: more than their --stall_s."
+)
 
 PREFIX = "isocompute-launch-"
 POLL_S = 0.1
-GRACE_S = 15.0
+END_S = 15.0
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waits before a server is started again, by how often it has died in a row within `HEALTHY_S` of its start."""
+"""Waits before something is started again, by how often it has failed in a row."""
 HEALTHY_S = 60.0
+"""A server that has lived so long does not die in a row."""
+SERVER_DEATHS = 10
+"""In a row, after which a server is given up."""
 
 
 class Server:
@@ -65,6 +86,7 @@ class Server:
         ]
         self._deaths = 0
         self._due = 0.0
+        self.given_up = False
         self.start()
 
     def start(self) -> None:
@@ -84,16 +106,17 @@ class Server:
         return self._port_file.exists()
 
     def keep_alive(self) -> None:
-        """Starts it again if it died, later and later if it keeps dying."""
+        """Starts it again if it died, later and later if it keeps dying, and in the end no more."""
         now = time.monotonic()
-        if self._worker is not None and self._worker.poll() is not None:
-            self._deaths = 0 if now - self._started > HEALTHY_S else self._deaths + 1
-            wait = BACKOFF_S[min(self._deaths, len(BACKOFF_S)) - 1] if self._deaths else 0.0
+        if self._worker is not None and (code := self._worker.poll()) is not None:
+            self._deaths = 1 if now - self._started > HEALTHY_S else self._deaths + 1
+            self.given_up = code == app.BAD_INPUT or self._deaths >= SERVER_DEATHS
+            wait = backoff(self._deaths)
+            then = "it is given up" if self.given_up else f"again in {wait:.0f} s"
             reason = self._worker.reason().splitlines()[0]
-            place = f"server {self.number} at {self.address}"
-            print(f"{place} died ({reason}; log: {self._log}); again in {wait:.0f} s", file=sys.stderr)
+            say(f"server {self.number} at {self.address} died ({reason}; log: {self._log}); {then}")
             self._worker, self._due = None, now + wait
-        if self._worker is None and now >= self._due:
+        if self._worker is None and not self.given_up and now >= self._due:
             self.start()
 
     def ask_to_end(self) -> None:
@@ -110,15 +133,82 @@ class Server:
         self._worker.kill()
 
 
+class Learners:
+    """All learner processes of one attempt at a run; the end of a `with` ends them.
+
+    The first is in this program's session: it sees a terminal's Ctrl-C, and what it decides the others follow.
+    """
+
+    def __init__(self, command: Sequence[str]):
+        self._ended: dict[int, int] = {}
+        self._deadline = float("inf")
+        self._killed = 0
+        setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE]  # it dies with this process
+        commands = [[*command, *place] for place in places(LEARNERS.value)]
+        self._first = subprocess.Popen([*setup, *commands[0]])
+        self._others: list[Worker] = []
+        for number, each in enumerate(commands[1:], 1):
+            log = pathlib.Path(LOGS.value) / f"learner-{number}.log"
+            self._others.append(Worker(each, log, core=None, environment=os.environ))
+        processes = [self._first, *self._others]
+        for process, cores in zip(processes, shares(len(processes)), strict=False):
+            os.sched_setaffinity(process.pid, cores)  # long before it has imported JAX, which counts them
+
+    def __enter__(self) -> Learners:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._first.kill()
+        self._first.wait()
+        for other in self._others:
+            other.kill()
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the first."""
+        self._first.send_signal(number)
+
+    def over(self) -> bool:
+        """Whether all have ended; what is left some time after the first death is killed."""
+        for number, process in enumerate([self._first, *self._others]):
+            code = process.poll()
+            if code is not None and number not in self._ended:
+                self._ended[number] = code
+                self._deadline = min(self._deadline, time.monotonic() + GRACE_S.value)
+        if time.monotonic() > self._deadline:
+            self._killed = self._killed or len(self._others) + 1 - len(self._ended)
+            self.__exit__()
+        return len(self._ended) > len(self._others)
+
+    def cause(self) -> dict[int, int]:
+        """Number -> exit code of those that ended first, or may have; empty if all is well.
+
+        A user's doing comes before a death by a signal; what follows from another's end is exit code 1.
+        """
+        order = list(self._ended.items())[: len(self._ended) - self._killed]
+        codes = [code for _, code in order if code]
+        user = [code for code in codes if code in (app.BAD_INPUT, app.INTERRUPTED)]
+        chosen = next(iter(user or [code for code in codes if code < 0] or codes), 0)
+        return {number: code for number, code in order if code == chosen} if chosen else {}
+
+    def reason(self, number: int) -> str:
+        """How a learner ended."""
+        if number:
+            return f"learner {number}: {self._others[number - 1].reason()}"
+        code = self._ended[number]
+        return "learner 0: " + (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+
+
 def main(command: Sequence[str]) -> int:
     """Runs `command` beside the servers and returns its exit code."""
-    if not MODEL.value:
+    if SERVERS.value and not MODEL.value:
         raise InputError("--model is missing: give the Hugging Face directory that the servers load")
     if not command:
         raise InputError("no command: give it after `--`, with {endpoints} where the servers' addresses go")
     for what, program in (("--server_python", SERVER_PYTHON.value), ("the command after `--`", command[0])):
         if shutil.which(program) is None:
             raise InputError(f"{what}: {program} is no program that can be started; check its path")
+    if LEARNERS.value > 1 and workers.has_accelerator():
+        raise InputError(f"--learners={LEARNERS.value}: processes cannot share this machine's accelerators; start one")
     pathlib.Path(LOGS.value).mkdir(parents=True, exist_ok=True)
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as name:
@@ -128,8 +218,8 @@ def main(command: Sequence[str]) -> int:
         token_file.write_text(secrets.token_hex(32))
         with servers(directory, token_file) as fleet:
             endpoints = ",".join(server.address for server in fleet)
-            places = {"{endpoints}": endpoints, "{token_file}": str(token_file)}
-            return supervise([filled(part, places) for part in command], fleet)
+            filled_in = {"{endpoints}": endpoints, "{token_file}": str(token_file)}
+            return supervise([filled(part, filled_in) for part in command], fleet)
 
 
 @contextlib.contextmanager
@@ -140,33 +230,105 @@ def servers(directory: pathlib.Path, token_file: pathlib.Path) -> Iterator[list[
         fleet.extend(Server(number, directory, token_file) for number in range(SERVERS.value))
         while not all([server.listening() for server in fleet]):
             time.sleep(POLL_S)
-        print(f"{len(fleet)} servers listen: {', '.join(server.address for server in fleet)}", file=sys.stderr)
+        if fleet:
+            say(f"{len(fleet)} servers listen: {', '.join(server.address for server in fleet)}")
         yield fleet
     finally:
         for server in fleet:
             server.ask_to_end()
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + END_S
         for server in fleet:
             server.end(deadline)
 
 
 def supervise(command: list[str], fleet: list[Server]) -> int:
-    """Keeps the servers alive until `command` has ended; a terminal's Ctrl-C is the command's to answer."""
-    # The learner dies with this process, as the servers do: alone it would wait for them in vain.
-    process = subprocess.Popen([sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE, *command])
+    """Starts the learners, again where that may help, and returns their exit code.
+
+    Raises:
+      RunError: they fail again and again, or there is no server left.
+    """
+    told: list[int] = []  # signals that asked this program to end
+    attempt: list[Learners] = []
 
     def forward(number: int, _: object) -> None:
-        # A terminal has sent Ctrl-C to the command already; who sends SIGTERM knows this process alone.
-        if number == signal.SIGTERM:
-            process.send_signal(number)
+        told.append(number)
+        # A terminal has sent Ctrl-C to the first learner already; who sends SIGTERM knows this process alone.
+        if number == signal.SIGTERM and attempt:
+            attempt[-1].send(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward)
-    while process.poll() is None:
-        for server in fleet:
-            server.keep_alive()
-        time.sleep(POLL_S)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+    failures, most = 0, lines(command)
+    while not told:
+        with Learners(command) as learners:
+            attempt.append(learners)
+            while not learners.over():
+                if keep_alive(fleet) and not told:
+                    told.append(signal.SIGTERM)
+                    learners.send(signal.SIGTERM)
+                time.sleep(POLL_S)
+        if fleet and all(server.given_up for server in fleet):
+            raise RunError(f"no server is left; logs: {LOGS.value}. The same command resumes from the last checkpoint")
+        cause = learners.cause()
+        code = next(iter(cause.values()), 0)
+        # Of exit codes only that of a failed run is known to be worth another attempt; any signal is.
+        again = not told and (code == app.FAILED or code < 0)
+        for number in cause:
+            if again or (0 not in cause and code != app.INTERRUPTED):  # else the first has said it itself
+                say(learners.reason(number))
+        if not again:
+            return code if code >= 0 else 128 - code
+        now = lines(command)
+        failures, most = (1 if now > most else failures + 1), max(now, most)
+        if failures > RESTARTS.value:
+            raise RunError(f"the learners failed {failures} times in a row without progress; given up")
+        wait = backoff(failures)
+        say(f"all learners again in {wait:.0f} s (failure {failures} since they made progress)")
+        due = time.monotonic() + wait
+        while time.monotonic() < due and not told:
+            keep_alive(fleet)
+            time.sleep(POLL_S)
+    return 128 + told[0]
+
+
+def keep_alive(fleet: list[Server]) -> bool:
+    """Starts servers again that died; whether there are none left to start."""
+    for server in fleet:
+        server.keep_alive()
+    return bool(fleet) and all(server.given_up for server in fleet)
+
+
+def lines(command: Sequence[str]) -> int:
+    """Lines of every metrics.jsonl in the command's --workdir: progress is more of them than ever before."""
+    given = [text.removeprefix("--workdir=") for text in command if text.startswith("--workdir=")]
+    given += [text for flag, text in itertools.pairwise(command) if flag == "--workdir"]
+    files = pathlib.Path(given[-1]).rglob("metrics.jsonl") if given else ()
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+
+def places(count: int) -> list[list[str]]:
+    """The flags that tell each learner its place; none where there is but one."""
+    if count == 1:
+        return [[]]
+    shared = [f"--coordinator=127.0.0.1:{free_port(2)}", f"--process_count={count}"]
+    return [[*shared, f"--process_index={index}"] for index in range(count)]
+
+
+def shares(count: int) -> list[set[int]]:
+    """The cores of each of `count` processes; none where there is nothing to share out, or too little."""
+    cores = workers.default_cores() or []
+    if count == 1 or len(cores) < count:
+        return []
+    return [set(cores[index * len(cores) // count : (index + 1) * len(cores) // count]) for index in range(count)]
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row, at least one."""
+    return BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def sweep() -> None:
@@ -185,11 +347,16 @@ def filled(part: str, places: dict[str, str]) -> str:
     return part
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(count: int = 1) -> int:
+    """The first of `count` ports of the loopback interface, one above the other, that nobody uses now."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+            probes[0].bind(("127.0.0.1", 0))
+            first = probes[0].getsockname()[1]
+            for offset, probe in enumerate(probes[1:], 1):
+                probe.bind(("127.0.0.1", first + offset))
+            return first
 
 
 def _run(arguments: Sequence[str]) -> None:

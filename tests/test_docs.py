@@ -8,6 +8,8 @@ import doctest
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -107,6 +109,11 @@ def test_python_commands_have_flags_that_exist(where, words):
     files = [file for file in (ROOT / path, ROOT / path.removesuffix(".py") / "__main__.py") if file.exists()]
     assert files, path
     source = files[0].read_text(encoding="utf-8")
+    if "absl_app.run" in source:  # flags that are made from a dataclass stand nowhere in it
+        command = [sys.executable, str(files[0]), *arguments[1:], "--only_check_args"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (path, done.returncode, done.stderr) == (path, 0, "")
+        return
     flags = [word[2:].split("=")[0] for word in arguments if word.startswith("--")]
     assert [flag for flag in flags if not re.search(rf"[\"'](--)?{flag}[\"']", source)] == []
 

@@ -14,36 +14,42 @@ ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
 _BASE = {"records", "options"}
 _ARRAYS = _BASE | {"devices", "sharding", "model", "tasks"}
-_TRAINING = _ARRAYS | {"sampling", "learner", "service", "experiment"}
+_TRAINING = _ARRAYS | {"accelerators", "distributed", "sampling", "learner", "service", "experiment"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "options": _BASE,
     "app": _BASE,  # how every main starts and ends
     "sharding": set(),
+    "distributed": _BASE,
+    "accelerators": set(),
     "devices": set(),
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
-    "service": _ARRAYS | {"options", "sampling", "learner"},
+    "service": _ARRAYS | {"options", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"},
-    "plan": _ARRAYS | {"app", "learner", "experiment"},
+    "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
-    "sweeps": _TRAINING,
+    "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
     "study": _TRAINING | {"sweeps", "app", "fit"},
     "ablation": _TRAINING | {"sweeps", "fit"},
+    "watching": _BASE,  # run directories are all that it knows: it must work, and start, without the training rooms
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
     "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
     "curate": _TRAINING | {"app"},
     "serve": _TRAINING | {"app"},
+    "health": _BASE | {"app", "service"},
+    "watch": _BASE | {"app", "watching"},
     "make_model": _ARRAYS | {"app"},
+    "export": _TRAINING | {"app"},
     "convert": _BASE | {"app", "tasks"},
     "split": _BASE | {"app", "tasks"},
 }
-MAINS = {"train", "sweep", "ablate", "curate", "serve", "make_model", "convert", "split"}
+MAINS = {"train", "sweep", "watch", "ablate", "curate", "serve", "health", "make_model", "export", "convert", "split"}
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.
@@ -134,7 +140,7 @@ def test_the_order_itself():
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
     assert MAY_IMPORT["fit"] == {"records", "options", "app"}
-    assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"study", "ablation", "ablate"}
+    assert {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]} == {"sweeps", "study", "ablation", "ablate"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,16 @@ from tests import mains
 
 ROOT = pathlib.Path(__file__).parents[1]
 MAINS = {
-    "train": ["config", "config_fields", "resolved_config", "workdir", "dry_run", "topology", "show_prompts"],
+    "train": [
+        "config",
+        "config_fields",
+        "resolved_config",
+        "workdir",
+        "dry_run",
+        "topology",
+        "profile_steps",
+        "show_prompts",
+    ],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": [
@@ -33,11 +42,14 @@ MAINS = {
         "reward",
         "thinking_high",
     ],
+    "watch": ["runs", "port", "fit"],
     "study": ["preset", "workdir", "workers"],
     "fit": ["runs", "out", "metric"],
+    "export": ["run", "checkpoint", "out", "model"],
     "make_model": ["family", "out", "tokenizer_from", "num_experts"],
     "plan": ["configs"],
     "serve": ["engine", "model", "host", "port", "token_file"],
+    "health": ["address", "ca_file", "answers"],
     "convert": ["source", "out", "adapter", "columns", "task", "extra"],
     "split": ["source", "out", "validation", "strata", "nested", "seed"],
 }

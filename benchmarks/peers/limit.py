@@ -11,7 +11,7 @@ import time
 
 from benchmarks.peers.job import Job
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.plan.flops import active_matrices, head_matrix
+from isocompute_jax.model.flops import active_matrices, head_matrix
 
 SIZE = 2048
 """Rows and columns of the matrices of the measured product."""

@@ -18,7 +18,7 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 
-OURS = {"sampling": ("sampling", "weights"), "grading": ("grading",), "update": ("packing", "update")}
+OURS = {"sampling": ("sampling", "weights"), "grading": ("grading",), "update": ("packing", "logprobs", "update")}
 """Phases of the table -> those of our log that they hold."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +12,9 @@ import jax
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.distributed import Team, alone
+from isocompute_jax.experiment.company import SharedGrading, SharedPipeline
+from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.curriculum import History, Refill
 from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.experiment.graded_stream import GradedStream
@@ -22,16 +23,16 @@ from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, mak
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import by_id, make_requests
+from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
+from isocompute_jax.learner.retention import Retention
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records import run_files
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Prompts, RewardConfig, Tokenizer
-
-LOG = logging.getLogger(__name__)
+from isocompute_jax.tasks import Grades, Grading, Prompts, RewardConfig, Tokenizer
 
 MakeSampler = Callable[..., Sampler]
 """Makes the sampler of a run: `samplers.make_sampler`, or one with the same arguments."""
@@ -71,10 +72,11 @@ class Parts:
       reference_params: of the KL term; None without it.
       sampler: what draws rollouts.
       grading: gives groups their rewards.
-      rollouts: training rollouts, graded.
-      pipeline: leads batches of them to the learner.
+      pipeline: leads batches of training rollouts to the learner.
       checkpointer: writes and reads checkpoints.
       evaluation_points: C at which to evaluate, ascending.
+      team: the processes of the run.
+      trackers: told of every line that is logged.
     """
 
     config: RunConfig
@@ -86,11 +88,12 @@ class Parts:
     lay_out_probes: LayOut
     reference_params: Params | None
     sampler: Sampler
-    grading: Grading
-    rollouts: GradedStream
-    pipeline: Pipeline
+    grading: Grades
+    pipeline: SharedPipeline
     checkpointer: Checkpointer
     evaluation_points: tuple[int, ...]
+    team: Team
+    trackers: Trackers
 
     def score(self, params: Params, tokens: Batch) -> jax.Array:
         """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
@@ -113,15 +116,17 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
     )
 
 
-def make_grading(config: RewardConfig, tokenizer: Tokenizer, problems: Iterable[Problem]) -> Grading:
-    """What gives groups their rewards, tried on the problems; the caller closes it.
+def make_grading(
+    config: RewardConfig, tokenizer: Tokenizer, problems: Iterable[Problem], team: Team | None = None
+) -> Grading:
+    """What gives groups their rewards in this process, tried on the problems in process 0; the caller closes it.
 
     Raises:
       InputError: a reward fails at the first problem that is its.
     """
     grading = Grading(config, tokenizer.decode)
     try:
-        grading.check(problems)
+        (team or alone()).broadcast(lambda: grading.check(problems))
     except BaseException:
         grading.close()
         raise
@@ -136,8 +141,9 @@ def build(
     grading: Grading,
     make_sampler: MakeSampler,
     interrupted: Callable[[], bool] = lambda: False,
+    team: Team | None = None,
 ) -> tuple[Parts, LoopState]:
-    """Loads the model, then reaches the sampler, which the caller closes.
+    """Loads the model, then reaches the sampler, which the caller closes, as it does the checkpointer.
 
     Args:
       config: the run's, resolved.
@@ -146,6 +152,7 @@ def build(
       grading: gives groups their rewards.
       make_sampler: makes the sampler.
       interrupted: whether the user wants the run to end.
+      team: the processes of the run; None for this one alone.
 
     Returns:
       The parts, and the state before the first step.
@@ -154,6 +161,7 @@ def build(
       InputError: the weights cannot be loaded, or a service refuses the run.
       RunError: another learner of this run is alive.
     """
+    team = team or alone()
     programs = make_programs(
         inputs.model_config,
         config.loss,
@@ -165,7 +173,8 @@ def build(
     placed = None if programs.shardings is None else programs.shardings.params
     params = model.load_params(config.model, inputs.model_config, shardings=placed)
     first = learner.init_state(params, programs.optimizer, programs.shardings)
-    checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first)
+    retention = Retention(keep_last=config.checkpoints.keep_last, keep_best=config.checkpoints.keep_best)
+    checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first, retention=retention, decide=team.broadcast)
     sampler = make_sampler(
         config,
         inputs.model_config,
@@ -174,10 +183,10 @@ def build(
         tokenizer=inputs.tokenizer,
         mesh=inputs.mesh,
         interrupted=interrupted,
+        team=team,
     )
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
-    problems = by_id(inputs.problems)
-    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
+    graders = grading if team.count == 1 else SharedGrading(team, grading)
     parts = Parts(
         config=config,
         path=path,
@@ -192,24 +201,30 @@ def build(
             config.agreement.samples,
             inputs.mesh,
             what="the agreement check",
+            own_rows=False,
         ),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
-        grading=grading,
-        rollouts=rollouts,
-        pipeline=make_pipeline(config, inputs, rollouts),
+        grading=graders,
+        pipeline=make_pipeline(config, inputs, sampler, graders, team),
         checkpointer=checkpointer,
         evaluation_points=evaluation_points(
             config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
         ),
+        team=team,
+        trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
     )
     history = History.empty(len(inputs.problems))
     return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
 
 
-def make_pipeline(config: RunConfig, inputs: Inputs, rollouts: GradedStream) -> Pipeline:
+def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> SharedPipeline:
     """What leads batches of training rollouts to the learner."""
-    return Pipeline(
+    if not team.leads:
+        return SharedPipeline(team, None, None)
+    problems = by_id(inputs.problems)
+    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
+    pipeline = Pipeline(
         inputs.stream,
         rollouts,
         functools.partial(training_requests, config, inputs.prompts),
@@ -220,6 +235,7 @@ def make_pipeline(config: RunConfig, inputs: Inputs, rollouts: GradedStream) -> 
         at_once=config.updates_per_phase,
         refill=refill_of(config),
     )
+    return SharedPipeline(team, pipeline, rollouts)
 
 
 def refill_of(config: RunConfig) -> Refill | None:

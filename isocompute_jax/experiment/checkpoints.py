@@ -1,10 +1,13 @@
-"""How a killed run resumes: what its checkpoints hold, how it is restored, and how a run is finished."""
+"""How a killed run resumes: what its checkpoints hold, when they are written, and how a run is finished."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import pathlib
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +17,21 @@ from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.experiment.run_log import Diverged
+from isocompute_jax.learner.retention import Mark
 from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
 
 LOG = logging.getLogger(__name__)
 
 
 def resume(parts: Parts, state: LoopState) -> LoopState:
-    """The state of the last checkpoint, or the first one where there is none; logs are cut back to it."""
+    """The state of the last whole checkpoint, or the first one where there is none; process 0 cuts logs back to it.
+
+    Raises:
+      InputError: every checkpoint is damaged, or they are of other problems.
+      RunError: a checkpoint cannot be read.
+    """
+    parts.team.broadcast(lambda: run_files.remove_unfinished(parts.path))
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
@@ -28,6 +39,7 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
         step = state.step
         parts.pipeline.restart(step, state.stream, state.ledger.compute)
         LOG.info("%s: resuming from step %d", parts.path, step)
+        warn_of_another_mesh(parts, restored[1])
         if parts.config.window > parts.config.updates_per_phase:
             LOG.info(
                 "max_staleness = %d: what was in flight is sampled again, under newer weights. Asynchronous runs are "
@@ -40,40 +52,149 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
             parts.path,
             parts.config.checkpoint_every_s,
         )
-    last = {run_files.METRICS: step, run_files.EVAL: state.evaluated, run_files.AGREEMENT: state.checked}
-    for name, known in last.items():
-        run_files.cut_back(parts.path / name, step=known)
+    if not parts.team.leads:
+        return state
+    last = {
+        run_files.METRICS: step,
+        run_files.ROLLOUTS: step,
+        run_files.EVAL: state.evaluated,
+        run_files.AGREEMENT: state.checked,
+    }
+    dropped = [run_files.cut_back(parts.path / name, step=known) for name, known in last.items()]
+    state = charge_lost(state, [line for line in dropped if line is not None])
+    parts.trackers.start(step)
     logs = (run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL))
     return dataclasses.replace(state, watch=alarms.replayed(parts.config.alarms, *logs))
 
 
+def charge_lost(state: LoopState, dropped: Sequence[Mapping[str, Any]]) -> LoopState:
+    """Books the time that a killed run spent after its checkpoint, by the last lines of its logs."""
+    if not dropped:
+        return state
+    last = max(dropped, key=lambda line: line["device_hours"])
+    return dataclasses.replace(state, ledger=state.ledger.charge_lost(last))
+
+
+def warn_of_another_mesh(parts: Parts, saved: Mapping[str, Any]) -> None:
+    """Warns where devices will now sum in another order."""
+    here = dataclasses.asdict(parts.config.mesh)
+    there = saved.get("mesh", here)  # earlier releases did not say
+    if here != there:
+        LOG.warning(
+            "%s: saved on a mesh of %s, it continues on one of %s. The state is the same; what follows agrees with an "
+            "undisturbed run up to rounding, not bit for bit",
+            parts.path,
+            _axes(there),
+            _axes(here),
+        )
+
+
+def _axes(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{name} {size}" for name, size in mesh.items() if size > 1) or "one device"
+
+
 def save_if_due(parts: Parts, state: LoopState) -> LoopState:
-    """A checkpoint every `checkpoint_every_s` seconds; when it falls changes no result."""
-    due = time.monotonic() - state.saved_at >= parts.config.checkpoint_every_s
-    return save(parts, state) if due and state.between_phases else state
+    """A checkpoint, and an export, where they are due between two phases; when they fall changes no result."""
+    if not state.between_phases:
+        return state
+    exports, saves = parts.team.broadcast(lambda: (export_is_due(parts, state), checkpoint_is_due(parts, state)))
+    if exports:
+        export(parts, state, parts.path / run_files.EXPORTS / f"step-{state.step}")
+    return save(parts, state) if saves else state
+
+
+def checkpoint_is_due(parts: Parts, state: LoopState) -> bool:
+    """Every `checkpoint_every_s` seconds, and wherever the config may keep one.
+
+    On storage that takes longer to write one than that, as soon as the last one is written: steps go on meanwhile.
+    """
+    config = parts.config
+    if is_milestone(parts, state) or (config.checkpoints.keep_best and state.evaluated == state.step):
+        return True
+    due = time.monotonic() - state.saved_at >= config.checkpoint_every_s
+    return due and not (config.checkpoint_every_s and parts.checkpointer.busy)
+
+
+def is_milestone(parts: Parts, state: LoopState) -> bool:
+    """Whether the checkpoint of this step is kept for good."""
+    every = parts.config.checkpoints.keep_every
+    return bool(every) and state.step % every == 0
 
 
 def save(parts: Parts, state: LoopState) -> LoopState:
     """A checkpoint: parameters, optimizer, position in the data, ledger and what was measured.
 
-    Random numbers are keyed by seed and step; batches that are in flight are drawn again from the position.
+    It is written in the background. Random numbers are keyed by seed and step; batches that are in flight are drawn
+    again from the position.
 
     Raises:
       Diverged: a parameter is not finite; the earlier checkpoint is kept.
+      OSError: the disk is full, now or when the last one was written; what is whole is kept.
+      RunError: the last one could not be written.
     """
+    began = time.monotonic()
+    check_finite(parts, state)
+    mark = Mark(is_milestone(parts, state), parts.team.broadcast(lambda: score(parts, state)))
+    content = {**state.to_json(), "mesh": dataclasses.asdict(parts.config.mesh)}
+    parts.checkpointer.save(state.learner, content, mark=mark)
+    now = time.monotonic()
+    return dataclasses.replace(state, saved_at=now, spent={"checkpoint": now - began})
+
+
+def score(parts: Parts, state: LoopState) -> float | None:
+    """`checkpoints.best_metric` of these weights; None where they were not evaluated, or nobody asks.
+
+    Raises:
+      InputError: the evaluation has no such column.
+    """
+    config, metric = parts.config.checkpoints, parts.config.checkpoints.best_metric
+    if not config.keep_best or state.evaluated != state.step:
+        return None
+    lines = [line for line in run_files.read_lines(parts.path / run_files.EVAL) if line["step"] == state.step]
+    found = {
+        f"{line['eval_set']}/{name}": float(value)
+        for line in lines
+        for name, value in line.items()
+        if isinstance(value, int | float) and name not in run_files.LINE_KEYS
+    }
+    if metric not in found:
+        raise InputError(
+            f"config.checkpoints.best_metric = {metric!r} is not among what was measured: {', '.join(sorted(found))}"
+        )
+    return found[metric]
+
+
+def export_is_due(parts: Parts, state: LoopState) -> bool:
+    """After every `export_every` steps, unless it was exported before the run was resumed."""
+    every, path = parts.config.export_every, parts.path / run_files.EXPORTS / f"step-{state.step}"
+    return bool(every) and state.step % every == 0 and not path.exists()
+
+
+def export(parts: Parts, state: LoopState, path: pathlib.Path) -> None:
+    """The weights as a Hugging Face directory, in the dtype that is trained.
+
+    Raises:
+      Diverged: a parameter is not finite.
+    """
+    check_finite(parts, state)
+    shape = parts.inputs.model_config
+    params = model.cast_params(state.learner.params, shape.dtype)
+    model.save_checkpoint(path, shape, params, tokenizer_from=parts.config.model, writes=parts.team.leads)
+
+
+def check_finite(parts: Parts, state: LoopState) -> None:
+    """Raises Diverged where a parameter is not a number."""
     if not all_finite(state.learner.params):
         raise Diverged(parts, state, "parameters")
-    parts.checkpointer.save(state.learner, state.to_json())
-    return dataclasses.replace(state, saved_at=time.monotonic())
 
 
 def finish(parts: Parts, state: LoopState) -> None:
     """Last checkpoint, the trained model as a Hugging Face directory, what became of each problem, and DONE."""
     save(parts, state)
-    parts.checkpointer.close()
-    shape = parts.inputs.model_config
-    params = model.cast_params(state.learner.params, shape.dtype)
-    model.save_checkpoint(parts.path / "model", shape, params, tokenizer_from=parts.config.model)
+    export(parts, state, parts.path / run_files.MODEL)
+    parts.checkpointer.wait()
+    if not parts.team.leads:
+        return
     inputs = parts.inputs
     state.history.write(parts.path / run_files.HISTORY, inputs.problems, inputs.stream.retired(state.history))
     warn_of_nothing_trained(parts)

@@ -15,7 +15,7 @@ from isocompute_jax.learner import rewards_of
 from isocompute_jax.records import metrics
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Prompts, graded
+from isocompute_jax.tasks import Grades, Prompts, graded
 
 LANE = "evaluation"
 
@@ -38,7 +38,7 @@ def evaluate_set(
     config: RunConfig,
     step: int,
     sampler: Sampler,
-    grading: Grading,
+    grading: Grades,
     prompts: Prompts,
 ) -> tuple[dict[str, Any], int]:
     """Samples `evaluation.samples` completions of each problem under the weights of `step`.

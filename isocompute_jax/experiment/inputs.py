@@ -44,8 +44,12 @@ class Inputs:
         return itertools.chain(self.problems, *self.evaluation_sets.values())
 
 
-def read_inputs(config: RunConfig) -> Inputs:
+def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     """Reads tokenizer, model shape and problem sets, and checks that they fit together.
+
+    Args:
+      config: the run's, resolved.
+      processes: how many share the mesh.
 
     Raises:
       InputError: names the file or field at fault.
@@ -66,7 +70,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     prompts = Prompts(tokenizer, config.prompts)
     check_prompts([train.problems, *sets.values()], prompts, config)
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
-    mesh = make_mesh(config)
+    mesh = make_mesh(config, processes=processes)
     check_attention(model_config, mesh)
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
@@ -145,15 +149,20 @@ def check_graders(config: RunConfig) -> None:
             raise InputError(f"config.reward.{field}: {error}") from None
 
 
-def make_mesh(config: RunConfig) -> Mesh | None:
+def make_mesh(config: RunConfig, *, processes: int = 1) -> Mesh | None:
     """The mesh of the config; None for one device, unless something lives in the host's memory, which a mesh says.
 
     Without accelerators each core can be a device.
     """
     sizes = dataclasses.asdict(config.mesh)
     used = math.prod(sizes.values())
-    cores_for(used)
+    cores_for(used // processes)
     present = jax.device_count()
+    if used != present and processes > 1:
+        raise InputError(
+            f"config.mesh multiplies to {used} devices, and the {processes} processes have {present}: its axes must "
+            "multiply to all of them"
+        )
     if used < present:
         LOG.warning("config.mesh uses %d of %d devices; its axes multiply to what is used", used, present)
     if used == 1 and config.optimizer.moments != "host":

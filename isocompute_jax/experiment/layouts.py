@@ -34,22 +34,28 @@ def make_lay_out(
     mesh: Mesh | None,
     *,
     what: str = "the step",
+    own_rows: bool = True,
 ) -> LayOut:
     """The layout of batches of so many problems and rollouts of each; new shapes are logged, as those of `what`.
+
+    Where several processes share the mesh, each writes only the rows that it has on its devices, unless `own_rows` is
+    False; the few short rows of trees are written by all.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
     shape = shape_of(config, model_config, problems, group_size, mesh)
+    axes = "rows" if isinstance(shape, PackShape) else "batch"
+    own = sharding.own_part(mesh, shape.rows, axes) if mesh is not None and own_rows else None
     if isinstance(shape, BatchShape):
-        return lambda groups, kept: learner.layout(groups, shape, kept=kept)
+        return lambda groups, kept: learner.layout(groups, shape, kept=kept, own=own)
     seen = learner.CompiledShapes(what)
 
     def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch | TreeBatch:
         if isinstance(shape, TreeShape):
             batch = learner.grow(groups, shape, kept=kept)
         else:
-            batch = learner.pack(groups, shape, kept=kept)
+            batch = learner.pack(groups, shape, kept=kept, own=own)
         seen.note(batch)
         return batch
 
@@ -130,6 +136,6 @@ def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
     """What a line of metrics.jsonl says of the layout: how full rows are, and how even."""
     if isinstance(batch, TreeBatch):
         return learner.tree_metrics(batch)
-    if not isinstance(batch, PackedBatch):
-        return {}
-    return learner.packing_metrics(batch, sharding.shards(mesh, "rows"))
+    if isinstance(batch, PackedBatch):
+        return learner.packing_metrics(batch, sharding.shards(mesh, "rows"))
+    return learner.padding_metrics(batch)

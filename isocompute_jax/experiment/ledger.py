@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.records.rollout import RolloutGroup
+
+UNKNOWN = "unknown"
+"""Kind of the devices that runs of earlier releases were charged with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +23,9 @@ class Ledger:
       evaluation_rollouts: rollouts sampled for evaluation; they are no part of C.
       evaluation_tokens: completion tokens of those.
       wall_s: seconds, over all starts of the run.
-      device_hours: `wall_s` x devices / 3600.
+      learner_device_hours: kind of device -> hours that the learner's were held, at work or not.
+      sampler_device_hours: the same of the samplers' servers; nothing where the learner's devices draw.
+      lost_device_hours: of all of these, hours of what a killed run had done after its checkpoint, and did again.
       redrawn_rollouts: sampled again because a sampler was lost; they are no part of C.
     """
 
@@ -30,8 +35,15 @@ class Ledger:
     evaluation_rollouts: int = 0
     evaluation_tokens: int = 0
     wall_s: float = 0.0
-    device_hours: float = 0.0
+    learner_device_hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sampler_device_hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    lost_device_hours: float = 0.0
     redrawn_rollouts: int = 0
+
+    @property
+    def device_hours(self) -> float:
+        """Of learners and samplers, of every kind."""
+        return sum(self.learner_device_hours.values()) + sum(self.sampler_device_hours.values())
 
     def charge_training(self, groups: Sequence[RolloutGroup]) -> Ledger:
         """Books the rollouts of one step."""
@@ -54,11 +66,35 @@ class Ledger:
         """Books rollouts that were sampled again."""
         return dataclasses.replace(self, redrawn_rollouts=self.redrawn_rollouts + rollouts)
 
-    def charge_time(self, seconds: float, devices: int) -> Ledger:
-        """Books wall-clock time."""
+    def charge_time(self, seconds: float, learner: Mapping[str, float], sampler: Mapping[str, float]) -> Ledger:
+        """Books wall-clock time.
+
+        Args:
+          seconds: that passed.
+          learner: kind -> seconds x devices that the learner held meanwhile.
+          sampler: the same of the samplers' servers.
+        """
         return dataclasses.replace(
-            self, wall_s=self.wall_s + seconds, device_hours=self.device_hours + seconds * devices / 3600
+            self,
+            wall_s=self.wall_s + seconds,
+            learner_device_hours=_added(self.learner_device_hours, learner, 1 / 3600),
+            sampler_device_hours=_added(self.sampler_device_hours, sampler, 1 / 3600),
         )
+
+    def charge_lost(self, line: Mapping[str, Any]) -> Ledger:
+        """Books the time of what a killed run did after this, its checkpoint; rollouts of it are no part of C.
+
+        Args:
+          line: the last that the killed run logged.
+        """
+        charged = dataclasses.replace(
+            self,
+            wall_s=line["wall_s"],
+            learner_device_hours={**self.learner_device_hours, **hours_of(line, "learner_device_hours")},
+            sampler_device_hours={**self.sampler_device_hours, **hours_of(line, "sampler_device_hours")},
+        )
+        lost = charged.device_hours - self.device_hours
+        return dataclasses.replace(charged, lost_device_hours=self.lost_device_hours + lost)
 
     def columns(self) -> dict[str, Any]:
         """The columns that every log line starts with."""
@@ -66,4 +102,31 @@ class Ledger:
             **dataclasses.asdict(self),
             "wall_s": round(self.wall_s, 3),
             "device_hours": round(self.device_hours, 6),
+            "learner_device_hours": _rounded(self.learner_device_hours),
+            "sampler_device_hours": _rounded(self.sampler_device_hours),
+            "lost_device_hours": round(self.lost_device_hours, 6),
         }
+
+
+def ledger_of(saved: Mapping[str, Any]) -> Ledger:
+    """The ledger of a checkpoint, of an earlier release too."""
+    hours = {name: hours_of(saved, name) for name in ("learner_device_hours", "sampler_device_hours")}
+    rest = {name: value for name, value in saved.items() if name != "device_hours"}
+    return Ledger(**{**rest, **hours})
+
+
+def hours_of(line: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    """Kind -> hours of the column `name` of a log line, or a checkpoint's ledger.
+
+    Earlier releases counted the learner's devices alone, and did not say their kind.
+    """
+    old = "learner_device_hours" not in line and name == "learner_device_hours"
+    return {UNKNOWN: line["device_hours"]} if old else line.get(name, {})
+
+
+def _added(hours: Mapping[str, float], more: Mapping[str, float], scale: float) -> dict[str, float]:
+    return {kind: hours.get(kind, 0.0) + scale * more.get(kind, 0.0) for kind in sorted({*hours, *more})}
+
+
+def _rounded(hours: Mapping[str, float]) -> dict[str, float]:
+    return {kind: round(value, 6) for kind, value in hours.items()}

@@ -16,20 +16,25 @@ import dataclasses
 import logging
 import os
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
 
 from isocompute_jax import learner
-from isocompute_jax.experiment import build, checkpoints, measure, run_log, samplers, workdir
+from isocompute_jax.distributed import Team, alone
+from isocompute_jax.experiment import build, checkpoints, company, measure, run_log, samplers, tracking, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.kept_rollouts import is_kept, kept_columns
 from isocompute_jax.experiment.loop_state import LoopState
+from isocompute_jax.experiment.profile import NO_STEPS, Profiler, ProfileSteps
 from isocompute_jax.experiment.progress import Report, progress
 from isocompute_jax.experiment.send_weights import send_weights
+from isocompute_jax.experiment.speed import step_speed
 from isocompute_jax.experiment.step_metrics import (
     Phases,
     reward_metrics,
@@ -37,7 +42,7 @@ from isocompute_jax.experiment.step_metrics import (
     staleness_metrics,
     what_was_not_measured,
 )
-from isocompute_jax.experiment.updates import lay_out, make_updates
+from isocompute_jax.experiment.updates import lay_out, make_updates, shapes_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 
@@ -45,7 +50,12 @@ LOG = logging.getLogger(__name__)
 
 
 def train(
-    config: RunConfig, directory: str | os.PathLike[str], *, make_sampler: MakeSampler = samplers.make_sampler
+    config: RunConfig,
+    directory: str | os.PathLike[str],
+    *,
+    make_sampler: MakeSampler = samplers.make_sampler,
+    team: Team | None = None,
+    profile: ProfileSteps = NO_STEPS,
 ) -> None:
     """Runs one training run in `directory`, or resumes it.
 
@@ -57,6 +67,8 @@ def train(
       config: the run.
       directory: made if absent.
       make_sampler: makes what draws the rollouts, which by default the config decides.
+      team: the processes of the run, each of which calls this (`distributed.start`); None for this one alone.
+      profile: steps that are traced.
 
     Raises:
       InputError: bad config, problem set, checkpoint or directory, or a service refuses the run; nothing was lost.
@@ -64,35 +76,48 @@ def train(
         one), and the same command resumes it.
       KeyboardInterrupt: the user stopped it; a checkpoint was written.
     """
-    config, path = config.resolved(), pathlib.Path(directory)
-    if workdir.is_done(path, config):
+    began, config, path, team = time.monotonic(), config.resolved(), pathlib.Path(directory), team or alone()
+    if team.broadcast(lambda: workdir.is_done(path, config)):
         LOG.info("%s is done already", path)
         return
-    inputs = read_inputs(config)
+    tracking.check_installed(config.track)
+    profile.check(config)
+    inputs = team.everywhere(lambda: read_inputs(config, processes=team.count))
+    company.introduce(team, inputs.mesh)
     interrupt = Interrupt()
+    team.raise_flag_if(lambda: interrupt.requested)
     with (
-        contextlib.closing(build.make_grading(config.reward, inputs.tokenizer, inputs.all_problems)) as grading,
-        workdir.opened(path, config, build.facts_of(config, inputs)),
+        contextlib.closing(build.make_grading(config.reward, inputs.tokenizer, inputs.all_problems, team)) as grading,
+        workdir.opened(path, config, build.facts_of(config, inputs), team),
     ):
         parts, state = build.build(
-            config, inputs, path, grading=grading, make_sampler=make_sampler, interrupted=lambda: interrupt.requested
+            config,
+            inputs,
+            path,
+            grading=grading,
+            make_sampler=make_sampler,
+            interrupted=lambda: team.flagged,
+            team=team,
         )
         total = config.num_steps * config.rollouts_per_step
         with (
-            contextlib.closing(parts.rollouts),
+            contextlib.closing(parts.pipeline),
             contextlib.closing(parts.sampler),
-            progress(path.name, total) as report,
+            contextlib.closing(parts.trackers),
+            contextlib.closing(Profiler(profile, path)) as profiler,
+            progress(path.name, total, silent=not team.leads) as report,
             interrupt,
+            parts.checkpointer,
         ):
-            state = checkpoints.resume(parts, state)
-            state = walk(parts, state, interrupt, report)
+            state = dataclasses.replace(checkpoints.resume(parts, state), clock=began)
+            state = walk(parts, state, report, profiler)
             checkpoints.finish(parts, state)
             LOG.info(
                 "%s: done, %d steps and %d rollouts; the model is in model/", path, state.step, state.ledger.compute
             )
 
 
-def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -> LoopState:
+def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> LoopState:
     """The steps of a run, and what lies between them; returns the last state.
 
     Raises as `train` does, after a checkpoint.
@@ -100,15 +125,18 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
     try:
         state = measure.check_if_due(parts, state)
         state = measure.evaluate_if_due(parts, state)
+        parts.team.broadcast(lambda: checkpoints.score(parts, state))  # a metric that is not there shows now
         while state.ready or parts.pipeline.has(state.step, state.history):
-            if interrupt.requested and state.between_phases:
+            if state.between_phases and parts.team.broadcast(lambda: parts.team.flagged):
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
-            state = step(parts, state)
+            with profiler.step(state.step + 1):
+                state = step(parts, state)
             state = measure.check_if_due(parts, state)
             state = measure.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
             report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
+            parts.team.steady()
         if parts.pipeline.exhausted(state.history):
             LOG.warning(
                 "%s: every problem is retired (config.curriculum.retire_rate = %g): the run ends at %d of %d rollouts",
@@ -122,7 +150,8 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
         # Bad input that shows before anything was logged leaves no run behind that the corrected command would meet.
-        if state.between_phases and (state.logged or not isinstance(error, InputError)):
+        worth_it = state.logged or not isinstance(error, InputError)
+        if state.between_phases and worth_it and parts.team.shares(error):
             checkpoints.save(parts, state)
         raise
     return state
@@ -130,7 +159,7 @@ def walk(parts: Parts, state: LoopState, interrupt: Interrupt, report: Report) -
 
 def step(parts: Parts, state: LoopState) -> LoopState:
     """One step, from problems to new weights: one update on a sampled batch, or several."""
-    config, phases, now = parts.config, Phases(), state.step
+    config, phases, now = parts.config, Phases(state.spent), state.step
     if not state.ready:
         state = sample(parts, state, phases)
     batch, *later = state.ready
@@ -147,10 +176,20 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     columns |= what_was_not_measured(config)
     columns |= {} if entropy_coef is None else {"entropy_coef": entropy_coef}
     columns["phase_s"] = phases.seconds
+    columns["speed"] = step_speed(parts, batch, phases.seconds)
     state = dataclasses.replace(
-        state, learner=updated, ledger=ledger, history=history, ready=tuple(later), reward=columns["reward"]
+        state,
+        learner=updated,
+        ledger=ledger,
+        history=history,
+        ready=tuple(later),
+        reward=columns["reward"],
+        spent={},
     )
-    return run_log.append(parts, state, run_files.METRICS, columns)
+    state = run_log.append(parts, state, run_files.METRICS, columns)
+    if is_kept(config, now + 1):
+        state = run_log.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))
+    return state
 
 
 def adapt_entropy_coef(parts: Parts, state: LoopState, entropy: float) -> tuple[LoopState, float | None]:
@@ -165,9 +204,9 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
     state = send_weights(parts, state)
     phases.end("weights")
-    parts.pipeline.submit(state.step, state.history)
-    batches = parts.pipeline.receive(state.step)
-    phases.end("sampling", grading=parts.rollouts.grading_s())
+    batches, position = parts.pipeline.next(state.step, state.history)
+    phases.end("waiting" if parts.sampler.concurrent else "sampling", grading=parts.pipeline.grading_s())
     ready = tuple(lay_out(parts, state, sampled, state.step + later) for later, sampled in enumerate(batches))
-    phases.end("packing")
-    return dataclasses.replace(state, ready=ready, stream=parts.pipeline.position(state.step + len(ready)))
+    parts.team.agree(f"what step {state.step + 1} computes", shapes_of(ready))
+    phases.end("packing", logprobs=sum(batch.scoring_s for batch in ready))
+    return dataclasses.replace(state, ready=ready, stream=position)

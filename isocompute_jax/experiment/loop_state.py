@@ -9,8 +9,9 @@ from typing import Any
 
 from isocompute_jax.experiment.alarms import Watch
 from isocompute_jax.experiment.curriculum import History, Sampled
-from isocompute_jax.experiment.ledger import Ledger
+from isocompute_jax.experiment.ledger import Ledger, ledger_of
 from isocompute_jax.learner import Batch, Credit, TrainState
+from isocompute_jax.records.rollout import RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,11 +30,15 @@ class ReadyBatch:
       sampled: every group that it cost.
       updates: what each update trains on.
       columns: what a line of metrics.jsonl says of how rewards were shaped.
+      trained: the groups that updates train on.
+      scoring_s: seconds of scores before the updates.
     """
 
     sampled: Sampled
     updates: list[Update]
     columns: dict[str, float]
+    trained: list[RolloutGroup]
+    scoring_s: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,8 +62,10 @@ class LoopState:
       served: the step whose weights the sampler has; -1 for none yet.
       redrawn: what the sampler had drawn again when the ledger was last charged with it.
       clock: when the ledger was last charged with time, in monotonic seconds.
+      held: the sampler's `device_seconds` then.
       saved_at: when the last checkpoint was written, in monotonic seconds.
       reward: mean reward of the last step.
+      spent: phase -> seconds, since the last step was logged, that the next one's line says.
     """
 
     learner: TrainState
@@ -74,8 +81,10 @@ class LoopState:
     served: int = -1
     redrawn: int = 0
     clock: float = dataclasses.field(default_factory=time.monotonic)
+    held: Mapping[str, float] = dataclasses.field(default_factory=dict)
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
     reward: float = 0.0
+    spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -113,7 +122,7 @@ def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: i
     Raises:
       InputError: it remembers another number of problems than the `problems` of today.
     """
-    ledger, evaluated = Ledger(**loop["ledger"]), loop["evaluated"]
+    ledger, evaluated = ledger_of(loop["ledger"]), loop["evaluated"]
     at = evaluated * (ledger.compute // max(ledger.step, 1)) if evaluated >= 0 else -1
     return LoopState(
         learner,

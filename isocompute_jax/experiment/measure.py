@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import math
 
-import numpy as np
-
+from isocompute_jax import sharding
 from isocompute_jax.experiment import agreement, run_log
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.evaluate import evaluate_set
@@ -56,9 +56,11 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
     requests = agreement.probes(inputs.problems, inputs.prompts, config, step=state.step)
-    groups = sample(parts.sampler, requests, lane=agreement.LANE, version=state.step)
+    groups = parts.team.broadcast(lambda: sample(parts.sampler, requests, lane=agreement.LANE, version=state.step))
     found = agreement.compare(
-        groups, lambda tokens: np.asarray(parts.score_as_sampled(state.learner.params, tokens)), parts.lay_out_probes
+        groups,
+        lambda tokens: sharding.to_host(parts.score_as_sampled(state.learner.params, tokens)),
+        parts.lay_out_probes,
     )
     rollouts = sum(len(group.completions) for group in groups)
     return state, found, rollouts, sum(group.num_tokens for group in groups)
@@ -81,14 +83,17 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     config, inputs = parts.config, parts.inputs
     state = send_weights(parts, state)
     results = [
-        evaluate_set(
-            name,
-            problems,
-            config=config,
-            step=state.step,
-            sampler=parts.sampler,
-            grading=parts.grading,
-            prompts=inputs.prompts,
+        parts.team.broadcast(
+            functools.partial(
+                evaluate_set,
+                name,
+                problems,
+                config=config,
+                step=state.step,
+                sampler=parts.sampler,
+                grading=parts.grading,
+                prompts=inputs.prompts,
+            )
         )
         for name, problems in inputs.evaluation_sets.items()
     ]

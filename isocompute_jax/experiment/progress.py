@@ -29,7 +29,7 @@ class Report(Protocol):
 
 @contextmanager
 def progress(
-    title: str, total: int, *, done: int = 0, unit: str = "", console: Console | None = None
+    title: str, total: int, *, done: int = 0, unit: str = "", console: Console | None = None, silent: bool = False
 ) -> Iterator[Report]:
     """Yields `report(completed, note)`: a bar on a terminal, elsewhere a line every 15 seconds and one at the end.
 
@@ -42,7 +42,11 @@ def progress(
       done: of these, those of an earlier start.
       unit: name of a unit; given, lines say how many are done in a second.
       console: standard error when None.
+      silent: says nothing: somebody else does.
     """
+    if silent:
+        yield lambda completed, note="": None
+        return
     console = Console(stderr=True) if console is None else console
     if console.is_terminal:
         columns = (

@@ -43,14 +43,20 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     if broken:
         raise Diverged(parts, state, ", ".join(broken))
     now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
-    devices = 1 if parts.inputs.mesh is None else len(jax.devices())
-    ledger = state.ledger.charge_time(now - state.clock, devices).charge_redrawn(redrawn - state.redrawn)
+    sampler, seconds = parts.sampler.device_seconds, now - state.clock
+    ledger = state.ledger.charge_time(
+        seconds,
+        {jax.devices()[0].device_kind: seconds * (1 if parts.inputs.mesh is None else len(jax.devices()))},
+        {kind: held - state.held.get(kind, 0.0) for kind, held in sampler.items()},
+    ).charge_redrawn(redrawn - state.redrawn)
     line = {**ledger.columns(), **columns}
     limit = alarms.limit_of(parts.config.sampling)
     watch, new = alarms.after(state.watch, parts.config.alarms, name, line, limit=limit)
     if name == run_files.METRICS:
         line["alarms"] = list(watch.active)
-    run_files.append_line(parts.path / name, line)
-    for alarm, said in new.items():
-        LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, said)
-    return dataclasses.replace(state, ledger=ledger, clock=now, redrawn=redrawn, watch=watch)
+    if parts.team.leads:
+        run_files.append_line(parts.path / name, line)
+        parts.trackers.log(name, line)
+        for alarm, said in new.items():
+            LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, said)
+    return dataclasses.replace(state, ledger=ledger, clock=now, held=sampler, redrawn=redrawn, watch=watch)

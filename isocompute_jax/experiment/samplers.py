@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
+import secrets
 from collections.abc import Callable
 from typing import Literal
 
 from jax.sharding import Mesh
 
+from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.evaluate import LANE as EVALUATION
+from isocompute_jax.experiment.fleet_file import FleetFile
 from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.sampling import InProcessSampler, Sampler
-from isocompute_jax.sampling.turns import TurnSampler
+from isocompute_jax.sampling.turns import TurnPolicy, TurnSampler
+from isocompute_jax.sampling.units import Unit
 from isocompute_jax.tasks import Tokenizer
+
+DRAW = "draw"
+"""What process 0 calls for where the mesh of several processes draws."""
 
 
 def make_sampler(
@@ -27,6 +35,7 @@ def make_sampler(
     tokenizer: Tokenizer,
     mesh: Mesh | None,
     interrupted: Callable[[], bool] = lambda: False,
+    team: Team | None = None,
 ) -> Sampler:
     """The sampler of a run; it serves nothing before the first `update_weights`.
 
@@ -38,41 +47,77 @@ def make_sampler(
       tokenizer: knows the tokens that end a completion.
       mesh: the learner's, which the sampler in this process shares.
       interrupted: whether the user wants the run to end.
+      team: the processes that share the mesh, of which the first draws; None for this one alone.
 
     Raises:
       InputError: a field of `config.service` or `config.sampling` cannot work.
       RunError: another learner of this run is alive.
     """
-    sampling, turns = config.sampling, make_turns(config.sampling, tokenizer)
-    if config.service.endpoints:
-        # Here, because gRPC is needed by nobody else.
-        from isocompute_jax.service.client.fleet import RemoteSampler
-
-        sampler: Sampler = RemoteSampler(
-            config.service,
-            model_config,
-            session=str(pathlib.Path(workdir).resolve()),
-            in_flight=in_flight(config),
-            routing=config.loss.routing != "own",
-            turn_tokens=0 if turns is None else sampling.max_prompt_tokens + sampling.max_tokens,
-            interrupted=interrupted,
-        )
+    turns, team = make_turns(config.sampling, tokenizer), team or alone()
+    if config.service.remote:
+        sampler = _of_service(config, model_config, pathlib.Path(workdir), turns, interrupted, team)
     else:
-        sampler = InProcessSampler(
-            model_config,
-            params,
-            pad_token=tokenizer.pad_id,
-            max_prompt_tokens=sampling.max_prompt_tokens,
-            max_continued_tokens=0 if turns is None else sampling.max_prompt_tokens + turns.continued_tokens,
-            max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
-            mesh=mesh,
-            routing=config.loss.routing != "own",
-            round_below=config.problems_per_batch if config.curriculum.varies else 0,
-        )
-    if turns is None:
+        sampler = _in_process(config, model_config, params, tokenizer.pad_id, turns, mesh, team)
+    if turns is None or not team.leads:
         return sampler
-    single = () if sampling.thinking.evaluation else (EVALUATION,)
-    return TurnSampler(sampler, turns, single=single, background=bool(config.service.endpoints))
+    single = () if config.sampling.thinking.evaluation else (EVALUATION,)
+    return TurnSampler(sampler, turns, single=single, background=config.service.remote)
+
+
+def _of_service(
+    config: RunConfig,
+    model_config: ModelConfig,
+    workdir: pathlib.Path,
+    turns: TurnPolicy | None,
+    interrupted: Callable[[], bool],
+    team: Team,
+) -> Sampler:
+    """Process 0 samples from the servers; the others send them their shares of the weights."""
+    # Here, because gRPC is needed by nobody else.
+    from isocompute_jax.service.client.dispatch import IN_FLIGHT
+    from isocompute_jax.service.client.fleet import RemoteSampler
+    from isocompute_jax.service.client.shares import ShareSender
+
+    run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(4)), "team": team}
+    if not team.leads:
+        return ShareSender(config.service, model_config, in_flight=IN_FLIGHT[in_flight(config)], **run)
+    return RemoteSampler(
+        config.service,
+        model_config,
+        in_flight=in_flight(config),
+        routing=config.loss.routing != "own",
+        turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
+        interrupted=interrupted,
+        report=FleetFile(workdir),
+        **run,
+    )
+
+
+def _in_process(
+    config: RunConfig,
+    model_config: ModelConfig,
+    params: Params,
+    pad_token: int,
+    turns: TurnPolicy | None,
+    mesh: Mesh | None,
+    team: Team,
+) -> Sampler:
+    """Every process draws what process 0 is asked for, on the mesh that they share."""
+    sampling = config.sampling
+    sampler = InProcessSampler(
+        model_config,
+        params,
+        pad_token=pad_token,
+        max_prompt_tokens=sampling.max_prompt_tokens,
+        max_continued_tokens=0 if turns is None else sampling.max_prompt_tokens + turns.continued_tokens,
+        max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
+        mesh=mesh,
+        routing=config.loss.routing != "own",
+        round_below=config.problems_per_batch if config.curriculum.varies else 0,
+        announce=functools.partial(team.call, DRAW),
+    )
+    team.serve(DRAW, lambda unit, *rest: sampler.draw(Unit(*unit), *rest))
+    return sampler
 
 
 def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recompute"]:

@@ -9,8 +9,8 @@ from isocompute_jax.experiment.loop_state import LoopState
 
 
 def send_weights(parts: Parts, state: LoopState) -> LoopState:
-    """Gives the sampler the current weights unless it has them."""
+    """Gives the sampler the current weights unless it has them; every process lays down its share of them."""
     if state.served == state.step:
         return state
-    parts.sampler.update_weights(state.learner.params, version=state.step)
+    parts.team.everywhere(lambda: parts.sampler.update_weights(state.learner.params, version=state.step))
     return dataclasses.replace(state, served=state.step)

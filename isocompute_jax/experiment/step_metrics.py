@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,36 @@ from isocompute_jax import learner
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
+PHASES = ("weights", "sampling", "waiting", "grading", "logprobs", "packing", "update", "checkpoint")
+"""What a step's time goes to.
+
+    weights     new weights on their way to the sampler
+    sampling    drawing, in this process; what servers draw costs the learner nothing but waiting
+    waiting     for rollouts of servers
+    grading     in this process, or waiting for the last graders
+    logprobs    scores before the updates (old policy, reference in the reward)
+    packing     laying tokens out and what they are worth
+    update      the updates; scores of a reference in the loss are part of them
+    checkpoint  the one written after the step before
+"""
+
 
 class Phases:
-    """Seconds spent in each phase of a step."""
+    """Seconds spent in each phase of a step.
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    Args:
+      before: seconds that were spent on phases since the last step was logged.
+    """
+
+    def __init__(self, before: Mapping[str, float]) -> None:
+        self.seconds: dict[str, float] = {**dict.fromkeys(PHASES, 0.0), **before}
         self._last = time.perf_counter()
 
     def end(self, name: str, **within: float) -> None:
         """The phase `name` ends now; `within` are seconds of it that were spent on something else."""
         now = time.perf_counter()
-        self.seconds[name] = round(now - self._last - sum(within.values()), 6)
-        self.seconds |= {other: round(seconds, 6) for other, seconds in within.items()}
+        for phase, seconds in {name: now - self._last - sum(within.values()), **within}.items():
+            self.seconds[phase] = round(self.seconds[phase] + seconds, 6)
         self._last = now
 
 

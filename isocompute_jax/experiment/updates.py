@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from isocompute_jax import learner
+from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.curriculum import Sampled
 from isocompute_jax.experiment.layouts import layout_metrics
@@ -58,20 +59,23 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     credit = functools.partial(
         learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
     )
+    takes_part = credit().kept
     dealt = deal(
-        credit().kept,
+        takes_part,
         epochs=config.recipe.epochs,
         minibatches=config.recipe.minibatches,
         seed=config.seed,
         step=step,
     )
     first = [parts.lay_out(groups, part) for part in dealt[0]]
-    old = []
+    old, began = [], time.perf_counter()
     if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
     if config.loss.in_reward:
         distance, metrics = reward_penalties(parts, first, old, rewards.shape)
         penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
+    jax.block_until_ready(old)  # or the update would wait for them, and its time say so
+    scoring_s = time.perf_counter() - began
     if config.keeps_old_logprobs:
         first = [dataclasses.replace(tokens, old_logprobs=scores) for tokens, scores in zip(first, old, strict=True)]
     updates = []
@@ -82,7 +86,17 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
             Update(tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
             for tokens, part in zip(laid_out, masks, strict=True)
         ]
-    return ReadyBatch(sampled, updates, columns)
+    trained = [group for group, is_trained in zip(groups, takes_part, strict=True) if is_trained]
+    return ReadyBatch(sampled, updates, columns, trained, scoring_s)
+
+
+def shapes_of(batches: Sequence[ReadyBatch]) -> list[Any]:
+    """Of every update, the shapes of its arrays and how many micro-batches are computed: what all processes share."""
+    return [
+        [[list(np.shape(x)) for x in jax.tree.leaves(update.tokens)], int(update.tokens.num_microbatches)]
+        for batch in batches
+        for update in batch.updates
+    ]
 
 
 def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
@@ -90,7 +104,7 @@ def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"],
     tokens = parts.lay_out(groups, part)
     if first[0].old_logprobs is None:
         return tokens
-    old = [batch.old_logprobs for batch in first if batch.old_logprobs is not None]
+    old = [sharding.to_host(batch.old_logprobs) for batch in first if batch.old_logprobs is not None]
     return dataclasses.replace(tokens, old_logprobs=learner.moved(first, old, tokens))
 
 
@@ -115,12 +129,13 @@ def reward_penalties(
         kl = np.zeros(rollouts)
         for tokens, scores in zip(batches, old, strict=True):
             reference = parts.score(parts.reference_params, tokens)
-            kl += learner.rollout_sums(tokens, np.asarray(scores, np.float64) - np.asarray(reference), rollouts)
+            scores, reference = sharding.to_host(scores), sharding.to_host(reference)
+            kl += learner.rollout_sums(tokens, scores.astype(np.float64) - reference, rollouts)
         penalties += loss.kl_coef * kl
         metrics["kl"] = float(kl.sum()) / max(1, sum(int(np.sum(tokens.mask)) for tokens in batches))
     if loss.entropy_in == "reward" and loss.entropy_coef:
         for tokens, scores in zip(batches, old, strict=True):
-            penalties += loss.entropy_coef * learner.rollout_sums(tokens, scores, rollouts)
+            penalties += loss.entropy_coef * learner.rollout_sums(tokens, sharding.to_host(scores), rollouts)
     return penalties.reshape(shape), metrics
 
 

@@ -10,17 +10,22 @@ import json
 import pathlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 
 import jax
 
 import isocompute_jax
+from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, differences, identity
 
-LOCK = ".lock"
+SEEN_S = 10.0
+"""Shared storage may show what another host wrote a little later."""
+NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
+"""Files of a run that has done nothing yet."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
@@ -41,31 +46,52 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
 
 
 @contextlib.contextmanager
-def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> Iterator[None]:
-    """Makes the directory, locks it, and writes its config.json unless it is there.
+def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, team: Team) -> Iterator[None]:
+    """Makes the directory, locks it, and writes its config.json unless it is there: process 0 does, for all.
 
     A new directory in which bad input was found before anything was done is removed again, so that the corrected
     command does not meet the config of the first one.
 
     Raises:
-      InputError: another process is at work in it, or it holds a run of another config.
+      InputError: another process is at work in it, or it holds a run of another config; or another host does not see
+        it, and could not write its share of checkpoints there.
     """
+    with contextlib.ExitStack() as held:
+        new = team.broadcast(lambda: _open(path, config, facts, held))
+        try:
+            team.everywhere(lambda: _check_seen(path))
+            yield
+        except InputError:
+            if new and team.leads:
+                remove_unused(path)
+            raise
+
+
+def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, held: contextlib.ExitStack) -> bool:
+    """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise _in_its_place(path) from None
-    with locked(path, "run"):
-        new = not (path / run_files.CONFIG).exists()
-        if new:
-            write_config(path, config, facts)
-        else:
-            check_same_run(path, config)
-        try:
-            yield
-        except InputError:
-            if new:
-                remove_unused(path)
-            raise
+    held.enter_context(locked(path, "run"))
+    new = not (path / run_files.CONFIG).exists()
+    if new:
+        write_config(path, config, facts)
+    else:
+        check_same_run(path, config)
+    return new
+
+
+def _check_seen(path: pathlib.Path) -> None:
+    """Raises InputError where the directory that process 0 opened is not to be seen, after a while."""
+    deadline = time.monotonic() + SEEN_S
+    while not (path / run_files.CONFIG).exists():
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"--workdir={path} is not what process 0 sees there: every host writes its share of checkpoints, so it "
+                "must lie on storage that all hosts share"
+            )
+        time.sleep(SEEN_S / 50)
 
 
 def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> None:
@@ -87,7 +113,7 @@ def _in_its_place(path: pathlib.Path) -> InputError:
 
 def remove_unused(path: pathlib.Path) -> None:
     """Removes a directory in which nothing was logged and no checkpoint written."""
-    used = [file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK, run_files.CONFIG)]
+    used = [file for file in path.rglob("*") if file.is_file() and file.name not in NOTHING_DONE]
     if not used:
         shutil.rmtree(path)
 
@@ -118,7 +144,7 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
     Raises:
       InputError: another process holds it.
     """
-    with open(path / LOCK, "w", encoding="utf-8") as file:
+    with open(path / run_files.LOCK, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -12,7 +12,14 @@ from isocompute_jax.learner.credit import (
     rewards_of,
     zero_variance,
 )
-from isocompute_jax.learner.layout import BatchShape, batch_shape, layout, single_batch, trained_lengths
+from isocompute_jax.learner.layout import (
+    BatchShape,
+    batch_shape,
+    layout,
+    padding_metrics,
+    single_batch,
+    trained_lengths,
+)
 from isocompute_jax.learner.objective import LossConfig, Score, Scores
 from isocompute_jax.learner.packing import (
     CompiledShapes,
@@ -69,6 +76,7 @@ __all__ = [
     "pack",
     "pack_shape",
     "packing_metrics",
+    "padding_metrics",
     "place_batch",
     "rewards_of",
     "rollout_sums",

@@ -170,10 +170,10 @@ AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch | TreeBatch)
 
 
 def place_batch(batch: AnyBatch, mesh: Mesh | None) -> AnyBatch:
-    """Puts a host batch on the devices, sharded along its axes."""
+    """Puts a host batch on the devices, sharded along its axes: of several processes each puts its own rows there."""
     if mesh is None:
         return batch
-    return jax.tree.map(jax.device_put, batch, batch_shardings(batch, mesh))
+    return jax.tree.map(sharding.placed, batch, batch_shardings(batch, mesh))
 
 
 def batch_shardings(batch: AnyBatch, mesh: Mesh) -> AnyBatch:

@@ -1,67 +1,195 @@
-"""Checkpoints of the learner: orbax for the sharded state, JSON for what the loop needs to resume exactly."""
+"""Checkpoints of the learner: orbax for the sharded state, JSON for what the loop needs to resume exactly.
+
+They are written in the background: `save` returns when the state is on the host, and the next update may overwrite it
+on the devices. A checkpoint is whole or absent, because orbax renames it when all is written; and it holds checksums
+of its files, so that one that was damaged later is told from a whole one and the one before it is restored.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import functools
+import logging
 import os
 import pathlib
+import re
 import shutil
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 
+from isocompute_jax.learner.checkpoint_files import MARK, first_line, marks, newest_whole
+from isocompute_jax.learner.retention import UNMARKED, Mark, Retention
 from isocompute_jax.learner.state import TrainState
+from isocompute_jax.records import checksums
+from isocompute_jax.records.errors import RunError
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SPARE_BYTES = 1 << 20
 """What a checkpoint takes beside its arrays, at most: indices, shardings, metadata."""
+TIMESTAMPS = ("_CHECKPOINT_METADATA",)
+"""Files that orbax writes once more when all others are done, and can do without."""
 
 
 class Checkpointer:
-    """Keeps the last two checkpoints of a run; a checkpoint is whole or absent (orbax renames when all is written).
+    """Writes and reads the checkpoints of a run, which are named by updates.
+
+    It is a context: leaving it waits until what `save` began is written. In a run of several processes all of them
+    call the same methods in the same order.
 
     Args:
       directory: where checkpoints live; made on the first save.
       like: a state, `init_state`'s say: a restored one has its shapes and types, and is put where it lies, which may
-        be another mesh than the one that saved it.
+        be another mesh than the one that saved it, of another number of processes.
+      retention: which checkpoints are kept.
+      decide: calls a function in one process of the run and gives all of them its value, or its exception.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], like: TrainState):
-        # Synchronous: the loop continues only once the checkpoint is whole, so logs and checkpoints never cross.
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(pathlib.Path(directory).absolute(), options=options)
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        like: TrainState,
+        *,
+        retention: Retention | None = None,
+        decide: Callable[[Callable[[], Any]], Any] = lambda function: function(),
+    ):
+        self.directory = pathlib.Path(directory).absolute()
+        self._retention = retention or Retention(keep_last=2)
+        self._decide = decide
         self._abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+        self._bytes = sum(x.nbytes for x in jax.tree.leaves(like)) + SPARE_BYTES
+        self._writing = -1
 
-    def save(self, state: TrainState, loop: dict[str, Any]) -> None:
-        """Saves `state` and the JSON-able `loop` under the state's step, if that step is not saved already.
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        """Made when checkpoints that cannot be read have been set aside."""
+        return ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=self._retention,
+                cleanup_tmp_directories=True,  # of a process that was killed
+                lightweight_initialize=True,
+                single_host_load_and_broadcast=True,  # shared storage may show other hosts what was there before
+                async_options=ocp.options.AsyncOptions(post_finalization_callback=self._sign),
+            ),
+        )
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, _traceback: Any) -> None:
+        if "_manager" not in self.__dict__:
+            return
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            # What ends the run is said by its own exception.
+            LOG.warning("The last checkpoint could not be written: %s", failure)
+        finally:
+            self._manager.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._manager.is_saving_in_progress()
+
+    def save(self, state: TrainState, loop: dict[str, Any], *, mark: Mark = UNMARKED) -> None:
+        """Begins to save `state` and the JSON-able `loop` under the state's step, unless that step is saved already.
+
+        Returns when `state` is on the host. It first waits for the checkpoint before it.
 
         Raises:
-          OSError: the disk is full; earlier checkpoints are kept.
+          OSError: the disk is full, now or while the checkpoint before this one was written; what is whole is kept.
+          RunError: that one could not be written for another reason.
         """
         step = int(state.step)
         if step == self._manager.latest_step():
             return
-        self._check_space(state)
-        self._manager.save(
-            step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(loop))
-        )
+        self.wait()
+        if not self._decide(self._has_room):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
+        self._retention.marks = {**self._retention.marks, step: mark}
+        self._writing = step
+        content = {**loop, MARK: dataclasses.asdict(mark)}
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(content))
+        try:
+            self._manager.save(step, args=arguments)
+        except Exception as error:
+            raise self._failed(error) from error
 
-    def _check_space(self, state: TrainState) -> None:
-        """Raises before orbax meets a full disk: its threads would each print a traceback of their own."""
-        directory = self._manager.directory
-        needed = sum(x.nbytes for x in jax.tree.leaves(state)) + SPARE_BYTES
-        if shutil.disk_usage(directory).free < needed:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+    def wait(self) -> None:
+        """Waits until what was begun is whole.
+
+        Raises:
+          OSError: the disk is full; earlier checkpoints are kept.
+          RunError: it could not be written for another reason.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failed(error) from error
 
     def restore(self) -> tuple[TrainState, dict[str, Any]] | None:
-        """The last whole checkpoint, or None when there is none."""
-        step = self._manager.latest_step()
+        """The last whole checkpoint, or None when there has been none.
+
+        One that is damaged is warned of, and set aside under a name that says so.
+
+        Raises:
+          InputError: every checkpoint is damaged.
+          RunError: a whole one cannot be read.
+        """
+        step, found = self._decide(lambda: [newest_whole(self.directory), marks(self.directory)])
+        self._retention.marks = {name: Mark(milestone, score) for name, milestone, score in found}
         if step is None:
             return None
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(self._abstract), loop=ocp.args.JsonRestore())
-        restored = self._manager.restore(step, args=args)
+        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(self._abstract), loop=ocp.args.JsonRestore())
+        try:
+            restored = self._manager.restore(step, args=arguments)
+        except Exception as error:
+            raise RunError(
+                f"{self.directory / str(step)} cannot be read ({first_line(error)}). If it was damaged, move it away: "
+                "the same command then resumes from the checkpoint before it"
+            ) from error
         return restored["state"], restored["loop"]
 
-    def close(self) -> None:
-        """Waits for background work of the manager."""
-        self._manager.close()
+    def _sign(self) -> None:
+        """Adds the checksums, in the lead process, to a checkpoint that is all written but not yet renamed."""
+        for path in self.directory.glob(f"{self._writing}.*tmp*"):
+            checksums.write_sums(path, leave_out=TIMESTAMPS)
+
+    def _has_room(self) -> bool:
+        """Whether a checkpoint fits, so that a full disk is met before it takes the time to fill it."""
+        return shutil.disk_usage(self.directory).free >= self._bytes
+
+    def _failed(self, error: Exception) -> OSError | RunError:
+        """What is raised where a checkpoint could not be written, with its name."""
+        path = self.directory / str(self._writing)
+        if jax.process_count() == 1:  # of several this one ends with what it raises, and nobody else would take part
+            self._manager.reload()  # it has forgotten those that it was about to delete
+        number = _error_number(error)
+        if number:
+            return OSError(number, os.strerror(number), str(path))
+        return RunError(
+            f"the checkpoint {path} could not be written ({first_line(error)}). Earlier ones are kept: the same "
+            "command resumes from the last"
+        )
+
+
+def _error_number(error: BaseException | None) -> int:
+    """The system's error number behind an exception, or 0; tensorstore only mentions it in its text."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        mentioned = re.search(r"\(os error (\d+)\)|os_error_code='(\d+)'", str(error))
+        if mentioned:
+            return int(mentioned[1] or mentioned[2])
+        error = error.__cause__
+    return 0

@@ -8,7 +8,7 @@ row are computed. What a rollout is worth is not said here (see `credit`): each 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from isocompute_jax.learner.batches import TokenBatch
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
-from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,11 @@ def batch_shape(
 
 
 def layout(
-    groups: Sequence[RolloutGroup], shape: BatchShape, *, kept: Bool[np.ndarray, "P"] | None = None
+    groups: Sequence[RolloutGroup],
+    shape: BatchShape,
+    *,
+    kept: Bool[np.ndarray, "P"] | None = None,
+    own: Bool[np.ndarray, "N"] | None = None,
 ) -> TokenBatch:
     """Lays the tokens of one step out, as host arrays: they travel with the call of the step, or by `place_batch`.
 
@@ -70,6 +74,8 @@ def layout(
       groups: P groups of G completions each.
       shape: the compiled shape.
       kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
+      own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout lies
+        where (`mask`, `rollout`). None for all.
 
     Raises:
       ValueError: the groups need more rows than the shape has.
@@ -84,7 +90,10 @@ def layout(
     batch = _empty(shape)
     for place, index in enumerate(chosen):
         rows = slice(place * parts, (place + 1) * parts)
-        _fill(batch, rows, groups[index])
+        for row, completions in zip(range(rows.start, rows.stop), _rows_of(groups[index], shape.rollouts), strict=True):
+            _place(batch, row, completions)
+            if own is None or own[row % shape.rows]:
+                _fill(batch, row, groups[index].prompt_tokens, completions)
         batch["rollout"][rows] = index * size + np.arange(size).reshape(parts, shape.rollouts)
     folded: dict[str, Any] = {
         name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in batch.items()
@@ -119,6 +128,22 @@ def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
     return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
 
 
+def padding_metrics(batch: TokenBatch) -> dict[str, float | int]:
+    """What a line of metrics says of the padding of a step, from its host batch.
+
+    Returns:
+      `padding`: share of the tokens computed, prompts once a row, that belong to no prompt or rollout; `num_rows`: rows
+      computed, of the last micro-batch the empty ones too.
+    """
+    used = int(batch.num_microbatches)
+    mask, prompts = np.asarray(batch.mask)[:used], np.asarray(batch.prompt_mask)[:used]
+    last = mask.shape[-1] - np.argmax(mask[..., ::-1], axis=-1)  # completions end with a token that was drawn
+    lengths = np.where(mask.any(axis=-1), last, 0)
+    filled = mask.any(axis=(-2, -1))
+    tokens = int(lengths.sum() + prompts[filled].sum())
+    return {"padding": 1 - tokens / (mask.size + prompts.size) if used else 0.0, "num_rows": filled.size}
+
+
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
     """A batch of padding rows, not yet folded into micro-batches."""
     rows, rollouts, tokens = shape.microbatches * shape.rows, shape.rollouts, shape.tokens
@@ -138,19 +163,27 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
     return batch
 
 
-def _fill(batch: dict[str, np.ndarray], rows: slice, group: RolloutGroup) -> None:
-    """Writes the prompt and the completions of one group into `rows` of a batch that is not yet folded."""
-    length = len(group.prompt_tokens)
-    batch["prompt_tokens"][rows, -length:] = group.prompt_tokens
-    batch["prompt_mask"][rows, -length:] = True
-    rollouts = batch["tokens"].shape[1]
-    for i, completion in enumerate(group.completions):
-        place = (rows.start + i // rollouts, i % rollouts, slice(len(completion.tokens)))
-        batch["tokens"][place] = completion.tokens
-        batch["mask"][place] = completion.mask
-        batch["sampler_logprobs"][place] = completion.logprobs
+def _rows_of(group: RolloutGroup, rollouts: int) -> Iterator[Sequence[Completion]]:
+    """The completions of a group, row by row."""
+    return (group.completions[start : start + rollouts] for start in range(0, len(group.completions), rollouts))
+
+
+def _place(batch: dict[str, np.ndarray], row: int, completions: Sequence[Completion]) -> None:
+    """Notes which tokens of a row are trained on."""
+    for i, completion in enumerate(completions):
+        batch["mask"][row, i, : len(completion.tokens)] = completion.mask
+
+
+def _fill(batch: dict[str, np.ndarray], row: int, prompt: np.ndarray, completions: Sequence[Completion]) -> None:
+    """Writes a prompt and some of its completions into a row of a batch that is not yet folded."""
+    length = len(prompt)
+    batch["prompt_tokens"][row, -length:] = prompt
+    batch["prompt_mask"][row, -length:] = True
+    for i, completion in enumerate(completions):
+        batch["tokens"][row, i, : len(completion.tokens)] = completion.tokens
+        batch["sampler_logprobs"][row, i, : len(completion.tokens)] = completion.logprobs
         if "experts" in batch:
             chosen = experts_of(completion, length, batch["experts"].shape[-2:])
-            if place[1] == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
-                batch["prompt_experts"][place[0], -length:] = chosen[:length]
-            batch["experts"][place[0], place[1], : len(completion.tokens) - 1] = chosen[length:]
+            if i == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
+                batch["prompt_experts"][row, -length:] = chosen[:length]
+            batch["experts"][row, i, : len(completion.tokens) - 1] = chosen[length:]

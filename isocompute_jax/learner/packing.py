@@ -88,13 +88,21 @@ def pack_shape(
     return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing)
 
 
-def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> PackedBatch:
+def pack(
+    groups: Sequence[RolloutGroup],
+    shape: PackShape,
+    *,
+    kept: Bool[np.ndarray, "P"] | None = None,
+    own: Bool[np.ndarray, "N"] | None = None,
+) -> PackedBatch:
     """Packs the rollouts of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
 
     Args:
       groups: P groups of G completions each.
       shape: the compiled shape; its `sizes` are the possible M.
       kept: [P] groups to pack (`Credit.kept`: what has no weight need not be computed); None for all.
+      own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout lies
+        where (`first`, `mask`, `rollout`). None for all.
 
     Raises:
       ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
@@ -117,7 +125,9 @@ def pack(groups: Sequence[RolloutGroup], shape: PackShape, *, kept: Bool[np.ndar
     for row, members in enumerate(rows):
         start = 0
         for member in members:
-            _fill(batch, row, start, sequences[member])
+            _place(batch, row, start, sequences[member])
+            if own is None or own[row % shape.rows]:
+                _fill(batch, row, start, sequences[member])
             start += sequences[member].length
     folded: dict[str, Any] = {name: x.reshape(size, shape.rows, *x.shape[1:]) for name, x in batch.items()}
     return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
@@ -338,15 +348,20 @@ def _empty(rows: int, row_tokens: int, routing: tuple[int, int] | None) -> dict[
     return batch
 
 
+def _place(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequence) -> None:
+    """Notes that a sequence lies in a row from `start` on."""
+    split, end = start + len(sequence.prompt), start + sequence.length
+    batch["first"][row, start:end] = start
+    batch["mask"][row, split:end] = sequence.completion.mask
+    batch["rollout"][row, start:end] = sequence.number
+
+
 def _fill(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequence) -> None:
-    """Writes a sequence into a row from `start` on."""
+    """Writes what a sequence is into a row from `start` on."""
     split, end = start + len(sequence.prompt), start + sequence.length
     batch["tokens"][row, start:split] = sequence.prompt
     batch["tokens"][row, split:end] = sequence.completion.tokens
-    batch["first"][row, start:end] = start
-    batch["mask"][row, split:end] = sequence.completion.mask
     batch["sampler_logprobs"][row, split:end] = sequence.completion.logprobs
-    batch["rollout"][row, start:end] = sequence.number
     if "experts" in batch:
         routing = batch["experts"].shape[-2:]
         batch["experts"][row, start : end - 1] = experts_of(sequence.completion, len(sequence.prompt), routing)

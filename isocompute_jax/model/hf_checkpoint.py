@@ -81,8 +81,11 @@ def save_checkpoint(
     *,
     tokenizer_from: str | os.PathLike[str] | None,
     max_file_bytes: int = 5 * 10**9,
+    writes: bool = True,
 ) -> None:
     """Writes a Hugging Face directory that transformers and vLLM load; an older `directory` stays until it is whole.
+
+    Where several processes hold the parameters, each of them must call it, and one of them writes.
 
     Args:
       directory: where to.
@@ -90,7 +93,12 @@ def save_checkpoint(
       params: parameters; saved bit for bit in their own dtype.
       tokenizer_from: directory whose tokenizer files are copied along; None writes none.
       max_file_bytes: start a new safetensors file beyond this size.
+      writes: whether this process does.
     """
+    if not writes:
+        for _ in hf_tensors(config, params):
+            pass
+        return
     directory = pathlib.Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))

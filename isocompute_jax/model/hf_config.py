@@ -270,14 +270,32 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path.parent} is not a Hugging Face checkpoint: it has no config.json") from None
+        raise InputError(f"{path.parent} is not a Hugging Face checkpoint: {_what_it_is(path.parent)}") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path}: not a JSON object; download the checkpoint again")
+    if "model_type" not in raw and "identity" in raw:
+        raise InputError(f"{path.parent} is not a Hugging Face checkpoint: {_OF_A_RUN.format(run=path.parent)}")
     if raw.get("model_type") not in (*FAMILIES, *_INSIDE):
         raise InputError(f"{path}: {unknown_word('model_type', raw.get('model_type'), (*FAMILIES, *_INSIDE))}")
     return raw
+
+
+_OF_A_RUN = (
+    "it is a run. Its trained model is {run}/model once it is done, and `python -m isocompute_jax.export --run={run}` "
+    "makes one of its last checkpoint"
+)
+
+
+def _what_it_is(directory: pathlib.Path) -> str:
+    """Why a directory has no config.json, and what to do."""
+    if (directory / "state").is_dir() and directory.name.isdigit():
+        return (
+            "it is a checkpoint of a run, moments and all. Make one of it: `python -m isocompute_jax.export "
+            f"--run={directory.parent.parent} --checkpoint={directory.name} --out=DIR`"
+        )
+    return "it has no config.json"
 
 
 _INSIDE: dict[str, tuple[Architecture, str]] = {"llama4": ("llama4_text", "Llama4ForConditionalGeneration")}

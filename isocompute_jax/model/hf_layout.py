@@ -67,10 +67,13 @@ def _tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
 
 
 def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time."""
+    """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time.
+
+    Where several processes hold the parameters, each of them must run through all of it.
+    """
     specs, leaves = spec_leaves(config), jax.tree.leaves(params)
     for spec, joined in _tensors(config):
-        parts = [(specs[i], np.asarray(leaves[i])) for i in joined]
+        parts = [(specs[i], sharding.to_host(leaves[i])) for i in joined]
         for index in np.ndindex(*spec.shape[: spec.lead]):
             tensors = [encode(part, host[index]) for part, host in parts]
             whole = tensors[0] if len(tensors) == 1 else np.concatenate(tensors, axis=-1)
@@ -158,6 +161,12 @@ def hf_boxes(config: ModelConfig, params: Params) -> Iterator[tuple[Box, np.ndar
         ahead = spec, laid_out
     if ahead is not None:
         yield from _boxes(*ahead)
+
+
+def boxes_of_layout(config: ModelConfig, leaves: Sequence[jax.Array]) -> Iterator[tuple[Box, np.ndarray]]:
+    """As `hf_boxes`, of parameters that are laid out already: the leaves of `to_hf_layout`."""
+    for spec, value in zip(spec_leaves(config), leaves, strict=True):
+        yield from _boxes(spec, value)
 
 
 def _boxes(spec: ParamSpec, value: jax.Array) -> Iterator[tuple[Box, np.ndarray]]:

@@ -7,9 +7,9 @@ import dataclasses
 from isocompute_jax import model
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.inputs import model_config_of
+from isocompute_jax.model.flops import Flops, Work, step_flops
 from isocompute_jax.plan.advice import Knob, advise
 from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, compile_step
-from isocompute_jax.plan.flops import Flops, Work, step_flops
 from isocompute_jax.plan.hlo import Collective, collectives
 from isocompute_jax.plan.lengths import Lengths, lengths_of
 from isocompute_jax.plan.memory import Memory, memory_of

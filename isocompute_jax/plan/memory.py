@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
+from isocompute_jax.accelerators import Device
 from isocompute_jax.learner import TrainState
 from isocompute_jax.learner.moments import HOST
-from isocompute_jax.plan.devices import Device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from isocompute_jax import model
-from isocompute_jax.plan.devices import GIB
+from isocompute_jax.accelerators import GIB
 from isocompute_jax.plan.dry_run import Plan
 from isocompute_jax.plan.hlo import KINDS
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range

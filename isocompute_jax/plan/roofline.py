@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from isocompute_jax.accelerators import Device
 from isocompute_jax.model import ModelConfig, count_params
-from isocompute_jax.plan.devices import Device
-from isocompute_jax.plan.flops import Flops, active_matrices, head_matrix
+from isocompute_jax.model.flops import Flops, active_matrices, head_matrix
 from isocompute_jax.plan.hlo import Collective
 from isocompute_jax.plan.lengths import Lengths
 from isocompute_jax.plan.memory import Memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.plan.devices import GIB
+from isocompute_jax.accelerators import GIB
 
 MEMORY = ("params", "gradients", "moments", "temporaries", "peak")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
+from isocompute_jax.accelerators import CPU, DEVICES, Device, known_device
 from isocompute_jax.devices import cut_cpu
 from isocompute_jax.plan.compilers import CompilerKind
-from isocompute_jax.plan.devices import CPU, DEVICES, Device
 from isocompute_jax.records.errors import InputError
 
 FORMS = "h200:HOSTSx8, tpu:v5e:XxY, tpu:v5p:XxYxZ, tpu:v6e:XxY, fake:DEVICES, or here for this machine's own"
@@ -75,7 +75,7 @@ def parse_topology(name: str) -> Topology:
     """
     if name in ("", "here"):
         devices = jax.devices()
-        device = next((known for known in DEVICES.values() if known.is_kind(devices[0].device_kind)), CPU)
+        device = known_device(devices[0].device_kind) or CPU
         return Topology("here", device, (len(devices),), None)
     if found := re.fullmatch(r"fake:([1-9]\d*)", name):
         return Topology(name, CPU, (int(found[1]),), None)

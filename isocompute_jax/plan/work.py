@@ -10,7 +10,7 @@ from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.plan.flops import Flops, Work, step_flops
+from isocompute_jax.model.flops import Flops, Work, step_flops
 from isocompute_jax.plan.lengths import Lengths
 
 FILLED = 0.97

@@ -1,5 +1,8 @@
 """What mains report without a traceback: bad input (exit code 2) and runs that failed (exit code 1)."""
 
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+"""Exit codes: a run failed, bad input, interrupted by the user."""
+
 
 class InputError(ValueError):
     """Bad input from a flag, file, line or field; mains print it without a traceback and exit with code 2.

@@ -35,11 +35,14 @@ NOT_IDENTIFYING = frozenset({
     "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
     "host", "hostname", "created", "started", "command",
     # how a run is executed
-    "checkpoint_every_s", "chunk_tokens",
-    "endpoints", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams", "stall_s", "wait_s",
+    "checkpoint_every_s", "chunk_tokens", "mesh",
+    "endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams",
+    "stall_s", "wait_s",
 })  # fmt: skip
 """Names that did not tell configurations apart in files without an `identity` block, at any depth."""
-NO_LONGER_IDENTIFYING = frozenset({"loss.chunk_tokens"})
+NO_LONGER_IDENTIFYING = frozenset(
+    {"loss.chunk_tokens", "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.expert"}
+)
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
 

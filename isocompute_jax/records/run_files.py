@@ -4,8 +4,12 @@
     metrics.jsonl   one line per step          (reward, entropy, KL, ratios, phase times, ...)
     eval.jsonl      one line per evaluation and `eval_set` (avg@k, best@k, worst@k, epochs, histogram, ...)
     agreement.jsonl one line per check of a sampler service against the learner (differences of log-probabilities)
+    rollouts.jsonl  some of the rollouts, to be read (text, tokens, log-probabilities, versions, rewards)
+    fleet.json      what the learner knows of its sampler servers, as long as it runs
     history.parquet one row per training problem: attempts, solves, rate, last group, whether retired (at the end)
-    checkpoints/    orbax
+    checkpoints/    orbax, named by updates
+    exports/step-N/ Hugging Face directories of the weights after step N, where they were asked for
+    model/          the same of the last step (at the end)
     DONE            written last
 
 Every line of the logs has `step`, `compute` (rollouts), `tokens`, `wall_s` and `device_hours`.
@@ -17,8 +21,9 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
@@ -27,12 +32,22 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 EVAL = "eval.jsonl"
 AGREEMENT = "agreement.jsonl"
+ROLLOUTS = "rollouts.jsonl"
+FLEET = "fleet.json"
 HISTORY = "history.parquet"
+LOCK = ".lock"
 CHECKPOINTS = "checkpoints"
+EXPORTS = "exports"
+MODEL = "model"
 DONE = "DONE"
 
 LINE_KEYS = ("step", "compute", "tokens", "wall_s", "device_hours")
-WALL_CLOCK_KEYS = frozenset({"wall_s", "device_hours", "phase_s", "redrawn_rollouts"})
+WALL_CLOCK_KEYS = frozenset(
+    {
+        *("wall_s", "device_hours", "learner_device_hours", "sampler_device_hours", "lost_device_hours"),
+        *("phase_s", "speed", "redrawn_rollouts"),
+    }
+)
 """Keys that tell how a run went and not what it found: they may differ between a run and its exact repetition.
 
 `redrawn_rollouts` counts what was sampled again because a sampler was lost; an undisturbed run has 0. Everything else
@@ -90,6 +105,18 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes | Iterable[byte
         raise
 
 
+def remove_unfinished(run: str | os.PathLike[str]) -> None:
+    """Removes what writers left in a run directory that were killed before they renamed it; nobody writes in it now."""
+    run = pathlib.Path(run)
+    kept = (CONFIG, METRICS, ROLLOUTS, EVAL, AGREEMENT, HISTORY, MODEL, DONE)
+    left = [path for name in kept for path in run.glob(f".{name}.*")] + list((run / EXPORTS).glob(".*"))
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def append_line(path: str | os.PathLike[str], line: dict[str, Any]) -> None:
     """Appends one JSON line. Lines carry `LINE_KEYS`; NaN and infinity are refused because JSON has neither."""
     missing = [key for key in LINE_KEYS if key not in line]
@@ -130,17 +157,25 @@ def read_lines(path: str | os.PathLike[str], *, partial_last_line: bool = False)
     return rows
 
 
-def cut_back(path: str | os.PathLike[str], *, step: int) -> None:
-    """Keeps the lines of a log up to and including `step`, as they are, and drops the rest (a crash's surplus)."""
+def cut_back(path: str | os.PathLike[str], *, step: int) -> dict[str, Any] | None:
+    """Keeps the lines of a log up to and including `step`, as they are, and drops the rest (a crash's surplus).
+
+    Returns:
+      The last whole line that was dropped; None where there was none.
+    """
     path = pathlib.Path(path)
     if not path.exists():
-        return
+        return None
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+    for line in lines:
+        if json.loads(line)["step"] > step:
             break
         kept.append(line)
     write_atomic(path, b"".join(kept))
+    return json.loads(lines[-1]) if len(kept) < len(lines) else None
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -176,3 +211,17 @@ def find_runs(root: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Run directories at or below `root`, sorted by path."""
     root = pathlib.Path(root)
     return sorted(path.parent for path in root.rglob(CONFIG) if (path.parent / EVAL).exists())
+
+
+def numbers_in(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Name and value of every number of a log's line; those of a group of columns are `GROUP/NAME`.
+
+    Args:
+      line: as it was logged; lists, texts and what was not measured are left out.
+      prefix: stands before every name.
+    """
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            yield from numbers_in(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{key}", float(value)

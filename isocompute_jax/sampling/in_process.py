@@ -7,10 +7,9 @@ same tokens up to float rounding of differently shaped batches (log-probabilitie
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -18,9 +17,9 @@ from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.sampling.randomness import key_words
-from isocompute_jax.sampling.units import Unit, UnitShape, later_unit_shape, sample_unit, unit_shape
+from isocompute_jax.sampling.units import Samples, Unit, UnitShape, later_unit_shape, sample_unit, unit_shape
 
 
 class InProcessSampler:
@@ -37,10 +36,13 @@ class InProcessSampler:
       routing: whether completions say which experts of a mixture their tokens went to.
       round_below: fewer groups than this are sampled as the next power of two, filled up, so that rounds of all sizes
         share a few compiled programs; 0 for units of the size that is asked for.
+      announce: called with the arguments of `draw` before each unit is drawn, so that other processes that share the
+        mesh draw it too.
     """
 
     concurrent = False
     redrawn_rollouts = 0  # nothing is ever lost
+    device_seconds = NO_DEVICES
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class InProcessSampler:
         mesh: Mesh | None = None,
         routing: bool = False,
         round_below: int = 0,
+        announce: Callable[..., None] = lambda *unit: None,
     ):
         self._config = config
         self._params = model.cast_params(params, config.dtype)
@@ -65,6 +68,7 @@ class InProcessSampler:
         self._mesh = mesh
         self._routing = routing
         self._round_below = round_below
+        self._announce = announce
         self._queues: dict[str, collections.deque[SampleRequest]] = collections.defaultdict(collections.deque)
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
@@ -115,19 +119,8 @@ class InProcessSampler:
         for start in range(0, len(rows), shape.problems):
             chunk = rows[start : start + shape.problems]
             unit = self.make_unit(chunk, shape)
-            samples = jax.device_get(
-                sample_unit(
-                    self._params,
-                    unit,
-                    np.float32(params.temperature),
-                    np.float32(params.top_p),
-                    config=self._config,
-                    max_tokens=params.max_tokens,
-                    stop_tokens=requests[0].stop_tokens,
-                    routing=self._routing,
-                    mesh=self._mesh,
-                )
-            )
+            self._announce(unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens)
+            samples = self.draw(unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens)
             for row, (request, first) in enumerate(chunk):
                 completions = unfinished.setdefault(id(request), [])
                 wanted = min(shape.rollouts, group_size - first)
@@ -135,6 +128,23 @@ class InProcessSampler:
                 if len(completions) == group_size:
                     del unfinished[id(request)]
                     yield request.grouped(completions)
+
+    def draw(
+        self, unit: Unit, temperature: float, top_p: float, max_tokens: int, stop_tokens: tuple[int, ...]
+    ) -> Samples:
+        """What is drawn of a unit, on the host; see `sample_unit`."""
+        samples = sample_unit(
+            self._params,
+            self._placed(unit),
+            np.float32(temperature),
+            np.float32(top_p),
+            config=self._config,
+            max_tokens=max_tokens,
+            stop_tokens=stop_tokens,
+            routing=self._routing,
+            mesh=self._mesh,
+        )
+        return sharding.to_host(samples)
 
     def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
@@ -156,11 +166,14 @@ class InProcessSampler:
                 budgets[row, i] = request.budget(first + i)
             active[row] = True
         arrays: Any = (tokens, mask, words, rollouts, budgets, active)  # the host's: they travel with the call
-        unit = Unit(*arrays)
+        return Unit(*arrays)
+
+    def _placed(self, unit: Unit) -> Unit:
+        """A unit on the devices."""
         if self._mesh is None:
             return unit
         axes = ("batch", None)
-        return Unit(*(jax.device_put(x, sharding.named_sharding(self._mesh, x.shape, axes[: x.ndim])) for x in unit))
+        return Unit(*(sharding.placed(x, sharding.named_sharding(self._mesh, x.shape, axes[: x.ndim])) for x in unit))
 
 
 def _kind(request: SampleRequest) -> tuple[Any, ...]:

@@ -6,7 +6,8 @@ a window. A sampler in this process and a remote service implement it alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from isocompute_jax.model import Params
@@ -15,6 +16,9 @@ from isocompute_jax.records.rollout import RolloutGroup
 
 TRAIN = "train"
 """The lane of training rollouts. Evaluation and agreement checks use lanes of their own, so that streams never mix."""
+
+NO_DEVICES: Mapping[str, float] = types.MappingProxyType({})
+"""`Sampler.device_seconds` of one that draws on the learner's devices."""
 
 
 class Sampler(Protocol):
@@ -31,6 +35,11 @@ class Sampler(Protocol):
     @property
     def redrawn_rollouts(self) -> int:
         """Rollouts asked for again so far, because what drew them was lost."""
+        ...
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """Kind -> seconds x devices that it has held so far, idle or not, the learner's own left out."""
         ...
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -121,6 +121,11 @@ class TurnSampler:
     def redrawn_rollouts(self) -> int:
         """Rollouts asked for again so far, turn by turn, because what drew them was lost."""
         return self._sampler.redrawn_rollouts
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """As in `Sampler`."""
+        return self._sampler.device_seconds
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups and returns at once.

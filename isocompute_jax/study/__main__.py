@@ -1,19 +1,44 @@
-"""`python -m isocompute_jax.study`: the whole playbook in one command.
+r"""`python -m isocompute_jax.study`: the whole playbook in one command.
 
     python -m isocompute_jax.study --preset=quick --workdir=runs/study-quick
+    python -m isocompute_jax.study --model=models/Qwen2.5-7B-Instruct --problems=problems.jsonl \
+        --workdir=runs/study-7b --config=configs/isocompute_hard_qwen2_5_7b.py --group_sizes=8,16,32,64 --dry_run
+    python -m isocompute_jax.study ... --executor=slurm --slurm_partition=h200 --slurm_nodes=2 --slurm_gpus_per_node=8 \
+        --slurm_run='--server_nodes=1 --servers_per_node=8 --server_gpus=1 --engine=vllm'
 
-Makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the frontier and
-writes report.html. With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own.
-Interrupted (Ctrl-C), the same command resumes it; finished, it does nothing again.
+A preset makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the
+frontier and writes report.html. With --model and --problems the same is done to a checkpoint and problems of your own:
+each set of --sets is swept over --group_sizes, from the config that --config gives. --dry_run says what it takes, in
+device-hours where the config, or --topology, names accelerators. On a cluster the curation and every run are jobs.
+
+With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own. Interrupted (Ctrl-C),
+the same command resumes it; finished, it does nothing again.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.options import define_flags, from_flags
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.sweeps.limits import Limits
+from isocompute_jax.sweeps.slurm_options import SlurmOptions
+
+with app.imports():
+    from ml_collections import config_flags
+
+    from isocompute_jax.study.own import OwnStudy
+
+if TYPE_CHECKING:
+    from isocompute_jax.study.presets import Preset
+    from isocompute_jax.study.stages import Cluster
+    from isocompute_jax.sweeps.scheduler import Scheduler
 
 PRESET = flags.DEFINE_enum(
     "preset",
@@ -22,8 +47,19 @@ PRESET = flags.DEFINE_enum(
     "smoke: a minute, to see that everything works. quick: the main question, n*(C) on Hard problems, a quarter of an "
     "hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules.",
 )
+MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
+PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Config file that its runs start from; override fields by --config.FIELD=VALUE."
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the study; default runs/study-PRESET.")
 WORKERS = flags.DEFINE_integer("workers", 0, "Training runs at a time; 0 for one per core.", lower_bound=0)
+EXECUTOR = flags.DEFINE_enum("executor", "local", ["local", "slurm", "kubernetes"], "Who curates and runs the runs.")
+KUBERNETES = flags.DEFINE_string(
+    "kubernetes", None, "YAML file with what each run's JobSet has: fields of launch/kubernetes/render.py."
+)
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would be run, and what it takes, and run nothing.")
+TOPOLOGY = flags.DEFINE_string("topology", "", "Accelerators that --dry_run plans for; config.plan.topology if empty.")
 
 ENDPOINTS = flags.DEFINE_string(
     "endpoints",
@@ -32,30 +68,84 @@ ENDPOINTS = flags.DEFINE_string(
 )
 TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the token that the servers ask for before new weights.")
 BASE_ONLY = flags.DEFINE_bool("base_only", False, "End when the base model is there, which servers are started with.")
+define_flags(Limits)
+define_flags(SlurmOptions)
+OF_OWN = [*define_flags(OwnStudy).values(), *define_flags(CurationConfig).values()]
 
 
 def main() -> None:
     """Flags -> one call."""
+    check_flags()
     root = WORKDIR.value or f"runs/study-{PRESET.value}"
     # One process per core does the heavy work; a compile cache serves them all, and the next start.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
 
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig
-    from isocompute_jax.study.presets import PRESETS
     from isocompute_jax.study.report_sections import summary_of
     from isocompute_jax.study.stages import prepare, run_study
 
+    chosen = preset()
+    if DRY_RUN.value:
+        from isocompute_jax.study.plan import print_study
+
+        print_study(chosen, pathlib.Path(root), TOPOLOGY.value)
+        return
     if BASE_ONLY.value:
-        prepare(PRESETS[PRESET.value], root)
+        prepare(chosen, root)
         return
     service = ServiceConfig(endpoints=ENDPOINTS.value, token_file=TOKEN_FILE.value)
-    for report in run_study(PRESETS[PRESET.value], root, workers=WORKERS.value or None, service=service):
+    reports = run_study(
+        chosen, root, workers=WORKERS.value or None, service=service, cluster=cluster(), limits=from_flags(Limits)
+    )
+    for report in reports:
         print(f"\n{summary_of(report)['flags']['title']}\n")
         headline = report.parent / HEADLINE
         if headline.exists():  # reports of releases before it have none
             print(headline.read_text(encoding="utf-8"))
         print(f"\nReport: {report}")
+
+
+def check_flags() -> None:
+    """Raises InputError for flags that do not go together."""
+    if bool(MODEL.value) != bool(PROBLEMS.value):
+        raise InputError("give both --model and --problems, or neither for the embedded study of --preset")
+    if MODEL.value and not WORKDIR.value:
+        raise InputError("--workdir is missing: say where the study of --model goes")
+    others = [PRESET, BASE_ONLY] if MODEL.value else [CONFIG, *OF_OWN]
+    if given := [flag.name for flag in others if flag.present]:
+        what = "a study of --model and --problems" if MODEL.value else "a preset; it goes with --model and --problems"
+        raise InputError(f"--{given[0]} is no flag of {what}")
+    if EXECUTOR.value != "local" and not MODEL.value:
+        raise InputError(f"--executor={EXECUTOR.value} is for studies of --model and --problems: presets take minutes")
+    if EXECUTOR.value != "local" and ENDPOINTS.value:
+        raise InputError(f"--endpoints: with --executor={EXECUTOR.value} every run starts servers of its own")
+
+
+def preset() -> Preset:
+    """What to run."""
+    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.study.own import default_run, own_preset
+    from isocompute_jax.study.presets import PRESETS
+
+    if not (MODEL.value and PROBLEMS.value):
+        return PRESETS[PRESET.value]
+    run = from_dict(CONFIG.value.to_dict()) if CONFIG.value else default_run()
+    own, curation = from_flags(OwnStudy), from_flags(CurationConfig, ranges={}, mixtures={})
+    return own_preset(run, model=MODEL.value, problems=PROBLEMS.value, own=own, curation=curation)
+
+
+def cluster() -> Cluster | None:
+    """Where the jobs go; None for this machine."""
+    if EXECUTOR.value == "local":
+        return None
+    from isocompute_jax.study.stages import Cluster
+    from isocompute_jax.sweeps.scheduler import make_scheduler
+
+    def scheduler(root: pathlib.Path) -> Scheduler:
+        return make_scheduler(EXECUTOR.value, root, slurm=from_flags(SlurmOptions), kubernetes=KUBERNETES.value or "")
+
+    return Cluster(scheduler, WORKERS.value or None)
 
 
 if __name__ == "__main__":

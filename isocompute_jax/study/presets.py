@@ -44,18 +44,21 @@ class Preset:
     """A study.
 
     Attributes:
-      num_problems: problems that the base model is taught on (with the teacher's errors), measured and cut into sets.
-      base: the base model's supervised phase.
+      num_problems: problems that the base model is taught on (with the teacher's errors), measured and cut into sets; 0
+        in a study of somebody's own.
+      base: the base model's supervised phase; None where the model is there already, as `run.model`.
       curation: how the sets are cut.
       run: config that every slice starts from; its paths are filled in by the study.
       slices: what is asked.
+      problems: problem set to measure and cut; empty where the study makes its own.
     """
 
     num_problems: int
-    base: BaseModelConfig
+    base: BaseModelConfig | None
     curation: CurationConfig
     run: RunConfig
     slices: tuple[Slice, ...]
+    problems: str = ""
 
 
 def embedded_run(*, max_compute: int, points: int, samples: int) -> RunConfig:

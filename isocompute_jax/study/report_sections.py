@@ -19,45 +19,60 @@ from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
 
+EMBEDDED = (
+    "A problem is a chain of additions and subtractions, answered by its running totals: 47+3-2= by "
+    "50,48. The reward is 1 when the whole answer is right, else 0.",
+    "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised "
+    "learning, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
+    "problems nearly always and others nearly never, as a real base model does. Problem sets are cut by the "
+    "base model's own solve rate. Training and validation problems differ, but they are made of the same "
+    "80 facts: validation measures how learned facts transfer to new chains.",
+)
+"""What the embedded study is made of."""
+
 
 def sections(preset: Preset, part: Slice, root: pathlib.Path) -> tuple[list[Section], list[Section]]:
     """Sections before and after the analysis."""
     runs = [run_files.read_run(path) for path in run_files.find_runs(root / "runs" / part.name)]
     return (
-        [problems_section(part, root), setup_section(preset, part, runs)],
+        [problems_section(preset, part, root), setup_section(preset, part, runs)],
         [cost_section(runs), departures_section(preset, part)],
     )
 
 
-def problems_section(part: Slice, root: pathlib.Path) -> Section:
+def problems_section(preset: Preset, part: Slice, root: pathlib.Path) -> Section:
     """Base model and curation, from `curation.json`."""
     curation = json.loads((root / "curated" / CURATION_SUMMARY).read_text(encoding="utf-8"))
-    base = json.loads((root / "base" / "base_model.json").read_text(encoding="utf-8"))
     samples = curation["samples"]
     rows = tuple(
         (name.replace("_", " "), _range(name), count, curation["train"][name], curation["validation"][name])
         for name, count in curation["in_range"].items()
     )
+    solved = (
+        f"solves {curation['mean']:.1%} of {samples} samples on each of {curation['problems']:,} problems. This report "
+        f"is about the {part.problem_set} set."
+    )
+    if preset.base is None:
+        paragraphs = (
+            f"The model is {preset.run.model}, its problems are those of {preset.problems}. Problem sets are cut by "
+            "the model's own solve rate before any training.",
+        )
+        finding = f"Before training the model {solved}"
+    else:
+        base = json.loads((root / "base" / "base_model.json").read_text(encoding="utf-8"))
+        paragraphs = EMBEDDED
+        finding = (
+            f"The base model ended its supervised phase of {base['steps']} steps at {base['final_loss']:.3f} nats per "
+            f"answer token, and {solved}"
+        )
     return Section(
         title="The base model and its problems",
-        paragraphs=(
-            "A problem is a chain of additions and subtractions, answered by its running totals: 47+3-2= by "
-            "50,48. The reward is 1 when the whole answer is right, else 0.",
-            "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised "
-            "learning, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
-            "problems nearly always and others nearly never, as a real base model does. Problem sets are cut by the "
-            "base model's own solve rate. Training and validation problems differ, but they are made of the same "
-            "80 facts: validation measures how learned facts transfer to new chains.",
-        ),
+        paragraphs=paragraphs,
         figure=root / "curated" / "histogram.svg",
         alt="Histogram of the base model's solve rate over all measured problems",
         how_to_read=f"How many problems the base model solves how often, out of {samples} samples each. The shaded "
         "ranges are the sets that were cut.",
-        findings=(
-            f"The base model ended its supervised phase of {base['steps']} steps at {base['final_loss']:.3f} nats per "
-            f"answer token, and solves {curation['mean']:.1%} of {samples} samples on each of "
-            f"{curation['problems']:,} problems. This report is about the {part.problem_set} set.",
-        ),
+        findings=(finding,),
         table=ReportTable(("set", f"avg@{samples}", "in range", "training", "validation"), rows),
     )
 
@@ -121,6 +136,15 @@ def cost_section(runs: Sequence[run_files.Run]) -> Section:
 
 def departures_section(preset: Preset, part: Slice) -> Section:
     """Where this set-up differs from the paper's, and so what it cannot show."""
+    if preset.base is None:
+        return Section(
+            title="How far to trust it",
+            paragraphs=(
+                f"{max(preset.slices[0].axes['seed']) + 1} seeds of each n, up to {preset.run.max_compute:,} rollouts "
+                f"and n = {max(_group_sizes(part))}; the IsoCompute paper (arXiv 2603.12151) goes to 2,048. What is "
+                "said beyond the budgets of these runs rests on the fitted curves alone.",
+            ),
+        )
     config: RunConfig = preset.run
     for field, value in part.overrides.items():
         config = override(config, field, value)

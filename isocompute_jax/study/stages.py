@@ -1,8 +1,8 @@
 """The stages of a study, in order; each does nothing when its result is there already.
 
-base/       tokenizer, teacher's demonstrations -> base model (Hugging Face directory)
+base/       tokenizer, teacher's demonstrations -> base model (Hugging Face directory); not where a model is given
 curated/    avg@16 of the base model on every problem -> Easy, Hard, mixtures
-runs/       one sweep per slice, two runs at a time on two cores
+runs/       one sweep per slice, two runs at a time on two cores, or as jobs of a cluster's scheduler
 report/     fits, frontier, n*(C), figures, report.html
 """
 
@@ -14,12 +14,14 @@ import json
 import logging
 import os
 import pathlib
+from collections.abc import Callable
 
 from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, override
+from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source
+from isocompute_jax.experiment.curation.samplers import Source, source_of
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.records import run_files
@@ -28,9 +30,14 @@ from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report_sections
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
+from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
+from isocompute_jax.sweeps.scheduled import run_job, run_scheduled
+from isocompute_jax.sweeps.scheduler import Job, Scheduler
 from isocompute_jax.tasks import (
+    ProblemFile,
     load_tokenizer,
     make_problems,
     make_teacher,
@@ -42,7 +49,22 @@ from isocompute_jax.tasks import (
 LOG = logging.getLogger(__name__)
 
 IN_PROCESS = ServiceConfig()
+CURATION = "curation"
+"""Name of the curation's job."""
 STUDY, BASE_FACTS, INPUTS = "study.json", "base_model.json", "inputs.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """A cluster that curates and trains.
+
+    Attributes:
+      scheduler: of the jobs whose books are kept in a directory.
+      at_once: runs at a time; None leaves it to the scheduler.
+    """
+
+    scheduler: Callable[[pathlib.Path], Scheduler]
+    at_once: int | None = None
 
 
 def prepare(preset: Preset, workdir: str | os.PathLike[str]) -> pathlib.Path:
@@ -54,26 +76,34 @@ def prepare(preset: Preset, workdir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def run_study(
-    preset: Preset, workdir: str | os.PathLike[str], *, workers: int | None, service: ServiceConfig = IN_PROCESS
+    preset: Preset,
+    workdir: str | os.PathLike[str],
+    *,
+    workers: int | None,
+    service: ServiceConfig = IN_PROCESS,
+    cluster: Cluster | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> list[pathlib.Path]:
     """Runs what is missing of a study and returns its reports, the first slice's first.
 
     Args:
       preset: what to run.
       workdir: the study's directory.
-      workers: runs at a time; None for one per core (or per endpoint, where those are fewer).
+      workers: runs at a time on this machine; None for one per core (or per endpoint, where those are fewer).
       service: where runs sample; it may change from one start to the next.
+      cluster: where the curation and the runs are jobs; None for this machine.
+      limits: what ends it, or some of its runs, early; the budget is that of all slices together.
 
     Raises:
       InputError: `workdir` holds another study.
-      RunError: a training run failed (the others were finished first).
+      RunError: a training run failed (the others were finished first), or the budget is spent.
       KeyboardInterrupt: interrupted; the same call resumes it.
     """
     root = prepare(preset, workdir)
-    make_problem_sets(preset, root)
+    make_problem_sets(preset, root, service, cluster)
     reports = []
     for part in preset.slices:
-        train_slice(preset, part, root, workers=workers, service=service)
+        train_slice(preset, part, root, workers=workers, service=service, cluster=cluster, limits=limits)
         reports.append(make_report(preset, part, root))
     return reports
 
@@ -95,7 +125,7 @@ def open_study(preset: Preset, root: pathlib.Path) -> None:
 def make_base_model(preset: Preset, root: pathlib.Path) -> None:
     """Tokenizer, problems, and the embedded base model, taught on the teacher's answers to them."""
     directory = root / "base"
-    if (directory / BASE_FACTS).exists():
+    if preset.base is None or (directory / BASE_FACTS).exists():
         return
     LOG.info("Base model: %d steps of supervised learning from an imperfect teacher", preset.base.steps)
     problems = make_problems(preset.num_problems, seed=preset.base.seed)
@@ -114,18 +144,55 @@ def make_base_model(preset: Preset, root: pathlib.Path) -> None:
     run_files.write_atomic(directory / BASE_FACTS, json.dumps(facts) + "\n")
 
 
-def make_problem_sets(preset: Preset, root: pathlib.Path) -> None:
-    """Curation with the base model."""
+def make_problem_sets(
+    preset: Preset, root: pathlib.Path, service: ServiceConfig = IN_PROCESS, cluster: Cluster | None = None
+) -> None:
+    """Curation with the base model, or with the one that was given."""
     out = root / "curated"
     if (out / CURATION_SUMMARY).exists():
         return
-    LOG.info("Curation: avg@%d of the base model on %d problems", preset.curation.samples, preset.num_problems)
-    curate(
-        read_problems(root / "problems.jsonl"),
-        out,
-        source=Source(str(root / "base"), preset.run.sampling),
-        config=preset.curation,
+    if preset.base is not None:
+        LOG.info("Curation: avg@%d of the base model on %d problems", preset.curation.samples, preset.num_problems)
+        source = Source(str(root / "base"), preset.run.sampling)
+        curate(read_problems(root / "problems.jsonl"), out, source=source, config=preset.curation)
+        return
+    LOG.info("Curation: avg@%d of %s on %s", preset.curation.samples, preset.run.model, preset.problems)
+    if cluster is None:
+        source = source_of(preset.run, service)
+        problems = ProblemFile(preset.problems, grader_name=source.reward.name_for)
+        curate(problems, out, source=source, config=preset.curation)
+        return
+    record = run_job(curation_job(preset, root.absolute()), cluster.scheduler(root))
+    if not (out / CURATION_SUMMARY).exists():
+        raise RunError(f"the curation is not done ({record.state}: {record.reason}); the same command tries it again")
+
+
+def curation_job(preset: Preset, root: pathlib.Path) -> Job:
+    """The curation as a job of a scheduler."""
+    config = root / "curation.config.json"
+    run_files.write_atomic(config, json.dumps({"config": dataclasses.asdict(preset.run)}, indent=2) + "\n")
+    return Job(
+        name=CURATION,
+        main="curate",
+        workdir=root / "curated",
+        flags=(
+            *(f"--resolved_config={config}", f"--problems={preset.problems}"),
+            *curation_flags(preset.curation),
+        ),
+        model=preset.run.model,
+        root=root,
     )
+
+
+def curation_flags(config: CurationConfig) -> list[str]:
+    """A curation's config as flags of its main."""
+    plain = ("samples", "train_size", "validation_size", "seed", "solved_at", "groups_in_flight")
+    found = [f"--{name}={getattr(config, name)}" for name in plain]
+    found += [f"--sets={','.join(config.sets)}", f"--keep_completions={str(config.keep_completions).lower()}"]
+    found += [f"--set={name}={low}:{high}" for name, (low, high) in config.ranges.items()]
+    for name, shares in config.mixtures.items():
+        found.append(f"--mixture={name}=" + ",".join(f"{part}:{share}" for part, share in shares.items()))
+    return found
 
 
 def planned_runs(
@@ -133,7 +200,8 @@ def planned_runs(
 ) -> list[PlannedRun]:
     """The runs of a slice."""
     sets = root / "curated" / part.problem_set
-    config: RunConfig = override(dataclasses.replace(preset.run, service=service), "model", str(root / "base"))
+    model = preset.run.model if preset.base is None else str(root / "base")
+    config: RunConfig = override(dataclasses.replace(preset.run, service=service), "model", model)
     config = override(config, "train_set", str(sets / "train.jsonl"))
     config = override(config, "evaluation.sets", {"validation": str(sets / "validation.jsonl")})
     for field, value in part.overrides.items():
@@ -142,15 +210,30 @@ def planned_runs(
 
 
 def train_slice(
-    preset: Preset, part: Slice, root: pathlib.Path, *, workers: int | None, service: ServiceConfig = IN_PROCESS
+    preset: Preset,
+    part: Slice,
+    root: pathlib.Path,
+    *,
+    workers: int | None,
+    service: ServiceConfig = IN_PROCESS,
+    cluster: Cluster | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> None:
     """The sweep of a slice."""
-    runs = planned_runs(preset, part, root, service)
-    missing = [run for run in runs if not (root / "runs" / part.name / run.name / run_files.DONE).exists()]
+    runs = planned_runs(preset, part, root.absolute() if cluster else root, service)
+    directory = root / "runs" / part.name
+    missing = [run for run in runs if not (directory / run.name / run_files.DONE).exists()]
     if not missing:
         return
     LOG.info("Slice %s: %d runs to do, %d done. %s", part.name, len(missing), len(runs) - len(missing), part.question)
-    result = run_sweep(runs, root / "runs" / part.name, num_workers=workers)
+    limits = left_of(limits, preset, part, root)
+    if cluster is None:
+        result = run_sweep(runs, directory, num_workers=workers, limits=limits)
+    else:
+        scheduler = cluster.scheduler(directory)
+        result = run_scheduled(runs, directory, scheduler, at_once=cluster.at_once, limits=limits)
+    if result.halted:
+        raise RunError(f"slice {part.name}: {result.halted}; the same command with a higher budget goes on")
     if result.interrupted:
         raise KeyboardInterrupt
     if result.failed:
@@ -158,6 +241,15 @@ def train_slice(
             f"slice {part.name}: {len(result.failed)} of {len(runs)} runs failed: "
             + "; ".join(f"{name}: {reason}" for name, reason in result.failed.items())
         )
+
+
+def left_of(limits: Limits, preset: Preset, part: Slice, root: pathlib.Path) -> Limits:
+    """The limits of a slice: what the other slices have left of the budget."""
+    if limits.max_device_hours is None:
+        return limits
+    directories = [root / "runs" / other.name for other in preset.slices if other is not part]
+    spent = sum(spent_device_hours(directory, names_of(directory)) for directory in directories)
+    return dataclasses.replace(limits, max_device_hours=max(limits.max_device_hours - spent, 0.0))
 
 
 def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path:

@@ -4,7 +4,7 @@ A sweep's directory holds
 
     NAME/               the run directory of each run
     logs/NAME.log       what its worker printed, all its starts
-    configs/NAME.json   the config that its worker was given
+    sweep.json, configs/, jobs/    the plan, the config of each run and what became of it (see `books`)
     .compile_cache/     compiled programs, shared by the workers
 
 Each worker runs on one core where the system can pin processes (Linux) and JAX computes on CPUs: XLA then takes one
@@ -21,13 +21,11 @@ names another. Workers may write to it at the same time: JAX checks what it read
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -37,31 +35,14 @@ from isocompute_jax.experiment.workdir import check_same_run, locked
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
-from isocompute_jax.sweeps import status, workers
+from isocompute_jax.sweeps import books, jobs, status, workers
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.sweeps.status import Show, SweepState
+from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
+from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
+from isocompute_jax.sweeps.watch import Verdict, Watch
 from isocompute_jax.sweeps.workers import Worker
 
-LOG = logging.getLogger(__name__)
 POLL_S = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepResult:
-    """How a sweep ended.
-
-    Attributes:
-      done: names of the finished runs, those included that had finished before.
-      failed: name -> the reason, with the last lines of the log.
-      interrupted: names of the runs that the user's Ctrl-C stopped or kept from starting; the same sweep resumes
-        them.
-      state: what `status.print_result` prints.
-    """
-
-    done: tuple[str, ...]
-    failed: Mapping[str, str]
-    interrupted: tuple[str, ...]
-    state: SweepState = dataclasses.field(repr=False)
 
 
 def run_sweep(
@@ -71,6 +52,7 @@ def run_sweep(
     num_workers: int | None = None,
     cores: Sequence[int] | None = None,
     console: Console | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> SweepResult:
     """Runs what is not finished yet; a run that fails never stops the others.
 
@@ -85,6 +67,7 @@ def run_sweep(
         endpoints.
       cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share.
       console: where to show the status, by default stderr.
+      limits: what ends the sweep, or some of its runs, early.
 
     Raises:
       InputError: a run directory belongs to another config, another sweep is at work in `root`, or there are more
@@ -92,10 +75,10 @@ def run_sweep(
       KeyboardInterrupt: interrupted twice; all workers are dead.
     """
     root = pathlib.Path(root)
-    for directory in (root, root / "logs", root / "configs"):
-        directory.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     with locked(root, "sweep"):
         check_directories(runs, root)
+        books.prepare(runs, root)
         cores = workers.default_cores() if cores is None else cores
         endpoints = shared_endpoints(runs)
         if num_workers is None:
@@ -106,24 +89,24 @@ def run_sweep(
                 f"{num_workers} workers cannot share {len(endpoints)} endpoints of config.service.endpoints: a server "
                 "serves one run at a time. Start more servers, or use fewer workers"
             )
-        state = open_state(runs, root, num_workers=num_workers)
-        sweep = _Sweep(runs, state, cores=cores, endpoints=endpoints)
-        with Interrupt() as interrupt, status.display(state, console) as show:
+        state = open_state(runs, root, num_workers=num_workers, keep_stopped=limits.stop_hopeless > 0)
+        with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
+            sweep = _Sweep(runs, state, watch, cores=cores, endpoints=endpoints)
             sweep.work(interrupt, show)
-    return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state)
+    return result_of(state, sweep.halted)
 
 
-def open_state(runs: Sequence[PlannedRun], root: str | os.PathLike[str], *, num_workers: int = 1) -> SweepState:
-    """What is done already and what waits."""
-    root = pathlib.Path(root)
-    done = {run.name: (root / run.name / run_files.DONE).exists() for run in runs}
-    return SweepState(
-        root=root,
-        runs={run.name: run.config for run in runs},
-        states={name: "done" if finished else "waiting" for name, finished in done.items()},
-        failed={},
-        num_workers=num_workers,
-    )
+def open_state(
+    runs: Sequence[PlannedRun], root: str | os.PathLike[str], *, num_workers: int = 1, keep_stopped: bool = False
+) -> SweepState:
+    """What is done already and what waits; runs that were stopped as hopeless wait too, unless they stay so."""
+    state = books.read_state(runs, pathlib.Path(root), num_workers=num_workers)
+    kept = ("done", "stopped") if keep_stopped else ("done",)
+    for name in state.runs:
+        if state.states[name] not in kept:
+            state.states[name] = "waiting"
+            state.reasons.pop(name, None)
+    return state
 
 
 def start_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -160,9 +143,18 @@ class _Sweep:
     """The workers of a sweep, and the books on them."""
 
     def __init__(
-        self, runs: Sequence[PlannedRun], state: SweepState, *, cores: Sequence[int] | None, endpoints: Sequence[str]
+        self,
+        runs: Sequence[PlannedRun],
+        state: SweepState,
+        watch: Watch,
+        *,
+        cores: Sequence[int] | None,
+        endpoints: Sequence[str],
     ):
         self.state = state
+        self.halted = ""
+        self._watch = watch
+        self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
         self._endpoints_of: dict[str, str] = {}
         self._environment = worker_environment(state.root)
@@ -174,8 +166,9 @@ class _Sweep:
     def work(self, interrupt: Interrupt, show: Show) -> None:
         """Until every run has ended, or every worker after an interrupt."""
         try:
-            while self._running or (self._waiting and not interrupt.requested):
-                if interrupt.requested:
+            while self._running or (self._waiting and not (interrupt.requested or self.halted)):
+                self._heed(self._watch.look())
+                if interrupt.requested or self.halted:
                     for name, worker in self._running.items():
                         self._interrupt(name, worker)
                 elif self._waiting and len(self._running) < self.state.num_workers:
@@ -190,22 +183,38 @@ class _Sweep:
             for worker in self._running.values():
                 worker.kill()
 
+    def _heed(self, verdict: Verdict) -> None:
+        """Ends runs that cannot matter any more, and starts none of those that wait."""
+        self.halted = verdict.halt
+        for name, reason in verdict.stop.items():
+            if name in self._running:
+                self._stopping[name] = reason
+                self._interrupt(name, self._running[name])
+        for run in [run for run in self._waiting if run.name in verdict.stop]:
+            self._waiting.remove(run)
+            self._record(run.name, "stopped", verdict.stop[run.name])
+
+    def _record(self, name: str, state: jobs.State, reason: str = "") -> None:
+        self.state.states[name] = state
+        if reason:
+            self.state.reasons[name] = reason
+        jobs.write_record(self.state.root, name, jobs.Record(state, reason=reason))
+
     def _start(self, run: PlannedRun) -> None:
         """Starts a worker on the core that has the fewest, with endpoints that nobody has."""
-        path = self.state.root / "configs" / f"{run.name}.json"
         used = [self._endpoints_of[name] for name in self._running]
         self._endpoints_of[run.name] = min(self._endpoints, key=used.count)
         config = override(run.config, "service.endpoints", self._endpoints_of[run.name])
-        run_files.write_atomic(path, json.dumps({"config": dataclasses.asdict(config)}, indent=2) + "\n")
+        path = books.write_config(dataclasses.replace(run, config=config), self.state.root)
         taken = [worker.core for worker in self._running.values()]
-        self.state.states[run.name] = "running"
+        self._record(run.name, "running")
         self._logs_at_start[run.name] = self._logs(run.name)
         self._running[run.name] = Worker(
             [
                 *(sys.executable, "-m", "isocompute_jax.train"),
                 *(f"--resolved_config={path}", f"--workdir={self.state.root / run.name}"),
             ],
-            self.state.root / "logs" / f"{run.name}.log",
+            self.state.root / jobs.LOGS / f"{run.name}.log",
             core=min(self._cores, key=taken.count),
             environment=self._environment,
         )
@@ -226,18 +235,24 @@ class _Sweep:
         return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
     def _book(self, name: str, worker: Worker) -> None:
-        """Files an ended run: done, interrupted or failed."""
+        """Files an ended run: done, stopped, interrupted or failed."""
         if worker.poll() == 0 and (self.state.root / name / run_files.DONE).exists():
-            self.state.states[name] = "done"
+            self._record(name, "done")
+        elif worker.interrupted and name in self._stopping:
+            self._record(name, "stopped", self._stopping[name])
         elif worker.interrupted:
-            self.state.states[name] = "interrupted"
+            self._record(name, "interrupted", self.halted)
         else:
-            self.state.states[name] = "failed"
-            self.state.failed[name] = worker.reason()
+            self._record(name, "failed", worker.reason())
 
 
 def shared_endpoints(runs: Sequence[PlannedRun]) -> list[str]:
     """The endpoints that runs sample from, all the same ones; none for runs that sample in their own process."""
+    if any(run.config.service.endpoints_file for run in runs):
+        raise InputError(
+            "config.service.endpoints_file lists the servers of one run, and a sweep has several at a time: list them "
+            "in config.service.endpoints, which its runs share out"
+        )
     named = {run.config.service.targets for run in runs}
     if len(named) > 1:
         raise InputError("the runs of a sweep must have the same config.service.endpoints, which they share out")

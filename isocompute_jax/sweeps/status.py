@@ -28,7 +28,12 @@ LINE_EVERY_S = 30.0
 TAIL_BYTES = 32 * 1024
 """Enough for about 40 steps: the rate shown is that of the last few seconds."""
 COLUMNS = ("run", "state", "step", "compute", "reward", "score", "rollouts/s", "ETA")
-STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim", "interrupted": "yellow"}
+STYLES = {
+    "done": "green", "failed": "red", "running": "bold", "queued": "", "waiting": "dim", "interrupted": "yellow",
+    "stopped": "cyan",
+}  # fmt: skip
+SILENT_S = 600.0
+"""A running run whose logs are older than so many seconds is shown with their age."""
 
 Show = Callable[[Sequence[str]], None]
 """Called often, with the names of the runs that ended since the last call."""
@@ -41,20 +46,56 @@ class SweepState:
     Attributes:
       root: the sweep's directory.
       runs: config by name, in plan order.
-      states: `waiting`, `running`, `done`, `failed` or `interrupted`, by name.
-      failed: name -> the reason.
+      states: `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or
+        `stopped` (it could not matter any more), by name.
+      reasons: name -> why it failed, was interrupted or was stopped.
       num_workers: runs at a time.
     """
 
     root: pathlib.Path
     runs: Mapping[str, RunConfig]
     states: dict[str, str]
-    failed: dict[str, str]
+    reasons: dict[str, str]
     num_workers: int
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Name -> the reason, of the failed runs."""
+        return {name: self.reasons.get(name, "") for name in self.names("failed")}
 
     def names(self, *states: str) -> tuple[str, ...]:
         """Names of the runs in these states, in plan order."""
         return tuple(name for name in self.runs if self.states[name] in states)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+      done: names of the finished runs, those included that had finished before.
+      failed: name -> the reason, with the last lines of the log.
+      interrupted: names of the runs that the user's Ctrl-C, or the budget, stopped or kept from starting; the same
+        sweep resumes them.
+      state: what `print_result` prints.
+      halted: why the budget ended it; empty where it did not.
+    """
+
+    done: tuple[str, ...]
+    failed: Mapping[str, str]
+    interrupted: tuple[str, ...]
+    state: SweepState = dataclasses.field(repr=False)
+    halted: str = ""
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """Names of the runs that were stopped because they could not matter any more."""
+        return self.state.names("stopped")
+
+
+def result_of(state: SweepState, halted: str = "") -> SweepResult:
+    """What a sweep's state says when it has ended."""
+    return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state, halted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +108,8 @@ class RunStatus:
       reward: mean reward of the last step.
       score: the first evaluation set's last avg@k, as `avg@4 0.31`.
       rate: rollouts per second lately, evaluations included.
+      device_hours: spent.
+      silent_s: seconds since the last line of its logs; None where there is none.
     """
 
     step: int = 0
@@ -74,6 +117,8 @@ class RunStatus:
     reward: float | None = None
     score: str = ""
     rate: float | None = None
+    device_hours: float = 0.0
+    silent_s: float | None = None
 
 
 def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
@@ -84,12 +129,16 @@ def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
     for line in evaluations:
         if line.get("eval_set") == name:
             score = next((f"{key} {value:.3f}" for key, value in line.items() if key.startswith("avg@")), "")
+    spent = max((line["device_hours"] for line in (*steps, *evaluations)), default=0.0)
+    written = [path.stat().st_mtime for path in (directory / run_files.METRICS, directory / run_files.EVAL)
+               if path.exists()]  # fmt: skip
+    silent_s = time.time() - max(written) if written else None
     if not steps:
-        return RunStatus(score=score)
+        return RunStatus(score=score, device_hours=spent, silent_s=silent_s)
     first, last = steps[0], steps[-1]
     seconds = last["wall_s"] - first["wall_s"]
     rate = (last["compute"] - first["compute"]) / seconds if seconds > 0 else None
-    return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate)
+    return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate, spent, silent_s)
 
 
 def tail(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -137,7 +186,7 @@ def _lines(sweep: SweepState) -> Show:
         nonlocal last
         for name in ended:
             status = read_status(sweep.root / name, sweep.runs[name])
-            LOG.info("%s: %s", name, f"{sweep.states[name]}: {sweep.failed.get(name, status.score)}")
+            LOG.info("%s: %s", name, f"{sweep.states[name]}: {sweep.reasons.get(name, status.score)}")
         if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
             LOG.info("sweep: %s", headline(sweep, _statuses(sweep)))
@@ -151,7 +200,7 @@ def status_table(sweep: SweepState, *, max_rows: int | None = None) -> Table:
     shown = list(statuses)
     if max_rows is not None and len(shown) > max_rows:
         # Rank by state, as a stable sort, then back to plan order.
-        rank = {"running": 0, "failed": 1, "interrupted": 1, "waiting": 2, "done": 3}
+        rank = {"running": 0, "failed": 1, "interrupted": 1, "queued": 2, "waiting": 2, "stopped": 3, "done": 3}
         chosen = set(sorted(shown, key=lambda name: rank[sweep.states[name]])[: max(max_rows, 1)])
         shown = [name for name in shown if name in chosen]
     hidden = len(statuses) - len(shown)
@@ -163,39 +212,46 @@ def status_table(sweep: SweepState, *, max_rows: int | None = None) -> Table:
     return table
 
 
-def print_plan(sweep: SweepState) -> None:
-    """Every planned run, with n, B_problem, B, M and C, and whether it has finished."""
+def print_plan(sweep: SweepState, hours: Mapping[str, str] | None = None, caption: str = "") -> None:
+    """Every planned run, with n, B_problem, B, M and C, and whether it has finished.
+
+    Args:
+      sweep: the sweep.
+      hours: name -> its device-hours, as text; None for no such column.
+      caption: a sentence to end with.
+    """
     table = Table(title=f"{len(sweep.runs)} runs in {sweep.root}")
-    for column in ("run", "state", "n", "B_problem", "B", "steps", "compute"):
+    for column in ("run", "state", "n", "B_problem", "B", "steps", "compute", *(() if hours is None else ("hours",))):
         table.add_column(column, justify="left" if column in ("run", "state") else "right", overflow="fold")
     total = 0
     for name, config in sweep.runs.items():
         compute = config.num_steps * config.rollouts_per_step
         total += compute
         numbers = (config.group_size, config.problems_per_batch, config.rollouts_per_step, config.num_steps, compute)
-        table.add_row(
-            name, sweep.states[name], *(f"{number:,}" for number in numbers), style=STYLES[sweep.states[name]]
-        )
-    table.caption = f"{total:,} rollouts, evaluations not counted"
+        cells = [f"{number:,}" for number in numbers] + ([] if hours is None else [hours[name]])
+        table.add_row(name, sweep.states[name], *cells, style=STYLES[sweep.states[name]])
+    table.caption = "; ".join(filter(None, [f"{total:,} rollouts, evaluations not counted", caption]))
     _stdout().print(table)
 
 
 def print_result(sweep: SweepState) -> None:
-    """The final table, then why runs failed."""
+    """The table of all runs, then why some failed, were interrupted or stopped."""
     console = _stdout()
     console.print(status_table(sweep))
-    for name, reason in sweep.failed.items():
-        console.print(f"{name}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+    for name, reason in sweep.reasons.items():
+        state = sweep.states[name]
+        console.print(f"{name}: {state}: {reason}", style=STYLES[state], markup=False, highlight=False, soft_wrap=True)
 
 
 def headline(sweep: SweepState, statuses: Mapping[str, RunStatus]) -> str:
-    """`3 done, 2 running, 4 waiting, 1 failed; 41% of 262,144 rollouts; 9,000 rollouts/s, about 0:12:30 left`."""
+    """`3 done, 2 running; 41% of 262,144 rollouts; 1.25 device-hours; 9,000 rollouts/s, about 0:12:30 left`."""
     states = list(sweep.states.values())
     parts = [f"{states.count(state)} {state}" for state in STYLES if state in states]
-    ended = ("done", "failed")
+    ended = ("done", "failed", "stopped")
     total = sum(config.num_steps * config.rollouts_per_step for config in sweep.runs.values())
     spent = sum(status.compute for status in statuses.values())
     text = f"{', '.join(parts)}; {spent / max(total, 1):.0%} of {total:,} rollouts"
+    text += f"; {sum(status.device_hours for status in statuses.values()):.4g} device-hours"
     rates = [status.rate for name, status in statuses.items() if sweep.states[name] == "running" and status.rate]
     if not rates:
         return text
@@ -216,9 +272,10 @@ def _statuses(sweep: SweepState) -> dict[str, RunStatus]:
 def _row(name: str, sweep: SweepState, status: RunStatus) -> list[str]:
     config, state = sweep.runs[name], sweep.states[name]
     running = state == "running" and status.rate
+    silent = state == "running" and status.silent_s is not None and status.silent_s > SILENT_S
     return [
         name,
-        state,
+        f"{state}, silent for {_clock(status.silent_s or 0.0)}" if silent else state,
         f"{status.step:,}/{config.num_steps:,}",
         f"{status.compute:,}",
         "" if status.reward is None else f"{status.reward:.3f}",

@@ -78,18 +78,22 @@ class Worker:
             self._process.wait()
 
     def reason(self) -> str:
-        """Why it ended as it did: exit code or signal, the last lines of its log, and where the log is."""
-        code = self._process.returncode
-        if code < 0:
-            memory = "; out of memory?" if -code == signal.SIGKILL else ""
-            what = f"killed by {signal.Signals(-code).name}{memory}"
-        else:
-            what = f"exit code {code}" + (f", {CODES[code]}" if code in CODES else "")
-        with open(self.log, "rb") as file:
-            file.seek(self._log_start)
-            lines = file.read().decode(errors="replace").split("\n")
-        last = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
-        return "\n  ".join([what, *last, f"log: {self.log}"])
+        """Why it ended as it did."""
+        return reason_of(self._process.returncode, self.log, self._log_start)
+
+
+def reason_of(code: int, log: pathlib.Path, start: int) -> str:
+    """Exit code or signal, the last lines of a log from the byte `start` on, and where the log is."""
+    if code < 0:
+        memory = "; out of memory?" if -code == signal.SIGKILL else ""
+        what = f"killed by {signal.Signals(-code).name}{memory}"
+    else:
+        what = f"exit code {code}" + (f", {CODES[code]}" if code in CODES else "")
+    with open(log, "rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").split("\n")
+    last = [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
+    return "\n  ".join([what, *last, f"log: {log}"])
 
 
 def default_cores() -> list[int] | None:

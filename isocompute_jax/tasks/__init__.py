@@ -2,15 +2,17 @@
 
 from isocompute_jax.tasks.arithmetic import Teacher, make_problems, make_teacher
 from isocompute_jax.tasks.graders import Grade, Grader, get_grader
-from isocompute_jax.tasks.grading import Grading, RewardConfig, graded
+from isocompute_jax.tasks.grading import Grades, Grading, RewardConfig, graded
 from isocompute_jax.tasks.problem_sets import ProblemFile, read_problems, write_problems
 from isocompute_jax.tasks.prompts import PromptConfig, Prompts
 from isocompute_jax.tasks.splitting import leakage_key, split
+from isocompute_jax.tasks.token_texts import token_texts
 from isocompute_jax.tasks.tokenizer import Tokenizer, load_tokenizer, save_arithmetic_tokenizer
 
 __all__ = [
     "Grade",
     "Grader",
+    "Grades",
     "Grading",
     "ProblemFile",
     "PromptConfig",
@@ -27,5 +29,6 @@ __all__ = [
     "read_problems",
     "save_arithmetic_tokenizer",
     "split",
+    "token_texts",
     "write_problems",
 ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isocompute_jax.plan.devices import H200
+from isocompute_jax.accelerators import H200
 
 
 @pytest.mark.parametrize("part", ["learner_1.5b", "learner_7b"])

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from isocompute_jax.plan.devices import DEVICES
+from isocompute_jax.accelerators import DEVICES
 
 CONFIGS = {
     path.stem: str(path) for path in sorted((pathlib.Path(__file__).parents[2] / "configs/layouts").glob("*.py"))

@@ -131,16 +131,22 @@ def final_checkpoint(workdir: pathlib.Path) -> tuple[list[np.ndarray], dict]:
     """Every array of the last orbax checkpoint (parameters, moments, step), and the loop's JSON without the clock."""
     import orbax.checkpoint as ocp
 
-    with ocp.CheckpointManager((workdir / run_files.CHECKPOINTS).absolute()) as manager:
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(), loop=ocp.args.JsonRestore())
-        restored = manager.restore(manager.latest_step(), args=args)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever processes and devices wrote it
+    directory, handlers = (workdir / run_files.CHECKPOINTS).absolute(), {"state": ocp.StandardCheckpointHandler()}
+    with ocp.CheckpointManager(directory, item_handlers=handlers | {"loop": ocp.JsonCheckpointHandler()}) as manager:
+        step = manager.latest_step()
+        arrays = manager.item_metadata(step)["state"]
+        target = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=here), arrays)
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(target), loop=ocp.args.JsonRestore())
+        restored = manager.restore(step, args=args)
     ledger = {k: v for k, v in restored["loop"]["ledger"].items() if k not in run_files.WALL_CLOCK_KEYS}
-    return [np.asarray(x) for x in jax.tree.leaves(restored["state"])], {**restored["loop"], "ledger": ledger}
+    loop = {name: value for name, value in restored["loop"].items() if name not in ("mark", "mesh")}  # how it was run
+    return [np.asarray(x) for x in jax.tree.leaves(restored["state"])], {**loop, "ledger": ledger}
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
     """Both are done, with the same logs (wall-clock fields aside), model and checkpoint, bit for bit."""
-    for name in (run_files.METRICS, run_files.EVAL):
+    for name in (run_files.METRICS, run_files.EVAL, run_files.ROLLOUTS):
         assert log_lines(ours, name) == log_lines(theirs, name)
     [mine, yours] = [(workdir / "model" / "model.safetensors").read_bytes() for workdir in (ours, theirs)]
     assert mine == yours
@@ -148,5 +154,8 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
     assert my_loop == your_loop
     for a, b in zip(my_state, your_state, strict=True):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    for workdir in (ours, theirs):  # nothing is left behind that was begun
+        assert [path.name for path in workdir.glob(".*")] == [".lock"]
+        assert all(path.name.isdigit() for path in (workdir / run_files.CHECKPOINTS).iterdir())
     assert (ours / run_files.DONE).read_text() == (theirs / run_files.DONE).read_text()
     assert run_files.read_run(ours).facts == run_files.read_run(theirs).facts

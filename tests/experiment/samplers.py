@@ -151,7 +151,7 @@ class Makes:
         self.options = options
         self.samplers: list = []
 
-    def __call__(self, config, model_config, params, *, workdir, tokenizer, mesh, interrupted):
+    def __call__(self, config, model_config, params, *, workdir, tokenizer, mesh, interrupted, team=None):
         sampler = self.cls(
             model_config,
             params,

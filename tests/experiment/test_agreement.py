@@ -59,6 +59,7 @@ class Started:
 
     def save(self) -> None:
         checkpoints.save(self.parts, self.state)
+        self.parts.checkpointer.wait()
 
     def lines(self) -> list[dict]:
         return run_files.read_lines(self.parts.path / run_files.AGREEMENT)

@@ -14,6 +14,7 @@ from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
     AgreementConfig,
     AlarmsConfig,
+    CheckpointsConfig,
     ComputeConfig,
     CurriculumConfig,
     EvaluationConfig,
@@ -25,6 +26,7 @@ from isocompute_jax.experiment.config import (
     RecipeConfig,
     RunConfig,
     SamplingConfig,
+    TrackConfig,
     from_dict,
     override,
 )
@@ -90,6 +92,7 @@ def config_with_everything_changed() -> RunConfig:
         problem_set_size=5,
         seed=6,
         checkpoint_every_s=7.0,
+        export_every=8,
         dtype="bfloat16",
         max_staleness=2,
         asynchrony="phases",
@@ -122,8 +125,10 @@ def config_with_everything_changed() -> RunConfig:
             {"a": 1.0, "b": 3.0},
         ),
         length=LengthConfig("correct", 2, 8, 0.5, "mask"),
+        checkpoints=CheckpointsConfig(5, 6, "v/avg@16", 10),
+        track=TrackConfig(True, "p", 9400, "0.0.0.0", 2, 3),
         plan=PlanConfig("h200:1x8", 1, 2.0, 3, 4, 5, 6),
-        service=ServiceConfig("a:1,b:2", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
+        service=ServiceConfig("a:1,b:2", "f", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
         agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),
     )
 

@@ -18,6 +18,7 @@ from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
 from isocompute_jax.experiment.evaluate import evaluation_points, evaluation_seed
 from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.step_metrics import PHASES
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
@@ -25,8 +26,6 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
 from tests.experiment import builders
-
-PHASES = {"weights", "sampling", "grading", "packing", "update"}
 
 
 def tensors(directory) -> dict[str, np.ndarray]:
@@ -45,12 +44,13 @@ def test_metrics_have_a_line_per_step_and_every_column(undisturbed, base_run):
         *("reward", "entropy", "sampler_entropy", "kl", "loss", "policy_loss", "gradient_norm", "learning_rate"),
         *("ratio", "ratio_max", "clip_fraction", "correction", "correction_cut", "logprob_difference"),
         *("truncation_rate", "zero_variance_share", "completion_length", "trained_tokens", "staleness", "phase_s"),
+        *("padding", "num_rows", "speed"),
         *("evaluation_rollouts", "evaluation_tokens", "redrawn_rollouts", "staleness_mean"),
     }
     for line in lines:
         assert columns <= set(line)
-        assert all(np.isfinite(line[name]) for name in columns - {"phase_s"})
-        assert set(line["phase_s"]) == PHASES and min(line["phase_s"].values()) >= 0
+        assert all(np.isfinite(line[name]) for name in columns - {"phase_s", "speed"})
+        assert set(line["phase_s"]) == set(PHASES) and min(line["phase_s"].values()) >= 0
         assert 0 <= line["reward"] <= 1 and 0 <= line["truncation_rate"] <= 1
         assert line["reward"] * 64 == round(line["reward"] * 64)
         assert line["zero_variance_share"] * 4 == round(line["zero_variance_share"] * 4)
@@ -117,6 +117,9 @@ def test_the_books_keep_evaluation_apart(undisturbed, base_run):
     walls = [line["wall_s"] for line in metrics]
     assert walls == sorted(walls)
     assert metrics[-1]["device_hours"] == pytest.approx(walls[-1] / 3600, abs=1e-5)
+    for line in (*metrics, *evaluations):  # one device learns and samples, and counts once
+        assert line["learner_device_hours"] == {"cpu": line["device_hours"]} and line["sampler_device_hours"] == {}
+        assert line["lost_device_hours"] == 0
 
 
 def test_config_json_has_what_repeats_the_run(undisturbed, base_run):

@@ -108,7 +108,9 @@ def test_killed_in_the_middle_it_ends_the_same(config, processes, tmp_path):
     processes.finish(file, tmp_path / "whole")
     metrics = tmp_path / "run" / run_files.METRICS
     with processes.train(file, tmp_path / "run") as process:
+        checkpoints = tmp_path / "run" / run_files.CHECKPOINTS
         wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2)
+        wait_for(process, lambda: any(entry.name.isdigit() for entry in checkpoints.iterdir()))  # in the background
         process.send(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert "resuming from step" in processes.finish(file, tmp_path / "run")

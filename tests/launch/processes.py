@@ -1,8 +1,10 @@
 """What runs on this machine, found by its command line."""
 
+import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -56,3 +58,15 @@ def find_flag(part: str, flag: str) -> str:
         if part in arguments:
             return next(a.partition("=")[2] for a in arguments if a.startswith(f"{flag}="))
     raise AssertionError(f"no process has {part}")
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` ports of the loopback interface, one above the other, that nobody uses now."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+            probes[0].bind(("127.0.0.1", 0))
+            first = probes[0].getsockname()[1]
+            for offset, probe in enumerate(probes[1:], 1):
+                probe.bind(("127.0.0.1", first + offset))
+            return first

@@ -120,3 +120,15 @@ def test_place_batch_shards_rows():
     assert placed.rollout.sharding.shard_shape(placed.rollout.shape) == (2, 1, 4)
     assert placed.num_microbatches.sharding.is_fully_replicated
     assert learner.place_batch(batch, None) is batch
+
+
+def test_a_process_writes_its_rows_alone_and_knows_what_is_trained_in_the_others():
+    groups = make_groups()
+    whole = learner.layout(groups, SEVERAL)
+    own = np.arange(SEVERAL.rows) % 2 == 1
+    half = learner.layout(groups, SEVERAL, own=own)
+    for name in ("mask", "rollout", "num_microbatches"):
+        np.testing.assert_array_equal(getattr(half, name), getattr(whole, name))
+    for name in ("tokens", "sampler_logprobs", "prompt_tokens", "prompt_mask"):
+        np.testing.assert_array_equal(getattr(half, name)[:, own], getattr(whole, name)[:, own])
+    assert np.any(whole.tokens[:, ~own]) and not np.any(half.tokens[:, ~own])

@@ -378,3 +378,19 @@ def test_unpack_refuses_values_of_another_batch():
     batch = learner.pack(make_groups(), SHAPE)
     with pytest.raises(ValueError, match=r"values \(1, 4, 16\) are not of a batch"):
         learner.unpack(batch, batch.tokens[:1], make_groups())
+
+
+def test_a_process_writes_its_rows_alone_and_knows_what_lies_in_the_others():
+    rng = np.random.default_rng(0)
+    groups = random_groups(rng, rng.integers(3, 12, 24), size=4)
+    shape = learner.pack_shape(
+        problems_per_batch=6, group_size=4, max_prompt_tokens=4, max_tokens=12, row_tokens=24, microbatch_tokens=96
+    )
+    whole = learner.pack(groups, shape)
+    own = np.arange(shape.rows) % 2 == 0
+    half = learner.pack(groups, shape, own=own)
+    for name in ("first", "mask", "rollout", "num_microbatches"):
+        np.testing.assert_array_equal(getattr(half, name), getattr(whole, name))
+    for name in ("tokens", "sampler_logprobs"):
+        np.testing.assert_array_equal(getattr(half, name)[:, own], getattr(whole, name)[:, own])
+        assert not np.any(getattr(half, name)[:, ~own]) and np.any(getattr(whole, name)[:, ~own])

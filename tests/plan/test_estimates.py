@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.accelerators import CPU, DEVICES
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import PackShape
-from isocompute_jax.plan.devices import CPU, DEVICES
-from isocompute_jax.plan.flops import Flops, Work, active_matrices, head_matrix, step_flops
+from isocompute_jax.model.flops import Flops, Work, active_matrices, head_matrix, step_flops
 from isocompute_jax.plan.hlo import Collective
 from isocompute_jax.plan.lengths import Lengths
 from isocompute_jax.plan.memory import Memory

@@ -39,6 +39,9 @@ def written_before(config) -> dict:
         ("seed", 1, True, False),
         ("agreement.every", 3, True, False),
         ("checkpoint_every_s", 1.0, True, True),
+        ("export_every", 10, True, True),
+        ("checkpoints.keep_last", 5, True, True),
+        ("mesh.fsdp", 8, True, True),
         ("service.endpoints", "h:1", True, True),
         ("service.wait_s", 3.0, True, True),
     ],
@@ -64,7 +67,7 @@ def test_a_field_that_was_not_there_yet_has_its_default():
         ("curriculum.order", "easy_to_hard"),
         ("curriculum.pools", "[0.5]"),
     }
-    assert differences(override(RUN, "mesh.data", 2), theirs) == ["config.mesh.data: 1 there, 2 here"]
+    assert differences(override(RUN, "loss.kl_coef", 2.0), theirs) == ["config.loss.kl_coef: 0.0 there, 2.0 here"]
 
 
 def test_a_field_that_is_unknown_now_differs():
@@ -81,10 +84,10 @@ def test_a_block_and_a_file_without_one_say_the_same():
 
 
 def test_what_identified_once_and_no_longer_does_is_left_out_of_old_blocks():
-    """A bound on memory; releases before had it among the fields that tell configurations apart."""
+    """A bound on memory, and the mesh: releases before had them among the fields that tell configurations apart."""
     block = identity(RUN)
     assert "loss.chunk_tokens" not in block
-    old = {**FACTS, "identity": {**block, "loss.chunk_tokens": 4096}}
+    old = {**FACTS, "identity": {**block, "loss.chunk_tokens": 4096, "mesh.fsdp": 8, "mesh.context": 2}}
     assert identity_of(old) == identity_of({**FACTS, "identity": block})
 
 

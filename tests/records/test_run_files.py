@@ -53,6 +53,16 @@ def test_write_atomic_keeps_the_old_file_when_writing_fails(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    kept = ("metrics.jsonl", ".lock", ".mine", ".model", "exports/step-4/config.json", "checkpoints/.hidden")
+    left = (".metrics.jsonl.x1y2", ".DONE.0", ".model.abc/model.safetensors", "exports/.step-8.abc/config.json")
+    for name in (*kept, *left):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    run_files.remove_unfinished(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
 def test_appended_lines_are_read_back(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert run_files.read_lines(path) == []

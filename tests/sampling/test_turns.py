@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.sampling import SamplingParams, TurnSampler
+from isocompute_jax.sampling import NO_DEVICES, SamplingParams, TurnSampler
 from isocompute_jax.sampling.thinking import Interruption, thinking_budget, thought_before
 from isocompute_jax.sampling.tools import ToolTurns
 from tests.sampling.builders import CONFIG, PARAMS, PROMPT, learner_logprobs, make_request, make_sampler, weights
@@ -281,6 +281,7 @@ class SlotsAsSampler:
 
     concurrent = False
     redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
 
     def __init__(self):
         self._slots = make_slots()

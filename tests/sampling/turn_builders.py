@@ -7,7 +7,7 @@ import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling import TRAIN
+from isocompute_jax.sampling import NO_DEVICES, TRAIN
 from isocompute_jax.sampling.thinking import Interruption
 
 STOP, END = 0, 7
@@ -35,6 +35,7 @@ class RuleSampler:
 
     concurrent = False
     redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
 
     def __init__(self, choose=lambda out: 0):
         self.asked: list[SampleRequest] = []

@@ -108,6 +108,7 @@ def fleet(
     session="run",
     start=None,
     interrupted=lambda: False,
+    report=lambda health: None,
     **service,
 ) -> Iterator[RemoteSampler]:
     """A sampler over servers (or their addresses)."""
@@ -122,6 +123,7 @@ def fleet(
         turn_tokens=turn_tokens,
         start=start,
         interrupted=interrupted,
+        report=report,
     )
     try:
         yield sampler

@@ -21,10 +21,11 @@ from isocompute_jax.sweeps.executor import SweepResult, open_state
 
 pytestmark = pytest.mark.slow  # CI's smoke study walks the same stages, and `make test-slow` runs these
 
+BASE = BaseModelConfig(steps=60, batch_size=64, warmup_steps=10)
 MICRO = dataclasses.replace(
     SMOKE,
     num_problems=96,
-    base=BaseModelConfig(steps=60, batch_size=64, warmup_steps=10),
+    base=BASE,
     curation=CurationConfig(samples=8, sets=("hard",), validation_size=16),
     run=dataclasses.replace(
         SMOKE.run, max_compute=256, evaluation=EvaluationConfig(samples=4, points=3, first_compute=64)
@@ -61,7 +62,7 @@ def study(tmp_path_factory) -> tuple[pathlib.Path, dict[str, int]]:
     return root, worked
 
 
-def run_in_this_process(runs, root, *, num_workers):
+def run_in_this_process(runs, root, *, num_workers, limits):
     """A sweep without worker processes, which have tests of their own and start slowly."""
     for run in runs:
         train(run.config, root / run.name)
@@ -124,7 +125,7 @@ def test_another_preset_in_the_same_directory_is_refused(study):
     root, _ = study
     before = times(root)
     with pytest.raises(InputError, match=r"holds another study \(study\.base\.steps: 60 there, 61 here\)"):
-        stages.run_study(dataclasses.replace(MICRO, base=dataclasses.replace(MICRO.base, steps=61)), root, workers=1)
+        stages.run_study(dataclasses.replace(MICRO, base=dataclasses.replace(BASE, steps=61)), root, workers=1)
     assert times(root) == before
 
 
@@ -148,6 +149,7 @@ def test_a_failed_run_fails_the_study_and_an_interrupted_sweep_interrupts_it(stu
         (tmp_path / name).symlink_to(root / name)
 
     class Result:
+        halted = ""
         interrupted: tuple[str, ...] = ()
         failed: typing.ClassVar = {"group_size=4,seed=0": "exit code 1"}
 

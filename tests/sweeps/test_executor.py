@@ -198,6 +198,10 @@ def test_more_workers_than_endpoints_and_mixed_endpoints_are_refused(base, tmp_p
     config = override(base, "service.endpoints", "a:1,b:2")
     with pytest.raises(InputError, match="3 workers cannot share 2 endpoints"):
         executor.run_sweep(grid.grid(config, {"seed": (0,)}), tmp_path, num_workers=3)
+    (tmp_path / "servers").write_text("a:1\n")
+    listed = override(base, "service.endpoints_file", str(tmp_path / "servers"))
+    with pytest.raises(InputError, match="endpoints_file lists the servers of one run, and a sweep has several"):
+        executor.shared_endpoints(grid.grid(listed, {"seed": (0, 1)}))
     mixed = grid.grid(base, {"service.endpoints": ("a:1", "b:2")})
     with pytest.raises(InputError, match=r"the same config\.service\.endpoints"):
         executor.run_sweep(mixed, tmp_path)

@@ -1,7 +1,10 @@
 """What is shown of a sweep, read from the ends of its logs."""
 
 import dataclasses
+import os
 import pathlib
+import re
+import time
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.records import run_files
@@ -14,7 +17,7 @@ def state_with_logs(root: pathlib.Path) -> status.SweepState:
     """Two runs, one of them at step 100 of 128 at 64 rollouts/s."""
     config = dataclasses.replace(BASE, group_size=2, max_compute=2048, evaluation=EvaluationConfig(sets={"v": "p"}))
     (root / "a").mkdir()
-    line = {"tokens": 1, "device_hours": 0.0}
+    line = {"tokens": 1, "device_hours": 0.5}
     for step in range(1, 101):
         columns = {"step": step, "compute": 16 * step, "wall_s": step / 4, "reward": 0.25}
         run_files.append_line(root / "a" / run_files.METRICS, {**line, **columns})
@@ -31,7 +34,9 @@ def test_status_is_read_from_the_ends_of_the_logs(tmp_path, monkeypatch):
         file.write('{"step": 101, "comp')  # a write in progress
     monkeypatch.setattr(status, "TAIL_BYTES", 1000)
     found = status.read_status(tmp_path / "a", state.runs["a"])
-    assert found == status.RunStatus(step=100, compute=1600, reward=0.25, score="avg@4 0.500", rate=64.0)
+    assert found.silent_s is not None and 0 <= found.silent_s < 60
+    expected = status.RunStatus(step=100, compute=1600, reward=0.25, score="avg@4 0.500", rate=64.0, device_hours=0.5)
+    assert dataclasses.replace(found, silent_s=None) == expected
     assert status.read_status(tmp_path / "b", state.runs["b"]) == status.RunStatus()
     assert 1 < len(status.tail(tmp_path / "a" / run_files.METRICS)) < 20
 
@@ -41,7 +46,7 @@ def test_headline_says_how_much_is_left(tmp_path):
     state = state_with_logs(tmp_path)
     statuses = {name: status.read_status(tmp_path / name, config) for name, config in state.runs.items()}
     text = status.headline(state, statuses)
-    assert text == "1 running, 1 waiting; 39% of 4,096 rollouts; 64 rollouts/s, about 0:00:39 left"
+    assert text == "1 running, 1 waiting; 39% of 4,096 rollouts; 0.5 device-hours; 64 rollouts/s, about 0:00:39 left"
 
 
 def test_a_long_table_shows_what_runs(tmp_path):
@@ -52,3 +57,11 @@ def test_a_long_table_shows_what_runs(tmp_path):
     assert table.row_count == 5
     assert "a" in list(table.columns[0].cells)
     assert str(table.caption).endswith("46 runs not shown")
+
+
+def test_a_running_run_whose_logs_are_old_is_shown_as_silent(tmp_path):
+    state = state_with_logs(tmp_path)
+    for name in (run_files.METRICS, run_files.EVAL):
+        os.utime(tmp_path / "a" / name, (time.time() - 3700, time.time() - 3700))
+    [cell, _] = status.status_table(state).columns[1].cells
+    assert re.fullmatch("running, silent for 1:01:4.", str(cell))

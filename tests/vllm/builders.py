@@ -136,7 +136,7 @@ class Server:
     """`python -m isocompute_jax.serve --engine=vllm` as a process of its own; its log is read as it comes."""
 
     def __init__(self, directory: pathlib.Path, checkpoint: pathlib.Path, *flags: str):
-        token = directory / "token"
+        self.token = token = directory / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
         command = [
@@ -169,8 +169,12 @@ class Server:
 
     def client(self) -> Client:
         """A client, once the server listens."""
+        return Client(self.address())
+
+    def address(self) -> str:
+        """Where it listens, once it does."""
         assert self._known.wait(START_S) and self._address, self.text
-        return Client(self._address)
+        return self._address
 
     @property
     def text(self) -> str:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.server.engines.vllm import environment, reaper
+from isocompute_jax.service.server.engines.vllm import capabilities, environment, reaper
+from isocompute_jax.service.server.engines.vllm.capabilities import Capability
 
 
 def pretend(monkeypatch, versions):
@@ -33,12 +34,34 @@ def test_a_version_that_was_run_is_taken(monkeypatch, distribution):
     assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"  # the user's word counts
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.33.0"])
-def test_another_version_is_refused(monkeypatch, version):
-    pretend(monkeypatch, {"vllm": version})
-    with pytest.raises(InputError, match=rf"vLLM {version} is installed.*{environment.VERSIONS[-1]} alone.*make vllm-"):
-        environment.prepare()
-    assert "VLLM_NO_USAGE_STATS" not in os.environ
+def test_a_version_that_was_never_run_is_spoken_of(monkeypatch, caplog):
+    pretend(monkeypatch, {"vllm": "0.99.0"})
+    assert environment.prepare() == "0.99.0"
+    assert f"vLLM 0.99.0 was never run with this engine; {environment.VERSIONS[-1]} was" in caplog.text
+
+
+def has(name, there, *, required):
+    def found():
+        if there is None:
+            raise ImportError(name)
+        return there
+
+    return Capability(name, f"do {name}", found, required)
+
+
+def test_what_a_version_lacks_is_named_and_what_it_cannot_do_without_refused():
+    table = (has("a", True, required=True), has("b", None, required=False), has("c", False, required=False))
+    absent = capabilities.missing(table)
+    assert capabilities.lacks("0.99.0", absent) == ("b: do b", "c: do c")
+    table += (has("d", None, required=True), has("e", False, required=True))
+    with pytest.raises(
+        InputError, match=r"vLLM 0\.99\.0 lacks d \(to do d\), e \(to do e\): install .* `make vllm-env-cuda`"
+    ):
+        capabilities.lacks("0.99.0", capabilities.missing(table))
+
+
+def test_without_vllm_everything_is_missing():
+    assert capabilities.missing() == list(capabilities.TABLE)
 
 
 def test_no_vllm_is_said(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.sampling import TurnSampler
+from isocompute_jax.sampling import NO_DEVICES, TurnSampler
 from isocompute_jax.service.proto import convert
 from tests.sampling.turn_builders import END, PHRASE, interruption
 from tests.vllm.builders import LONG, SHORT, collect, learner_logprobs
@@ -19,6 +19,7 @@ class OneServer:
 
     concurrent = False
     redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
 
     def __init__(self, client):
         self._stub = client.stub

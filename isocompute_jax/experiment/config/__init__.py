@@ -4,6 +4,7 @@
 """
 
 from isocompute_jax.experiment.config.alarms import AlarmsConfig
+from isocompute_jax.experiment.config.checkpoints import CheckpointsConfig
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.curriculum import CurriculumConfig
@@ -15,6 +16,7 @@ from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
 from isocompute_jax.experiment.config.sampling import SamplingConfig
+from isocompute_jax.experiment.config.track import TrackConfig
 from isocompute_jax.experiment.config.turns import ThinkingConfig, ToolConfig
 from isocompute_jax.tasks import PromptConfig
 
@@ -22,6 +24,7 @@ __all__ = [
     "HEALTHY_COEFFICIENT",
     "AgreementConfig",
     "AlarmsConfig",
+    "CheckpointsConfig",
     "ComputeConfig",
     "CurriculumConfig",
     "EvaluationConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "SamplingConfig",
     "ThinkingConfig",
     "ToolConfig",
+    "TrackConfig",
     "config_page",
     "from_dict",
     "override",

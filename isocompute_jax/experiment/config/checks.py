@@ -90,7 +90,12 @@ def validate(config: RunConfig) -> None:
             f"{config.mesh.context}, the parts that rows are cut into: change one of them",
         ),
     )
-    further = (*_update_checks(config), *_asynchrony_checks(config), *_curriculum_checks(config))
+    further = (
+        *_update_checks(config),
+        *_asynchrony_checks(config),
+        *_curriculum_checks(config),
+        *_checkpoint_checks(config),
+    )
     for passed, message in (*checks, *further):
         if not passed:
             raise InputError(f"config.{message}")
@@ -103,7 +108,7 @@ def validate(config: RunConfig) -> None:
             row_tokens=config.packing.row_tokens,
             microbatch_tokens=config.recipe.microbatch_tokens,
         )
-    if config.service.endpoints:
+    if config.service.remote:
         config.service.validate()
 
 
@@ -188,7 +193,7 @@ def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
             "phases",
         ),
         (
-            not config.max_staleness or config.asynchrony == "phases" or bool(config.service.endpoints),
+            not config.max_staleness or config.asynchrony == "phases" or config.service.remote,
             f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
             "a sampler in the learner's process shares its devices, so the two cannot work at once. Give endpoints, "
             "or set asynchrony='phases', or max_staleness=0",
@@ -201,5 +206,30 @@ def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
         (
             0 < agreement.warn <= agreement.stop,
             f"agreement.warn = {agreement.warn} and config.agreement.stop = {agreement.stop}: 0 < warn <= stop",
+        ),
+    )
+
+
+def _checkpoint_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
+    """(passed, message) for which checkpoints are kept, and when weights are exported."""
+    phase, metric, k = config.updates_per_phase, config.checkpoints.best_metric, config.evaluation.k
+    columns = (f"avg@{k}", f"best@{k}", f"worst@{k}", "mean_reward")
+    known = [f"{name}/{column}" for name in config.evaluation.sets for column in columns]
+    of_some = tuple(f"{name}/{kind}/" for name in config.evaluation.sets for kind in (columns[0], "reward", "metric"))
+    return (
+        (
+            not config.checkpoints.keep_best or metric in known or metric.startswith(of_some),
+            f"checkpoints.best_metric = {metric!r} is measured nowhere, and checkpoints.keep_best asks for it: "
+            + (f"known are {', '.join(known)}" if known else "give config.evaluation.sets, or set keep_best to 0"),
+        ),
+        (
+            config.checkpoints.keep_every % phase == 0,
+            f"checkpoints.keep_every = {config.checkpoints.keep_every} is no multiple of config.max_staleness = {phase}"
+            ", the steps of a phase, and checkpoints fall between phases: change one of them",
+        ),
+        (
+            config.export_every % phase == 0,
+            f"export_every = {config.export_every} is no multiple of config.max_staleness = {phase}, the steps of a "
+            "phase, and weights are exported between phases: change one of them",
         ),
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ml_collections import config_dict
 
 from isocompute_jax.experiment.config.alarms import AlarmsConfig
+from isocompute_jax.experiment.config.checkpoints import CheckpointsConfig
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.curriculum import CurriculumConfig
@@ -17,6 +18,7 @@ from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.sampling import SamplingConfig
+from isocompute_jax.experiment.config.track import TrackConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
@@ -42,6 +44,13 @@ class RunConfig:
         "Seconds between checkpoints (0: after every step). Runs are exactly repeatable whatever it is.",
         low=0,
         identity=False,
+    )
+    export_every: int = option(
+        0,
+        "Steps between Hugging Face directories of the weights so far, exports/step-N; all are kept. 0 for none.",
+        low=0,
+        identity=False,
+        later=True,
     )
     dtype: Literal["float32", "bfloat16"] = option(
         "float32", "Dtype the model computes in; master weights and moments are float32."
@@ -73,7 +82,7 @@ class RunConfig:
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
-    mesh: MeshConfig = option(default_factory=MeshConfig)
+    mesh: MeshConfig = option(default_factory=MeshConfig, identity=False)
     compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
     packing: PackingConfig = option(default_factory=PackingConfig, later=True)
     curriculum: CurriculumConfig = option(default_factory=CurriculumConfig, later=True)
@@ -81,6 +90,8 @@ class RunConfig:
     service: ServiceConfig = option(default_factory=ServiceConfig)
     agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
     alarms: AlarmsConfig = option(default_factory=AlarmsConfig, later=True, identity=False)
+    checkpoints: CheckpointsConfig = option(default_factory=CheckpointsConfig, later=True, identity=False)
+    track: TrackConfig = option(default_factory=TrackConfig, later=True, identity=False)
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
@@ -139,7 +150,7 @@ class RunConfig:
     @property
     def check_every(self) -> int:
         """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
-        return self.agreement.every if self.service.endpoints else 0
+        return self.agreement.every if self.service.remote else 0
 
     def editable(self) -> config_dict.ConfigDict:
         """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""

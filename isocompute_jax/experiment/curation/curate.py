@@ -83,7 +83,7 @@ def curate(
         opened.enter_context(store)
         if grading is not None:
             with samplers.opened(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
-                rounds = not source.service.endpoints
+                rounds = not source.service.remote
                 measure(problems, store, sampler, question, config, grading=grading, rounds=rounds)
         return publish(problems, found, store, out, source=source, config=config)
 

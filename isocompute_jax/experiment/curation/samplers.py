@@ -63,9 +63,22 @@ class Source:
         with said_as_flags():
             make_turns(self.sampling, tokenizer)
             check_mesh(self.mesh, shape)
-            if self.service.endpoints:
+            if self.service.remote:
                 self.service.validate()
         return shape, tokenizer
+
+
+def source_of(config: RunConfig, service: ServiceConfig | None = None) -> Source:
+    """What a run of this config samples with, on the servers of `service` where it is given."""
+    return Source(
+        config.model,
+        config.sampling,
+        dtype=config.dtype,
+        service=config.service if service is None else service,
+        mesh=config.mesh,
+        prompts=config.prompts,
+        reward=config.reward,
+    )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,10 @@ from isocompute_jax.fit.curves.posterior import Draws, moved
 from isocompute_jax.fit.curves.seed_noise import SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.frontier.replicates import FittedPoints
 
+FAR = 0.5
+"""Curves that end before this share of the furthest one's compute do not tell how seeds differ: where a curve has not
+come far enough to show its asymptote, seeds seem to differ in it by more than anything that they truly do."""
+
 
 class BetweenSeeds(NamedTuple):
     """How seeds differ.
@@ -59,6 +63,8 @@ def between_seeds(points: Sequence[FittedPoints | None], seeds: Sequence[int]) -
       seeds: [K] how many each has.
     """
     known = [each for each in points if each is not None]
+    ends = [float(each.curve.compute[each.use].max(initial=0.0)) for each in known]
+    known = [each for each, end in zip(known, ends, strict=True) if end >= FAR * max(ends)]
     told = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in known]
     apart = differences([one for one in told if one is not None])
     return None if apart is None else BetweenSeeds(apart, known[0].fit.form, seeds)

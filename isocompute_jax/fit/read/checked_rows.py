@@ -12,7 +12,7 @@ from isocompute_jax.fit.read.blocks import Block, TableError
 from isocompute_jax.fit.read.decimal_commas import comma_remedy
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
-from isocompute_jax.fit.read.run_curve import SOLVE_SHARES, UNITS, Readings, Source, solve_shares
+from isocompute_jax.fit.read.run_curve import CLOCK, SOLVE_SHARES, UNITS, Readings, Source, solve_shares
 from isocompute_jax.fit.read.table_layout import OURS
 from isocompute_jax.records.errors import InputError
 
@@ -324,6 +324,9 @@ class Collector:
                 derived = step * per_step
             columns["compute"] = np.where(np.isfinite(derived), derived, np.nan)
         axis = columns.get(UNITS[self._options.compute], nothing)
+        if self._options.compute == CLOCK:  # what passed until then has trained nothing
+            base = (columns.get("compute", nothing) == 0) | (step == 0)
+            axis = np.where(base & np.isfinite(axis), 0.0, axis)
         known = axis >= 0
         if not known.any():
             self._left_out.setdefault(self._remedy(facts, step), []).append((run, int(lines[0])))

@@ -19,7 +19,7 @@ from isocompute_jax.fit.read.checked_rows import Collector
 from isocompute_jax.fit.read.memory_tables import MemoryTable
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
-from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, Source, make_curve
+from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings, RunCurve, Source, make_curve
 from isocompute_jax.fit.read.run_directory import read_directory
 from isocompute_jax.fit.read.sources import Sources, find_sources, run_names
 from isocompute_jax.fit.read.table_files import open_table
@@ -103,7 +103,7 @@ class _Reader:
         single = self._options.single_points
         return make_curve(
             readings, source, self._notices, metric=self._options.metric, identity=identity, finished=finished,
-            single_points=single,
+            single_points=single, clock=self._options.compute == CLOCK,
         )  # fmt: skip
 
     def directory(self, path: pathlib.Path, advance: Advance) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
 
 SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
@@ -30,6 +31,9 @@ LEAST_REPEATED = 0.5
 
 UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours", "steps": "step"}
 """Unit of compute -> its column."""
+
+CLOCK = "gpu_hours"
+"""The unit that is measured and not counted: a run's start-up costs of it too, and a restarted clock shows."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,12 +106,19 @@ def make_curve(
     identity: Mapping[str, Any],
     finished: bool,
     single_points: bool = False,
+    clock: bool = False,
 ) -> RunCurve:
     """Leaves out abandoned branches, sorts, keeps the last row of each compute, averages what is too long.
 
     Says what it did.
+
+    Raises:
+      InputError: compute is a `clock`'s, and runs backwards.
     """
-    readings = _last_rows(_sorted(_current(readings, source, notices), source, notices), source, notices, metric)
+    readings = _current(readings, source, notices)
+    if clock:
+        _check_clock(readings, source)
+    readings = _last_rows(_sorted(readings, source, notices), source, notices, metric)
     axis, lines, columns = readings.axis, readings.lines, readings.columns
     if len(axis) == 1 and not single_points:
         text = (
@@ -183,6 +194,23 @@ def _current(readings: Readings, source: Source, notices: Notices) -> Readings:
     if not gone:
         return readings
     return readings.keep(np.setdiff1d(np.arange(len(readings.axis)), np.concatenate([rows for _, rows in gone])))
+
+
+def _check_clock(readings: Readings, source: Source) -> None:
+    """Raises InputError where hours fall while the run goes on: sorting would put later evaluations before earlier."""
+    given = [readings.columns[name] for name in ("step", "compute") if name in readings.columns]
+    place = next((found for found in given if np.isfinite(found).all()), np.arange(len(readings.axis)))
+    order = np.argsort(place, kind="stable")
+    axis = readings.axis[order]
+    fall = np.flatnonzero(np.diff(axis) < 0)
+    if not len(fall):
+        return
+    before, after = axis[fall[0]], axis[fall[0] + 1]
+    raise InputError(
+        f"{source.where(int(readings.lines[order[fall[0] + 1]]))}: run {readings.run}: {UNITS[CLOCK]} falls from "
+        f"{before:g} to {after:g} while the run goes on: count the hours over all starts of a run, or fit over another "
+        "--compute"
+    )
 
 
 def _sorted(readings: Readings, source: Source, notices: Notices) -> Readings:

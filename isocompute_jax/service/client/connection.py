@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
@@ -33,6 +32,20 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+WHY = (
+    ("certificate has expired", "its certificate has expired: give the server a new one (--tls_cert, --tls_key)"),
+    ("certificate is not yet valid", "its certificate is not valid yet: look at the clocks of both hosts"),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is for another name than the one in config.service.endpoints",
+    ),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the authority of config.service.ca_file"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS: start it with --tls_cert, or leave config.service.ca_file out"),
+)
+"""What TLS says -> what it means; the first that is found."""
+CLOSED = "Socket closed"
+"""All that is heard of a server that is gone, and of one that wants another kind of connection."""
+
 
 class Endpoint:
     """Calls to one server; used on one event loop. Errors are `grpc.aio.AioRpcError`, as gRPC raises them.
@@ -48,27 +61,26 @@ class Endpoint:
     def __init__(self, target: str, service: ServiceConfig):
         self.target = target
         self._credentials = credentials(service)
-        token = service.read("token_file").decode("ascii", "replace").strip()
-        if not token.isascii() or (token and not token.isprintable()):
-            raise InputError(f"config.service.token_file = {service.token_file!r}: must hold one line of ASCII")
+        token = service.token()
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = self._connect()
         self._stub: Any = sampler_pb2_grpc.SamplerStub(self._channel)
         self._push_channels: list[grpc.aio.Channel] = []
 
     async def status(
-        self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
+        self, *, timeout: float, tensors: bool = False, ranks: bool = False, session: str = "", release: bool = False
     ) -> pb.StatusReply:
         """What the server serves and how busy it is.
 
         Args:
           timeout: in seconds.
           tensors: list the model's tensors too.
+          ranks: with `tensors`, list its ranks and what they want of the weights.
           session: who asks; while the one whose weights serve keeps asking, others keep away.
           release: it is the last time.
         """
         return await self._stub.Status(
-            pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
+            pb.StatusRequest(tensors=tensors, ranks=ranks, session=session, release=release), timeout=timeout
         )
 
     def sample(self, request: pb.SampleRequest) -> grpc.aio.UnaryStreamCall:
@@ -99,6 +111,20 @@ class Endpoint:
             for call in calls:
                 call.cancel()
 
+    async def push_messages(self, messages: AsyncIterator[bytes]) -> pb.UpdateWeightsReply:
+        """One call that tells the server of weights which come to it by another way; see `push`."""
+        call = self._channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
+            messages, metadata=self._metadata, wait_for_ready=True
+        )
+        try:
+            return await call
+        finally:
+            call.cancel()
+
+    async def open_transfer(self, request: pb.OpenTransferRequest, *, timeout: float) -> None:
+        """Makes the server's devices members of a group; returns when it is formed."""
+        await self._stub.OpenTransfer(request, timeout=timeout, metadata=self._metadata)
+
     async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> int:
         """Cancels groups; how many of them were there."""
         reply = await self._stub.Cancel(pb.CancelRequest(group_ids=group_ids), timeout=timeout)
@@ -113,6 +139,19 @@ class Endpoint:
         if self._credentials is None:
             return grpc.aio.insecure_channel(self.target, OPTIONS)
         return grpc.aio.secure_channel(self.target, self._credentials, OPTIONS)
+
+
+def why(error: grpc.aio.AioRpcError, service: ServiceConfig) -> str:
+    """Why a server cannot be reached, in words that say what to do where TLS is, or may be, at fault."""
+    details = error.details() or str(error.code())
+    if CLOSED in details:
+        wants = "it may want TLS: config.service.ca_file"
+        if service.ca_file:
+            wants = "it may want a certificate of the learner: config.service.cert_file and key_file"
+        if service.cert_file:
+            wants = "it may refuse the certificate of config.service.cert_file, which may have expired; its log says so"
+        return f"{details} (if it is there, {wants})"
+    return next((meaning for said, meaning in WHY if said in details), details)
 
 
 def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import dataclasses
+import contextlib
+import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Literal
 
 import grpc
 
+from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.service.client.device.parcel import DeviceParcel, DeviceParcels
+from isocompute_jax.service.client.endpoints_file import EndpointsFile
+from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Member, Sender
+from isocompute_jax.service.client.meter import Meter, together
+from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.service.client.pending import BadReplyError, PendingGroup
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.shares import Orders
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
@@ -40,6 +49,7 @@ MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
 REMIND_S = 60.0
+WATCH_S = 1.0
 PATIENCE_S = 2.0
 """An absence that is over sooner, or ends the run sooner, is not worth a message."""
 CANCEL_S = 2.0
@@ -56,38 +66,6 @@ FATAL = (
 LOG = logging.getLogger(__name__)
 
 
-class BadReplyError(Exception):
-    """A server sent what was not asked for."""
-
-
-@dataclasses.dataclass(eq=False)
-class PendingGroup:
-    """A group on its way.
-
-    Attributes:
-      request: what is asked for.
-      lane: where it is delivered.
-      number: tells groups of one fleet apart.
-      attempts: calls that were made for it.
-      bad_replies: of those, how many brought what was not asked for.
-      losses: how many were lost on a server that lived on.
-      finished: rollouts of the present call that are there, by index.
-      tokens: of these.
-    """
-
-    request: SampleRequest
-    lane: str
-    number: int
-    attempts: int = 0
-    bad_replies: int = 0
-    losses: int = 0
-    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
-    tokens: int = 0
-
-    def __str__(self) -> str:
-        return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
-
-
 class Dispatcher:
     """Sends groups to members and delivers what comes back; made and used on one running event loop.
 
@@ -98,6 +76,8 @@ class Dispatcher:
       vocab_size: V.
       routing: whether the learner needs the experts that tokens went to.
       turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
+      team: the learner hosts.
+      devices: what sends weights from device to device; None where nothing does.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
 
@@ -116,6 +96,8 @@ class Dispatcher:
         vocab_size: int,
         routing: bool,
         turn_tokens: int,
+        team: Team,
+        devices: DeviceParcels | None,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
@@ -128,7 +110,8 @@ class Dispatcher:
         self._vocab_size = vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
-        self._parcel: Parcel | None = None
+        self._devices = devices
+        self._parcel: Parcel | DeviceParcel | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
         self._changed = asyncio.Event()
@@ -136,27 +119,37 @@ class Dispatcher:
         self._groups = 0
         self._gone_since: float | None = None
         self._closing = False
-        self._members = [
-            Member(
-                target,
-                service,
-                sender,
-                routing=routing,
-                turn_tokens=turn_tokens,
-                changed=self._on_change,
-                fail=self._fail,
-            )
-            for target in service.targets
-        ]
-        self._watching = [asyncio.create_task(member.watch()) for member in self._members]
-        self._watching.append(asyncio.create_task(self._watch_all()))
-        for task in self._watching:
-            task.add_done_callback(self._on_watch_ended)
+        asked = devices.transport if devices is not None and service.push == "device" else None
+        self._make_member = functools.partial(
+            Member,
+            service=service,
+            sender=sender,
+            needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute"), asked),
+            orders=Orders(team) if team.count > 1 else None,
+            changed=self._on_change,
+            fail=self._fail,
+        )
+        self._file = EndpointsFile(service.endpoints_file) if service.endpoints_file else None
+        self._members: list[Member] = []
+        self._meters: list[Meter] = []
+        self._watches: dict[Member | None, asyncio.Task] = {}
+        for target in service.targets if self._file is None else self._file.read():
+            self._add(target)
+        self._watch(None, self._watch_all())
 
     @property
     def gone(self) -> bool:
         """Whether every endpoint is gone, and the run waits for one."""
         return self._gone_since is not None
+
+    def health(self) -> FleetHealth:
+        """How the fleet is now; to be asked on its event loop."""
+        return FleetHealth(len(self._queue), self.redrawn_rollouts, [member.health() for member in self._members])
+
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """Kind -> seconds x devices of the servers so far, of those that have left too; in any thread."""
+        return together(meter.seconds() for meter in self._meters)
 
     def submit(self, requests: Sequence[SampleRequest], lane: str) -> None:
         """Queues groups."""
@@ -165,19 +158,26 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute(self, parcel: Parcel) -> None:
+    async def distribute(self, parcel: Parcel | DeviceParcel) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
 
         Raises:
           Exception: `failure`.
         """
+        if isinstance(parcel, DeviceParcel):
+            assert self._devices is not None
+            for member in self._members:
+                await member.answered_once.wait()
+            able = [each for each in self._members if each.up and each.receives(self._devices.transport)]
+            await self._devices.prepare(parcel, able)
         self._parcel = parcel
         for member in self._members:
             member.want(parcel)
-        for member in self._members:
+        for member in list(self._members):
             await member.answered_once.wait()
         while self.failure is None:
-            late = any(member.up and not member.failing and member.weights is not parcel for member in self._members)
+            able = [member for member in self._members if member.up and not member.failing and not member.leaving]
+            late = any(member.weights is not parcel for member in able)
             if not late and any(member.weights is parcel for member in self._members):
                 return
             self._changed.clear()
@@ -198,12 +198,55 @@ class Dispatcher:
             for member in self._members
             if member.up
         ]
-        tasks = [*self._watching, *self._running]
-        for task in self._watching:
+        tasks = [*self._watches.values(), *self._running]
+        for task in self._watches.values():
             task.cancel()
         await asyncio.gather(*cancels, *tasks, return_exceptions=True)
         await asyncio.gather(*releases, return_exceptions=True)
         await asyncio.gather(*(member.endpoint.close() for member in self._members), return_exceptions=True)
+
+    def _add(self, target: str) -> None:
+        member = self._make_member(target)
+        self._members.append(member)
+        self._meters.append(member.meter)
+        self._watch(member, member.watch())
+
+    def _watch(self, member: Member | None, watch: Coroutine) -> None:
+        task = self._watches[member] = asyncio.create_task(watch)
+        task.add_done_callback(self._on_watch_ended)
+
+    def _enlist(self, targets: Sequence[str]) -> None:
+        """The list has changed: who is new joins, and who is not on it leaves once what it draws is done."""
+        known = {member.target: member for member in self._members}
+        for target in targets:
+            if target not in known:
+                LOG.info("sampler %s joins", target)
+                self._add(target)
+                if self._parcel is not None:
+                    self._members[-1].want(self._parcel)
+            elif known[target].unlisted:
+                LOG.info("sampler %s is listed again, and stays", target)
+                known[target].enlist()
+        for target in known.keys() - set(targets):
+            if not known[target].unlisted:
+                LOG.info("sampler %s leaves: it finishes %d groups", target, len(known[target].tasks))
+                known[target].leave_list()
+        self._on_change()
+
+    async def _forget(self, member: Member) -> None:
+        """It has left, and draws nothing: other learners may have it."""
+        self._members.remove(member)
+        watch = self._watches.pop(member)
+        watch.cancel()
+        await asyncio.wait([watch])
+        member.answered_once.set()
+        member.meter.hold("", 0)
+        if member.up:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await member.endpoint.status(timeout=CANCEL_S, session=self._session, release=True)
+        await member.endpoint.close()
+        LOG.info("sampler %s has left", member.target)
+        self._on_change()
 
     def _on_change(self) -> None:
         self._changed.set()
@@ -252,9 +295,7 @@ class Dispatcher:
         parcel = self._parcel
         assert parcel is not None
         version = parcel.version if self._in_flight == "abort" else None
-        group.attempts += 1
-        group.finished.clear()
-        group.tokens = 0
+        group.begin()
         message = convert.request_to_message(
             group.request,
             group_id=self._name(group),
@@ -265,37 +306,17 @@ class Dispatcher:
         try:
             async for reply in call:
                 for completion in reply.completions:
-                    self._keep(group, completion, version)
+                    group.keep(
+                        completion,
+                        vocab_size=self._vocab_size,
+                        version=version,
+                        newest=(self._parcel or parcel).version,  # which may be later than this call
+                        one_version=self._in_flight == "wait",
+                    )
         finally:
             call.cancel()
         if len(group.finished) != group.request.group_size:
             raise BadReplyError(f"{len(group.finished)} of {group.request.group_size} rollouts came")
-
-    def _keep(self, group: PendingGroup, message: pb.Completion, version: int | None) -> None:
-        """Checks one finished rollout and keeps it."""
-        try:
-            completion = convert.message_to_completion(message)
-        except (ValueError, OverflowError) as error:
-            raise BadReplyError(str(error)) from error
-        if message.index >= group.request.group_size or message.index in group.finished:
-            raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
-        if completion.tokens.max() >= self._vocab_size or completion.tokens.min() < 0:
-            raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {self._vocab_size - 1}")
-        budget = group.request.budget(message.index)
-        if len(completion.tokens) > budget:
-            raise BadReplyError(f"rollout {message.index} has more than {budget} tokens")
-        versions = [span.version for span in message.spans]
-        assert self._parcel is not None
-        if version is not None and versions != [version]:
-            raise BadReplyError(f"rollout {message.index} has the versions {versions}, not {version}")
-        if self._in_flight == "wait" and len(versions) != 1:
-            raise BadReplyError(f"rollout {message.index} mixes the versions {versions}")
-        if versions != sorted(versions) or versions[-1] > self._parcel.version:
-            raise BadReplyError(
-                f"rollout {message.index} has the versions {versions}; the newest is {self._parcel.version}"
-            )
-        group.finished[message.index] = completion
-        group.tokens += len(completion.tokens)
 
     def _on_ended(self, task: asyncio.Task) -> None:
         member, group = self._running.pop(task)
@@ -344,17 +365,23 @@ class Dispatcher:
         self._queue.appendleft(group)
 
     async def _watch_all(self) -> None:
-        """Says when every endpoint is gone, and ends the run when none comes back."""
-        for member in self._members:
+        """Reads the list of endpoints; says when every one is gone, and ends the run when none comes back."""
+        for member in list(self._members):
             await member.answered_once.wait()
         said = 0.0
         while True:
+            if self._file is not None:
+                targets = await asyncio.to_thread(self._file.changed)
+                if targets is not None:
+                    self._enlist(targets)
+            for member in [member for member in self._members if member.unlisted and not member.tasks]:
+                await self._forget(member)
             now = time.monotonic()
-            if any(member.weights is not None or (self._parcel is None and member.up) for member in self._members):
+            if any(self._serves(member) for member in self._members):
                 if self._gone_since is not None:
                     LOG.info("a sampler is back after %.0f s", now - self._gone_since)
                 self._gone_since = None
-            elif all(not member.up or member.failing for member in self._members):
+            elif all(not member.up or member.failing or member.leaving for member in self._members):
                 if self._gone_since is None:
                     self._gone_since, said = now, now - REMIND_S + PATIENCE_S
                 left = self._gone_since + self._service.wait_s - now
@@ -364,16 +391,24 @@ class Dispatcher:
                 if now - said >= REMIND_S:
                     LOG.error("%s", self._lament(now, f"gives up in {left:.0f} s"))
                     said = now
-            await asyncio.sleep(min(1.0, self._service.wait_s / 4 + 0.01))
+            await asyncio.sleep(min(WATCH_S, self._service.wait_s / 4 + 0.01))
+
+    def _serves(self, member: Member) -> bool:
+        """Whether it draws, or will once there are weights."""
+        if member.leaving:
+            return bool(member.tasks)
+        return member.weights is not None or (self._parcel is None and member.up)
 
     def _lament(self, now: float, outlook: str) -> str:
         """Which endpoints are gone, since when and why."""
         members = "; ".join(
             f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in self._members
         )
+        field = "endpoints" if self._file is None else "endpoints_file"
+        members = members or f"{self._service.endpoints_file} lists none"
         return (
             f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
-            "or correct config.service.endpoints; servers with TLS need config.service.ca_file, those with mutual TLS "
+            f"or correct config.service.{field}; servers with TLS need config.service.ca_file, those with mutual TLS "
             "cert_file and key_file too"
         )
 

@@ -10,26 +10,32 @@ import asyncio
 import atexit
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import queue
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
+from isocompute_jax.distributed import Team, alone
 from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.service.client.device.parcel import DeviceParcels, own_transport
 from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
+from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.shares import laid_down
 from isocompute_jax.service.weights.outbox import Outbox
 
 WAKE_S = 1.0
 """The learner's thread never waits longer at a time, so that signals are seen."""
 CLOSE_S = 15.0
+REPORT_S = 2.0
 
 
 class RemoteSampler:
@@ -48,10 +54,11 @@ class RemoteSampler:
       turn_tokens: longest prompt and completion together, of rollouts that are drawn in turns (`sampling.turns`);
         servers that know no turns, or hold less, end the run. 0 where none are.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
+      report: told every other second how the fleet is, in a thread of its own.
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
-      process_index: this learner host.
-      process_count: learner hosts; each of them sends its own share of the weights.
+      team: the learner hosts, of which this is the first; each of them sends its own share of the weights
+        (`shares.ShareSender`). None for this one alone.
 
     Raises:
       InputError: a field of `service` cannot work.
@@ -70,12 +77,13 @@ class RemoteSampler:
         routing: bool = False,
         turn_tokens: int = 0,
         interrupted: Callable[[], bool] = lambda: False,
+        report: Callable[[FleetHealth], None] = lambda health: None,
         start: str | None = None,
-        process_index: int = 0,
-        process_count: int = 1,
+        team: Team | None = None,
     ):
         service.validate()
-        if not service.targets:
+        team = team or alone()
+        if not service.remote:
             raise InputError("config.service.endpoints is empty: list the servers, host:port,host:port")
         if config.dtype not in DTYPE_BYTES:
             raise InputError(f"config.dtype = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
@@ -85,16 +93,16 @@ class RemoteSampler:
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
+        transport = own_transport(service, processes=team.count)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(
             service.shared_dir,
-            run=session if process_count == 1 else f"{session}-{process_index}",
+            run=session if team.count == 1 else f"{session}-{team.index}",
             tensors=tensors,
-            whole=process_count == 1,
+            whole=team.count == 1,
         )
-        sender = Sender(
-            f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], process_index, process_count
-        )
+        self._devices = None if transport is None else DeviceParcels(config, tensors, self._outbox, transport)
+        sender = Sender(f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], team.index, team.count)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
@@ -106,10 +114,12 @@ class RemoteSampler:
             vocab_size=config.vocab_size,
             routing=routing,
             turn_tokens=turn_tokens,
+            team=team,
+            devices=self._devices,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )
-        main = _run_dispatcher(make, started, self._stop)
+        main = _run_dispatcher(make, started, self._stop, report)
         self._thread = threading.Thread(target=_run_loop, args=(self._loop, main), name="fleet", daemon=True)
         self._thread.start()
         try:
@@ -128,6 +138,11 @@ class RemoteSampler:
     def redrawn_tokens(self) -> int:
         """Tokens of these that had been drawn, as far as they had arrived."""
         return self._dispatcher.redrawn_tokens
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """Kind -> seconds x devices of the servers, each from its first answer until it has left the fleet."""
+        return self._dispatcher.device_seconds
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
         """Queues groups and returns at once."""
@@ -167,7 +182,10 @@ class RemoteSampler:
           RunError: as `completed`; or there is no room for the copy.
         """
         self._check()
-        parcel = self._outbox.write(hf_boxes(self._config, params), version=version)
+        if self._devices is None:
+            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
+        else:
+            parcel = self._devices.lay_out(params, version=version)
         done = asyncio.run_coroutine_threadsafe(self._dispatcher.distribute(parcel), self._loop)
         while True:
             self._check()
@@ -184,6 +202,8 @@ class RemoteSampler:
         atexit.unregister(self.close)
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(CLOSE_S)
+        if self._devices is not None:
+            self._devices.close()
         self._outbox.close()
         self._wake()
 
@@ -204,7 +224,10 @@ class RemoteSampler:
 
 
 async def _run_dispatcher(
-    make: Callable[[], Dispatcher], started: concurrent.futures.Future[Dispatcher], stop: asyncio.Event
+    make: Callable[[], Dispatcher],
+    started: concurrent.futures.Future[Dispatcher],
+    stop: asyncio.Event,
+    report: Callable[[FleetHealth], None],
 ) -> None:
     """A dispatcher's life; who waits for `started` gets it, or what prevented it."""
     try:
@@ -213,7 +236,10 @@ async def _run_dispatcher(
         started.set_exception(error)
         return
     started.set_result(dispatcher)
-    await stop.wait()
+    while not stop.is_set():
+        await asyncio.to_thread(report, dispatcher.health())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), REPORT_S)
     await dispatcher.close()
 
 
@@ -223,4 +249,8 @@ def _run_loop(loop: asyncio.AbstractEventLoop, main: Coroutine) -> None:
     try:
         loop.run_until_complete(main)
     finally:
+        left = asyncio.all_tasks(loop)  # what a thread still works on, say
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()

@@ -12,10 +12,17 @@ from collections.abc import Callable
 import grpc
 
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.records.tokens import SAMPLER_TOKEN
+from isocompute_jax.service.client.connection import Endpoint, why
+from isocompute_jax.service.client.device.parcel import DeviceParcel
+from isocompute_jax.service.client.health import MemberHealth
+from isocompute_jax.service.client.meter import Meter
+from isocompute_jax.service.client.needs import Needs, lack, receives
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.shares import Orders, ShareLostError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Parcel
 from isocompute_jax.service.weights.push import Push
 
@@ -29,19 +36,23 @@ MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
 """Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
 MAX_RETRY_S = 30.0
+NOT_REACHED = "not reached yet"
 PATIENCE_S = 5.0
 """An endpoint that has not been reached yet for longer is spoken of, once."""
 
+REFUSED_TOKEN = f"refuses the token of config.service.token_file (without it {SAMPLER_TOKEN} of the environment)"
 FATAL = {
     grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights (its --model and --dtype must be those of config.model and "
     "config.dtype)",
-    grpc.StatusCode.UNAUTHENTICATED: "refuses the token of config.service.token_file",
-    grpc.StatusCode.PERMISSION_DENIED: "refuses the token of config.service.token_file",
+    grpc.StatusCode.UNAUTHENTICATED: REFUSED_TOKEN,
+    grpc.StatusCode.PERMISSION_DENIED: REFUSED_TOKEN,
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
 }
 """What no retry can fix, and the message for it."""
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
+
+Weights = Parcel | DeviceParcel
 
 LOG = logging.getLogger(__name__)
 
@@ -70,8 +81,8 @@ class Member:
       target: `host:port` or `unix:PATH`.
       service: the fleet's settings.
       sender: the learner.
-      routing: whether the learner needs the experts that tokens went to.
-      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
+      needs: what the run needs of a server.
+      orders: has other learner hosts send their shares of the weights; None without any.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
 
@@ -84,6 +95,8 @@ class Member:
       down_since: since when (`time.monotonic`).
       answered_once: whether the first answer, or its absence, is known.
       tasks: the groups that it samples, by what waits for them: task -> rollouts.
+      meter: what its devices have cost so far.
+      unlisted: it was taken off the list of endpoints.
     """
 
     def __init__(
@@ -92,30 +105,32 @@ class Member:
         service: ServiceConfig,
         sender: Sender,
         *,
-        routing: bool,
-        turn_tokens: int,
+        needs: Needs,
+        orders: Orders | None,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
         self.endpoint = Endpoint(target, service)
         self.target = target
         self.up = False
-        self.weights: Parcel | None = None
+        self.weights: Weights | None = None
         self.failing = False
         self.suspect = False
-        self.error = "not reached yet"
+        self.error = NOT_REACHED
         self.down_since = time.monotonic()
         self.answered_once = asyncio.Event()
         self.tasks: dict[asyncio.Task, int] = {}
         self.load = 0
+        self.meter = Meter()
+        self.unlisted = False
         self._service = service
         self._sender = sender
-        self._routing = routing
-        self._turn_tokens = turn_tokens
+        self._needs = needs
+        self._orders = orders
         self._changed = changed
         self._fail = fail
-        self._wanted: Parcel | None = None
-        self._sent: Parcel | None = None
+        self._wanted: Weights | None = None
+        self._sent: Weights | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
         self._status = pb.StatusReply()
@@ -130,6 +145,33 @@ class Member:
         self._announced = False
         self._takeovers: collections.deque[float] = collections.deque()
 
+    def health(self) -> MemberHealth:
+        """How it is now."""
+        now = time.monotonic()
+        return MemberHealth(
+            endpoint=self.target,
+            up=self.up,
+            version=None if self.weights is None else self.weights.version,
+            receiving_weights=self.pushing,
+            groups=len(self.tasks),
+            rollouts=self.load,
+            leaving=self.leaving,
+            devices=self.meter.devices[1],
+            device_kind=self.meter.devices[0],
+            tokens_drawn=self._status.tokens_generated,
+            groups_running=self._status.running_groups,
+            groups_waiting=self._status.waiting_groups,
+            silent_s=round(now - self._answered, 1),
+            down_s=0.0 if self.up else round(now - self.down_since, 1),
+            error="" if self.up and not self.failing else self.error,
+            last_error="" if self.error == NOT_REACHED else self.error,
+        )
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it draws what it was sent, and is sent nothing more: no group, and no weights."""
+        return self.unlisted or self._status.draining
+
     @property
     def pushing(self) -> bool:
         """Whether weights are on their way to it."""
@@ -138,8 +180,17 @@ class Member:
     @property
     def has_room(self) -> bool:
         """Whether it may be sent another group now."""
-        limit = self._status.limits.max_groups
+        limit = 0 if self.leaving else self._status.limits.max_groups
         return len(self.tasks) < limit and time.monotonic() >= self._not_before
+
+    @property
+    def incarnation(self) -> str:
+        """Another one after every start of the server; empty before it was reached."""
+        return self._status.incarnation
+
+    def receives(self, transport: tuple[str, str]) -> bool:
+        """Whether it can be sent weights from device to device by a transport of this name and version."""
+        return receives(self._status, transport)
 
     def enter(self, task: asyncio.Task, rollouts: int) -> None:
         """Books a group that it is to sample."""
@@ -160,14 +211,22 @@ class Member:
         """A group was lost on it."""
         self.suspect = True
 
-    def want(self, parcel: Parcel) -> None:
+    def want(self, parcel: Weights) -> None:
         """From now on it is to serve `parcel`; what was on its way is given up."""
         self._wanted = parcel
-        if self._push is not None:
-            self._push.cancel()
-            self._push = None
-        if self.up:
+        self._give_up_push()
+        if self.up and not self.leaving:
             self._start_push(parcel)
+
+    def enlist(self) -> None:
+        """It is on the list, perhaps again."""
+        self.unlisted = False
+
+    def leave_list(self) -> None:
+        """It was taken off the list: it draws what it was sent, and is sent nothing more."""
+        self.unlisted = True
+        self.error = "was taken off the list"
+        self._give_up_push()
 
     async def watch(self) -> None:
         """Looks after it until cancelled."""
@@ -191,46 +250,33 @@ class Member:
             return
         now = time.monotonic()
         self._answered = now
-        if lack := self._lack(status):
-            self._fail(InputError(f"{self.target} {lack}"))
+        if missing := lack(status, self._needs):
+            self._fail(InputError(f"{self.target} {missing}"))
         if status.tokens_generated != self._status.tokens_generated:
             self._progress, self._stuck = now, 0
         if not (self.tasks or self.pushing or status.running_groups):
             self._progress = now
+        if status.draining and not self._status.draining:
+            LOG.info("sampler %s is shutting down: it finishes %d groups", self.target, len(self.tasks))
         self._status = status
+        self.meter.hold(status.devices.kind, status.devices.count)
         if self.up and now - self._progress > self._service.stall_s:
             self._stuck = min(self._stuck + 1, MAX_STUCK_WAITS)
             self._back_at = now + self._service.stall_s * 2 ** (self._stuck - 1)
             self.take_out(f"is stuck: it has work, but drew no token for {now - self._progress:.0f} s")
+        elif self.leaving:
+            self.error = "was taken off the list" if self.unlisted else "is shutting down"
+            self._give_up_push()
+            self._changed()
         elif now >= self._back_at and pushes == self._pushes and not self.pushing:
             self._reconcile(status)
-
-    def _lack(self, status: pb.StatusReply) -> str:
-        """What the run needs and the server cannot do, and the remedy; empty for nothing."""
-        if self._routing and not status.routing:
-            return (
-                "does not say which experts it chose, and config.loss.routing asks for them: start it with --routing, "
-                "which the engine jax has, or set config.loss.routing to 'own'"
-            )
-        if self._turn_tokens and not status.turns:
-            return (
-                "is of a release that draws no rollout in turns, as config.sampling.thinking and config.sampling.tool "
-                "need it: start servers of this release"
-            )
-        if self._turn_tokens > status.limits.max_model_len:
-            return (
-                f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
-                f"{self._turn_tokens} (config.sampling.max_prompt_tokens and config.sampling.max_tokens): start it "
-                f"with --max_model_len={self._turn_tokens}, or lower one of the two"
-            )
-        return ""
 
     def _on_no_answer(self, error: grpc.aio.AioRpcError) -> None:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._fail(InputError(f"{self.target} {FATAL[error.code()]}: {error.details()}"))
         silent = time.monotonic() - self._answered
         if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            self.take_out(f"cannot be reached: {error.details()}")
+            self.take_out(f"cannot be reached: {why(error, self._service)}")
         elif not self.up:
             self.error = "does not answer"
         elif silent > self._service.stall_s:
@@ -300,7 +346,7 @@ class Member:
             self._progress = time.monotonic()
         self._changed()
 
-    def _announce(self, parcel: Parcel) -> None:
+    def _announce(self, parcel: Weights) -> None:
         """It can be used (again)."""
         if not self._announced:
             self._announced, self._said = True, ""
@@ -320,43 +366,75 @@ class Member:
         elif not self._said and time.monotonic() - self.down_since > PATIENCE_S:
             LOG.warning("sampler %s is not in use yet: it %s", self.target, reason)
             self._said = reason
-        if self._push is not None:
-            self._push.cancel()
-            self._push = None
+        self._give_up_push()
         for task in self.tasks:
             task.cancel()
         self._changed()
 
-    def _start_push(self, parcel: Parcel) -> None:
+    def _give_up_push(self) -> None:
+        if self._push is not None:
+            self._push.cancel()
+            self._push = None
+
+    def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
         task = self._push = asyncio.create_task(self._send(parcel))
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
 
-    async def _send(self, parcel: Parcel) -> None:
-        """By manifest where that works, else streamed."""
+    async def _send(self, parcel: Weights) -> None:
+        """From device to device where that works, else by manifest, else streamed."""
+        if isinstance(parcel, DeviceParcel):
+            if (update := parcel.round_for(self.target)) is not None:
+                try:
+                    await update.push(
+                        self.endpoint, self._sender.session, self._sender.in_flight, sent=self._on_progress
+                    )
+                    return
+                except (TransferError, grpc.aio.AioRpcError) as error:
+                    why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+                    LOG.warning("weights of version %d go to %s by file: %s", parcel.version, self.target, why)
+            parcel = await parcel.laid_down()
         mode = self._service.push
         shared = mode == "shared" or (mode == "auto" and self._status.host_id == host_id() and not self._cannot_read)
         push = Push(parcel=parcel, shared=shared, streams=self._service.streams, **dataclasses.asdict(self._sender))
         try:
-            await self.endpoint.push(push, sent=self._on_progress)
+            await self._push_all(push)
         except grpc.aio.AioRpcError as error:
             if not shared or mode != "auto" or error.code() not in UNREADABLE:
                 raise
             LOG.info("weights are streamed to %s: %s", self.target, error.details())
-            await self.endpoint.push(dataclasses.replace(push, shared=False), sent=self._on_progress)
+            await self._push_all(dataclasses.replace(push, shared=False))
             self._cannot_read = True
+
+    async def _push_all(self, push: Push) -> None:
+        """This host's share and those of the others; what goes wrong with one ends all."""
+        own = asyncio.ensure_future(self.endpoint.push(push, sent=self._on_progress))
+        if self._orders is None:
+            await own
+            return
+        version, host = push.parcel.version, self._status.host_id
+        others = asyncio.ensure_future(self._orders.push(self.target, version, host, sent=self._on_progress))
+        both = {own, others}
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     def _on_progress(self) -> None:
         self._progress = time.monotonic()
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """The message for what no retry can fix."""
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token_file:
-            return "needs a token, and none was given: set config.service.token_file"
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token():
+            return f"needs a token, and none was given: set config.service.token_file, or {SAMPLER_TOKEN}"
         return FATAL[error.code()]
 
-    def _on_sent(self, parcel: Parcel, task: asyncio.Task) -> None:
+    def _on_sent(self, parcel: Weights, task: asyncio.Task) -> None:
         if task is not self._push:
             return  # given up: taken out, or a newer parcel is on its way
         self._push = None
@@ -369,13 +447,21 @@ class Member:
             self._failures = 0
             self._announce(parcel)
             self._changed()
+        elif isinstance(error, ShareLostError):
+            self._retry_later()
+            self.take_out(f"did not take the weights of version {parcel.version}: {error}")
         elif isinstance(error, grpc.aio.AioRpcError):
-            self.failing = True
-            self._failures += 1
-            self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
+            self._retry_later()
             refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
             if error.code() in FATAL and (not refused or self._failures >= MAX_REFUSALS):
                 self._fail(InputError(f"{self.target} {self._refusal(error)}: {error.details()}"))
+                return
             self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
         elif isinstance(error, Exception):
             self._fail(error)
+
+    def _retry_later(self) -> None:
+        """A push to it failed: the next one waits, longer from time to time."""
+        self.failing = True
+        self._failures += 1
+        self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from typing import Literal
 
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
-
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+from isocompute_jax.records.tokens import sampler_token
+from isocompute_jax.service.client.addresses import check_target
+from isocompute_jax.service.client.endpoints_file import EndpointsFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,19 @@ class ServiceConfig:
     endpoints: str = option(
         "", "`host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.", identity=False
     )
-    token_file: str = option("", "File that holds the token for weight updates; empty for none.", identity=False)
+    endpoints_file: str = option(
+        "",
+        "In place of `endpoints`: a file with one a line, and # before comments, that is read again whenever it "
+        "changes: servers join and leave the run.",
+        identity=False,
+        later=True,
+    )
+    token_file: str = option(
+        "",
+        "File that holds the token for weight updates; empty for that of the environment variable ISOCOMPUTE_TOKEN, if "
+        "there is one.",
+        identity=False,
+    )
     ca_file: str = option(
         "",
         "PEM certificates of the authority that signed the servers'; given, connections use TLS.",
@@ -28,10 +40,11 @@ class ServiceConfig:
     )
     cert_file: str = option("", "PEM certificate of this client, for mutual TLS.", identity=False)
     key_file: str = option("", "PEM key of this client.", identity=False)
-    push: Literal["auto", "shared", "stream"] = option(
+    push: Literal["auto", "device", "shared", "stream"] = option(
         "auto",
-        "How weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC, `auto` shared where "
-        "a server can read what the learner writes, streamed elsewhere.",
+        "How weights travel: `device` from device to device (NCCL between GPUs, sockets between CPUs of one machine), "
+        "`shared` through files in `shared_dir`, `stream` in chunks over gRPC; `auto` from GPU to GPU where both ends "
+        "can, shared where a server can read what the learner writes, streamed elsewhere.",
         identity=False,
     )
     shared_dir: str = option(
@@ -61,17 +74,26 @@ class ServiceConfig:
         check(self, "config.service.")
 
     @property
+    def remote(self) -> bool:
+        """Whether servers draw, and not the learner's process."""
+        return bool(self.endpoints or self.endpoints_file)
+
+    @property
     def targets(self) -> tuple[str, ...]:
-        """The endpoints one by one."""
+        """What `endpoints` lists, one by one."""
         return tuple(target for target in map(str.strip, self.endpoints.split(",")) if target)
 
     def validate(self) -> None:
         """Raises InputError for the first field that cannot work; files are looked at, nothing is connected to."""
         for target in self.targets:
-            _check_target(target)
+            check_target(target, "config.service.endpoints")
         repeated = {target for target in self.targets if self.targets.count(target) > 1}
         for passed, message in (
             (not repeated, f"endpoints = {self.endpoints!r}: {', '.join(sorted(repeated))} is listed twice"),
+            (
+                not (self.endpoints and self.endpoints_file),
+                "endpoints and config.service.endpoints_file both list the servers: give one of the two",
+            ),
             (
                 bool(self.cert_file) == bool(self.key_file),
                 "cert_file and config.service.key_file belong together: give both, or neither",
@@ -81,14 +103,21 @@ class ServiceConfig:
                 "cert_file needs config.service.ca_file: without it connections do not use TLS",
             ),
             (
-                not self.targets or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
+                not self.remote or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
                 f"shared_dir = {self.shared_dir!r}: not a folder that can be written; weights are laid out there",
             ),
         ):
             if not passed:
                 raise InputError(f"config.service.{message}")
-        for field in ("token_file", "ca_file", "cert_file", "key_file"):
+        if self.endpoints_file:
+            EndpointsFile(self.endpoints_file).read()
+        self.token()
+        for field in ("ca_file", "cert_file", "key_file"):
             self.read(field)
+
+    def token(self) -> str:
+        """What servers are shown with new weights; empty for nothing. Raises InputError as `sampler_token` does."""
+        return sampler_token(self.token_file, "config.service.token_file")
 
     def read(self, field: str) -> bytes:
         """What the file of a field holds; nothing when the field is empty.
@@ -107,13 +136,3 @@ class ServiceConfig:
         if not content.strip():
             raise InputError(f"config.service.{field} = {path!r}: the file is empty")
         return content
-
-
-def _check_target(target: str) -> None:
-    """Raises InputError for what is neither `host:port` nor `unix:PATH`."""
-    found = _ADDRESS.fullmatch(target)
-    if (target.startswith("unix:") and target != "unix:") or (found and 0 < int(found[2]) < 2**16):
-        return
-    raise InputError(
-        f"config.service.endpoints: {target!r} is neither host:port (a port lies in 1 .. 65535) nor unix:PATH"
-    )

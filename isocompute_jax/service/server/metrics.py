@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 UPDATE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
@@ -37,3 +39,18 @@ class Metrics:
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Exports a number that is asked for when it is scraped."""
         Gauge(f"isocompute_{name}", text, registry=self.registry).set_function(value)
+
+    def watch_total(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """The same of a number that only grows, so that rates can be asked for."""
+        self.registry.register(_Total(f"isocompute_{name}", text, value))
+
+
+class _Total(Collector):
+    """A counter that somebody else keeps."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]):
+        self._name, self._text, self._value = name, text, value
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Its value now."""
+        return [CounterMetricFamily(self._name, self._text, value=self._value())]

@@ -9,6 +9,7 @@ import grpc
 
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.tokens import sampler_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,11 @@ class ServerConfig:
         "", "PEM certificates of the authority that signs clients'; given, clients need one (mutual TLS)."
     )
     insecure: bool = option(False, "Allow other addresses than loopback without TLS.")
-    token_file: str = option("", "File that holds the token which weight updates need; readable by you alone.")
+    token_file: str = option(
+        "",
+        "File that holds the token which weight updates need; readable by you alone. Empty for that of the "
+        "environment variable ISOCOMPUTE_TOKEN, if there is one.",
+    )
     weights_dir: str = option(
         "/dev/shm", "Folder in which arriving weights are put together, and in which manifests' files must lie."
     )
@@ -60,13 +65,8 @@ class ServerConfig:
         )
 
     def token(self) -> str:
-        """The token in `token_file`, or nothing. Raises InputError for a file that cannot be read or holds none."""
-        if not self.token_file:
-            return ""
-        token = self._read("token_file").decode("ascii", "replace").strip()
-        if not token.isprintable() or not token.isascii() or not token:
-            raise InputError(f"--token_file={self.token_file}: must hold one line of printable ASCII")
-        return token
+        """The token, or nothing. Raises InputError for a file that cannot be read, or holds none."""
+        return sampler_token(self.token_file, "--token_file")
 
     def _read(self, field: str) -> bytes:
         path = getattr(self, field)

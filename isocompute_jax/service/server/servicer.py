@@ -16,11 +16,13 @@ import grpc
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
-from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal
+from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal, invalid
 from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import Engine, EngineError, NotTakenError
 from isocompute_jax.service.server.gather import gathered
 from isocompute_jax.service.server.metrics import Metrics
+from isocompute_jax.service.server.transfers import Transfers
+from isocompute_jax.service.weights.device.transport import SentWeights
 from isocompute_jax.service.weights.receive import Update, Updates
 from isocompute_jax.service.weights.staging import StagingArea
 from isocompute_jax.service.weights.weight_file import WeightFile
@@ -72,7 +74,14 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._max_message_bytes = max_message_bytes
         self._peer_timeout_s = peer_timeout_s
         self._changed = changed
-        self.updates = Updates(area, self._apply, peer_timeout_s=peer_timeout_s)
+        self.transfers = Transfers(engine)
+        self.updates = Updates(
+            area,
+            self._apply,
+            peer_timeout_s=peer_timeout_s,
+            begin=self.transfers.begin,
+            abandon=self.transfers.abandon,
+        )
         self.metrics = Metrics()
         self.failure = ""
         self.failed = asyncio.Event()
@@ -87,7 +96,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._pace = _Pace()
         self._incarnation = secrets.token_hex(8)
         self._host_id = host_id()
-        self._began = time.monotonic()
+        self._began = self._applied = time.monotonic()
         self._watch()
 
     @property
@@ -148,6 +157,16 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
 
         return await self.updates.receive(read)
 
+    async def OpenTransfer(
+        self, message: pb.OpenTransferRequest, context: grpc.aio.ServicerContext
+    ) -> pb.OpenTransferReply:
+        """Makes the engine's ranks a group with the learner's."""
+        self._check_token(context)
+        if self.failure or self.stopping:
+            self._check_serving()
+        await self.transfers.open(message)
+        return pb.OpenTransferReply()
+
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
         """Answers from what the server knows itself."""
         del context
@@ -179,6 +198,12 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             taken=time.monotonic() - self._asked < LEASE_S,
             routing=facts.routing,
             turns=True,
+            transports=[pb.Transport(name=name, version=version) for name, version in facts.transports],
+            ranks=self.transfers.ranks() if message.ranks and message.tensors else (),
+            lacks=facts.lacks,
+            no_token_versions=not facts.token_versions,
+            devices=pb.Devices(kind=facts.device_kind, count=facts.devices),
+            draining=self.stopping and not self.failure,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
@@ -259,9 +284,12 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: Update, weights: WeightFile) -> pb.UpdateWeightsReply:
+    async def _apply(self, update: Update, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
+        continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
+        if continued and not self._engine.facts.token_versions:
+            raise invalid("in_flight: rollouts cannot continue: the engine does not say which weights drew each token")
         self._open.clear()
         try:
             # Under another learner's weights nobody's groups continue: their versions would look like those of his own.
@@ -277,9 +305,11 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                     await self._left.wait()
             update.committed = True
             try:
-                paused_s = await self._engine.update_weights(
-                    weights, version=header.version, recompute=header.in_flight == pb.IN_FLIGHT_RECOMPUTE
-                )
+                recompute = header.in_flight == pb.IN_FLIGHT_RECOMPUTE
+                if isinstance(weights, SentWeights):
+                    paused_s = await self.transfers.take(version=header.version, recompute=recompute)
+                else:
+                    paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
             except NotTakenError as error:
                 raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
             except Exception as error:
@@ -289,8 +319,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                 await self.fail(f"version {header.version} could not be applied: {error}")
                 raise self._refusal_of_failure() from error
             self._session, self._version, self._has_weights = header.session, header.version, True
-            self._asked = time.monotonic()
-            apply_s = time.monotonic() - began
+            self._asked = self._applied = time.monotonic()
+            apply_s = self._applied - began
             self.metrics.update_seconds.observe(apply_s)
             await self._changed()
             return pb.UpdateWeightsReply(version=header.version, apply_s=apply_s, paused_s=paused_s)
@@ -308,6 +338,18 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         watch("weight_senders", "Senders of the update that is coming in.", lambda: self.updates.senders)
         watch("version", "Version of the weights.", lambda: self._version)
         watch("serving", "1 while groups are taken.", lambda: self.serving)
+        watch("max_groups", "Groups that may be in the server at once.", lambda: self._max_groups)
+        watch("uptime_seconds", "Since the server started.", lambda: time.monotonic() - self._began)
+        watch(
+            "weights_age_seconds",
+            "Since the weights that serve were put in; since the start where they are the model directory's.",
+            lambda: time.monotonic() - self._applied,
+        )
+        self.metrics.watch_total(
+            "drawn_tokens",
+            "Tokens that the engine drew, those of rollouts that are not done, or were lost, included.",
+            lambda: self._engine.tokens_generated,
+        )
 
 
 class _Pace:

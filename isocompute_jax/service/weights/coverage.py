@@ -30,13 +30,13 @@ class Coverage:
     def check_complete(self) -> None:
         """Refuses weights of which a number is missing, or was sent twice."""
         for name, boxes in self._boxes.items():
-            if _overlap(boxes):
+            if overlap(boxes):
                 raise invalid(f"tensor {name!r}: parts of it overlap")
             if self._counts[name] < self._sizes[name]:
                 raise lost(f"tensor {name!r}: {self._counts[name]} of its {self._sizes[name]} numbers arrived")
 
 
-def _overlap(boxes: Sequence[Box]) -> bool:
+def overlap(boxes: Sequence[Box]) -> bool:
     """Whether any two boxes of one tensor share a number."""
     if len(boxes) < 2:
         return False

@@ -23,6 +23,7 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import Chunk
 from isocompute_jax.service.proto.refusal import Interruptible, Refusal, invalid, lost
 from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
+from isocompute_jax.service.weights.device.transport import SentWeights
 from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
 from isocompute_jax.service.weights.staging import StagingArea
 from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
@@ -50,13 +51,15 @@ class Update:
         self.missing = header.senders
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
-        self.in_place: WeightFile | None = None
+        self.in_place: WeightFile | SentWeights | None = None
         self.held: ManifestFile | None = None
         self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
         self.committed = False
         """Whether the engine has been told: from then on nothing stops it."""
+        self.taken = False
+        """Whether the engine serves it."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -76,18 +79,24 @@ class Updates:
       area: where weights are put together.
       apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
+      begin: makes the engine receive weights from device to device, in the group of that number.
+      abandon: makes it give them up.
     """
 
     def __init__(
         self,
         area: StagingArea,
-        apply: Callable[[Update, WeightFile], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
+        begin: Callable[[int], Awaitable[None]],
+        abandon: Callable[[], Awaitable[None]],
     ):
         self._area = area
         self._apply = apply
         self._timeout = peer_timeout_s
+        self._begin = begin
+        self._abandon = abandon
         self._current: Update | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
@@ -193,6 +202,8 @@ class Updates:
             match message.WhichOneof("part"):
                 case "manifest":
                     received += await self._read_manifest(update, listed, message.manifest)
+                case "device":
+                    await self._begin_device(update, message.device.transfer, received)
                 case "end":
                     for write in waiting:
                         await write
@@ -201,6 +212,15 @@ class Updates:
                     return
                 case _:
                     raise invalid("after the header only chunks, manifests and one `end` may come")
+
+    async def _begin_device(self, update: Update, transfer: int, received: int) -> None:
+        """Lets the engine receive; the message comes again as a sign of life while the learner sends."""
+        if isinstance(update.in_place, SentWeights):
+            return
+        if update.header.senders != 1 or received:
+            raise invalid("weights that come from device to device need no other part, and one sender alone")
+        await self._begin(transfer)
+        update.in_place = SentWeights()
 
     async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
@@ -249,7 +269,8 @@ class Updates:
     async def _finish(self, update: Update) -> None:
         """Applies a complete update, and tells every sender."""
         try:
-            await self._in_thread(update, update.coverage.check_complete)
+            if not isinstance(update.in_place, SentWeights):  # those were planned before they were sent
+                await self._in_thread(update, update.coverage.check_complete)
             weights = update.in_place or (await self._staged(update)).weights
             reply = await self._apply(update, weights)
         except Refusal as refusal:
@@ -261,6 +282,7 @@ class Updates:
             raise
         else:
             self._current = None
+            update.taken = True
             update.outcome.set_result(reply)
             self._release(update)
 
@@ -283,7 +305,9 @@ class Updates:
         task.add_done_callback(self._releasing.discard)
 
     async def _give_back(self, update: Update) -> None:
-        """Frees the staging file once no thread writes to it."""
+        """Frees the staging file once no thread writes to it, or what was on its way."""
+        if isinstance(update.in_place, SentWeights) and not update.taken:
+            await self._abandon()
         if update.writes:
             await asyncio.wait(update.writes)
         if update.held is not None:

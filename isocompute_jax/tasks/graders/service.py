@@ -4,7 +4,8 @@
     200        {"rewards": [0.5, ...], "metrics": [{"name": 1.0}, ...]}         (metrics may be left out)
 
 What may pass is tried again until the call's deadline, with growing pauses: no connection, 408, 425, 429 and 5xx. Any
-other answer is a failure of the reward.
+other answer is a failure of the reward. A token in the environment, ISOCOMPUTE_REWARD_TOKEN, goes along as
+`Authorization: Bearer TOKEN`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.tokens import check_url, reward_token
 from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
 from isocompute_jax.tasks.graders.protocol import Grade
 
@@ -35,6 +37,9 @@ class Service:
 
     Args:
       urls: http(s) addresses with commas between them.
+
+    Raises:
+      InputError: an address holds a secret: those are for the environment, ISOCOMPUTE_REWARD_TOKEN.
     """
 
     runs: Literal["loop"] = "loop"
@@ -42,7 +47,12 @@ class Service:
 
     def __init__(self, urls: str):
         self.name = urls
-        self._urls = itertools.cycle([url.strip() for url in urls.split(",") if url.strip()])
+        addresses = [url.strip() for url in urls.split(",") if url.strip()]
+        for address in addresses:
+            check_url(address, "config.reward.function")
+        self._urls = itertools.cycle(addresses)
+        token = reward_token()
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client: Any = None
         self.last_error = ""
 
@@ -71,7 +81,7 @@ class Service:
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
             self._client = httpx2.AsyncClient(timeout=None, limits=limits)  # the caller has the deadline
         try:
-            response = await self._client.post(url, json=asked)
+            response = await self._client.post(url, json=asked, headers=self._headers)
         except httpx2.InvalidURL as error:
             raise ServiceError(f"{url}: {error}") from error
         except httpx2.TransportError as error:

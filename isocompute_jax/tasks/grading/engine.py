@@ -20,6 +20,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -41,6 +42,21 @@ Outcome = Grade | Failure
 CLOSE_S = 30.0
 AGAIN_S = 2.0
 LOG = logging.getLogger(__name__)
+
+
+class Grades(Protocol):
+    """What gives groups their rewards: `Grading`, or several of them."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether a reward that fails ends the run."""
+        ...
+
+    def submit(
+        self, group: RolloutGroup, problem: Problem, *, on_failure: OnFailure | None = None
+    ) -> concurrent.futures.Future[RolloutGroup]:
+        """Grades a group; see `Grading.submit`."""
+        ...
 
 
 class Grading:
@@ -240,7 +256,7 @@ class Grading:
         self._pool = self._calls = None
 
 
-def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], grading: Grading) -> list[RolloutGroup]:
+def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], grading: Grades) -> list[RolloutGroup]:
     """Every group with its rewards, in order; grading goes on while `groups` is read.
 
     A reward that failed is worth 0 unless the policy is `stop`: nothing is trained on these groups.

@@ -19,6 +19,7 @@ from typing import Any
 
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.tasks.graders.protocol import WORKER, Grade
 from isocompute_jax.tasks.grading import worker
 from isocompute_jax.tasks.grading.failures import Failure
@@ -114,7 +115,7 @@ class _Worker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
-                env={**os.environ, WORKER: "1", "PYTHONPATH": _search_path()},
+                env={**_environment(), WORKER: "1", "PYTHONPATH": _search_path()},
             )
         )
         try:
@@ -189,6 +190,11 @@ class _Worker:
         # asyncio keeps the pipe of a dead process open until it is read to its end.
         with contextlib.suppress(OSError, ValueError):
             await asyncio.wait_for(self._stdout.read(), 1.0)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without what lets its owner replace the weights of servers: rewards are strangers' code."""
+    return {name: value for name, value in os.environ.items() if name != SAMPLER_TOKEN}
 
 
 def _search_path() -> str:

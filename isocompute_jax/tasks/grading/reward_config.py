@@ -8,6 +8,7 @@ from typing import Literal
 
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.tokens import check_url
 
 OnFailure = Literal["zero", "drop_group", "stop"]
 MOST_WORKERS = 32
@@ -52,6 +53,10 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        for name in (self.function, *self.tasks.values()):
+            for address in name.split(","):
+                if "://" in address:
+                    check_url(address.strip(), "config.reward.function")
         if not self.deadline_s > 0:
             raise InputError(f"RewardConfig.deadline_s = {self.deadline_s} must be above 0")
 

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks import families
 from isocompute_jax.fit import analyze
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
@@ -87,3 +88,18 @@ def test_the_answer_names_seeds_that_differ():
     apart, alike = (analyze(table(jitter, 0), OPTIONS).asked[0] for jitter in (0.2, 0.0))
     assert "seeds_differ" in {each.kind for each in apart.objections}
     assert "seeds_differ" not in {each.kind for each in alike.objections}
+
+
+@pytest.mark.slow
+def test_curves_that_were_stopped_early_do_not_tell_how_seeds_differ():
+    """Seeds whose curves end before the rise seem to differ in their asymptote; the others stay as sure as they are."""
+    study = families.simulate("exponential", "test", 1)
+    whole = study.table(OPTIONS.metric)
+    kept = (whole["group_size"] < 256) | (whole["compute"] < 1.2e5)
+    curves, _ = read_curves(memory_table({name: column[kept] for name, column in whole.items()}), OPTIONS.read)
+    stages = Stages(AnalysisOptions(form="expsat"), group_runs(curves)[0])
+    found = stages.forecast(stages.metric(OPTIONS.metric, intervals=True, profiles=False))
+    assert found is not None
+    rewards = found.rewards(families.LAST)[:, :3]
+    assert rewards.std(axis=0).max() < 0.02  # 0.3 where they count
+    np.testing.assert_allclose(rewards.mean(axis=0), study.truth(np.array([families.LAST]))[:3, 0], atol=0.02)

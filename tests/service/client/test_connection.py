@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
@@ -34,6 +34,12 @@ def certificates(tmp_path_factory) -> pathlib.Path:
         openssl(directory, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         openssl(directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "1",
                 "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    for name, days in (("expired", "-1"), ("elsewhere", "1")):
+        names = "names" if name == "expired" else "other-names"
+        (directory / "other-names").write_text("subjectAltName=DNS:elsewhere.example")
+        openssl(directory, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", days,
+                "-CAcreateserial", "-extfile", names, "-out", f"{name}.pem")  # fmt: skip
     return directory
 
 
@@ -86,6 +92,69 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
             sampler.update_weights(params(), version=1)
             sampler.submit(requests(3))
             assert len(list(sampler.completed())) == 3
+
+
+@pytest.mark.parametrize(
+    ("server", "authority", "said"),
+    [
+        ("expired", "ca", "its certificate has expired: give the server a new one"),
+        ("server", "stranger", "its certificate is not signed by the authority of config.service.ca_file"),
+        ("elsewhere", "ca", "its certificate is for another name"),
+        ("", "ca", "it does not speak TLS"),
+    ],
+)
+def test_the_learner_is_told_what_is_wrong_with_a_certificate(certificates, tmp_path, server, authority, said):
+    tls = {"tls_cert": str(certificates / f"{server}.pem"), "tls_key": str(certificates / f"{server}.key")}
+    settings: dict[str, Any] = tls if server else {}
+    with (
+        live(**settings) as [one],
+        fleet(one, directory=tmp_path, ca_file=str(certificates / f"{authority}.pem"), wait_s=0.5) as sampler,
+        pytest.raises(RunError, match=rf"no sampler is left: .* cannot be reached: {said}.*gives up after"),
+    ):
+        sampler.update_weights(params(), version=1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ({}, "it may want TLS: config.service.ca_file"),
+        ({"ca_file": "ca.pem"}, "it may want a certificate of the learner: config.service.cert_file and key_file"),
+        (
+            {"ca_file": "ca.pem", "cert_file": "expired.pem", "key_file": "expired.key"},
+            "it may refuse the certificate of config.service.cert_file, which may have expired",
+        ),
+    ],
+)
+def test_the_learner_is_told_what_it_may_lack_itself(certificates, tmp_path, ours, said):
+    """All that gRPC hears of it is that the connection was closed."""
+    files: dict[str, Any] = {field: str(certificates / name) for field, name in ours.items()}
+    with (
+        live(
+            tls_cert=str(certificates / "server.pem"),
+            tls_key=str(certificates / "server.key"),
+            tls_client_ca=str(certificates / "ca.pem"),
+        ) as [one],
+        fleet(one, directory=tmp_path, wait_s=0.5, **files) as sampler,
+        pytest.raises(RunError, match=rf"cannot be reached: .*Socket closed \(if it is there, {said}"),
+    ):
+        sampler.update_weights(params(), version=1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [("wrong", "refuses the token"), ("", "needs a token, and none was given: set config.service.tok")],
+)
+def test_a_wrong_token_is_said_once(tmp_path, caplog, ours, said):
+    for name in ("right", "wrong"):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(0o600)
+    with (
+        live(token_file=str(tmp_path / "right")) as [server],
+        fleet(server, directory=tmp_path, token_file=str(tmp_path / ours) if ours else "") as sampler,
+        pytest.raises(InputError, match=f"{server.address} {said}.*ISOCOMPUTE_TOKEN"),
+    ):
+        sampler.update_weights(params(), version=1)
+    assert "metadata" not in caplog.text and "right" not in caplog.text
 
 
 def test_cancelled_groups_end_with_aborted():

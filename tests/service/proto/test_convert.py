@@ -16,7 +16,7 @@ from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineFacts
 
 U32 = st.integers(0, 2**32 - 1)
-FACTS = EngineFacts("simulated", "1", "m", 2**31, 64, 2**31, ())
+FACTS = EngineFacts("simulated", "1", "m", 2**31, 64, 2**31, (), 1, "cpu")
 
 
 @st.composite

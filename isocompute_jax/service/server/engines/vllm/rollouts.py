@@ -59,8 +59,12 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
     )
 
 
-def completion(output: CompletionOutput) -> Completion:
+def completion(output: CompletionOutput, *, version: int | None) -> Completion:
     """A finished rollout.
+
+    Args:
+      output: vLLM's.
+      version: of the weights that drew all of it; None where vLLM says it of each token.
 
     Raises:
       EngineError: vLLM ended it for another reason than a stop token or its length, or left something out.
@@ -69,10 +73,13 @@ def completion(output: CompletionOutput) -> Completion:
         raise EngineError(f"vLLM ended a rollout with {output.finish_reason!r}")
     tokens = np.array(output.token_ids, np.int32)
     logprobs = np.array(output.logprobs.logprobs if output.logprobs else [], np.float32)
-    spans = output.weight_versions or []
-    versions = np.repeat(
-        np.array([int(span.version) for span in spans], np.int32), [span.end - span.start for span in spans]
-    )
+    if version is None:
+        spans = output.weight_versions or []
+        versions = np.repeat(
+            np.array([int(span.version) for span in spans], np.int32), [span.end - span.start for span in spans]
+        )
+    else:
+        versions = np.full(len(tokens), version, np.int32)
     if not len(tokens) == len(logprobs) == len(versions) > 0:
         raise EngineError(
             f"vLLM gave {len(tokens)} tokens with {len(logprobs)} log-probabilities and {len(versions)} versions"

@@ -117,6 +117,12 @@ V6E = _tpu(
 DEVICES = {device.name: device for device in (H200, V5E, V5P, V6E)}
 """By the name that `--topology` gives them."""
 
+
+def known_device(kind: str) -> Device | None:
+    """The accelerator that JAX calls `kind` (`device_kind`); None for one that is not in the table, as CPUs are not."""
+    return next((device for device in DEVICES.values() if device.is_kind(kind)), None)
+
+
 CPU = Device(
     name="cpu",
     flops=0.1 * TERA,

@@ -1,0 +1,150 @@
+"""What learner processes cost each other: meeting, agreeing, being told of a batch, and noticing that one has died.
+
+    python -m benchmarks.processes --processes=2,8 --rollouts=512 --tokens=2048
+
+Real processes on this machine, over the loopback interface; they compute nothing. A batch is told as it is in a run
+(`experiment.company`): tokens, log-probabilities, versions and masks of every rollout. Beside it stands the least that
+its bytes take: one plain socket to one process, times the processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import statistics
+import threading
+import time
+
+import numpy as np
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.distributed import Team
+from isocompute_jax.distributed.codec import Codec
+from isocompute_jax.distributed.environment import Place
+from isocompute_jax.distributed.meeting import about, meet
+from isocompute_jax.experiment.company import RECORDS
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+
+_PROCESSES = flags.DEFINE_list("processes", ["2", "8"], "Numbers of processes.")
+_ROLLOUTS = flags.DEFINE_integer("rollouts", 512, "Rollouts of a batch.", 1)
+_TOKENS = flags.DEFINE_integer("tokens", 2048, "Tokens of a rollout.", 1)
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Rounds, of which each figure is the median.", 1)
+GROUP = 16
+
+
+def main() -> None:
+    """Flags -> table."""
+    groups, codec = batch(_ROLLOUTS.value, _TOKENS.value), Codec(RECORDS)
+    size = len(codec.encode(groups))
+    print(f"{_ROLLOUTS.value} rollouts of {_TOKENS.value} tokens: {size / 1e6:.1f} MB")
+    print(f"{'processes':>9}{'meet':>9}{'agree':>11}{'a batch':>10}{'its bytes':>11}{'of it':>7}{'death noticed':>15}")
+    for count in map(int, _PROCESSES.value):
+        met, agreed, told, noticed = measure(count, groups)
+        least = plain(size) * (count - 1)
+        print(
+            f"{count:9}{met:8.2f}s{agreed * 1e3:9.2f}ms{told:9.3f}s{least:10.3f}s{told / least:6.1f}x{noticed:14.3f}s"
+        )
+
+
+def batch(rollouts: int, tokens: int) -> list[RolloutGroup]:
+    """A batch of random tokens."""
+    rng = np.random.default_rng(0)
+
+    def completion() -> Completion:
+        drawn = rng.integers(0, 150_000, tokens).astype(np.int32)
+        return Completion.drawn(drawn, rng.standard_normal(tokens, np.float32), np.zeros(tokens, np.int32), "length")
+
+    prompt = np.arange(128, dtype=np.int32)
+    return [
+        RolloutGroup(f"p{i}", 0, prompt, tuple(completion() for _ in range(GROUP)), np.zeros(GROUP, np.float32))
+        for i in range(max(1, rollouts // GROUP))
+    ]
+
+
+def measure(count: int, groups: list[RolloutGroup]) -> tuple[float, float, float, float]:
+    """Seconds to meet, to agree, until all have a batch, and until process 0 notices that one was killed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    context = multiprocessing.get_context("spawn")
+    others = [
+        context.Process(target=follow, args=(address, i, count, _REPEATS.value), daemon=True) for i in range(1, count)
+    ]
+    for other in others:
+        other.start()
+    for _ in others:  # they are up, and wait for this one
+        time.sleep(1.0)
+    began = time.monotonic()
+    team = join(address, 0, count)
+    met = time.monotonic() - began
+    agreed = [timed(lambda: team.agree("nothing", 0)) for _ in range(_REPEATS.value)]
+    told = []
+    for _ in range(_REPEATS.value + 1):
+        began = time.monotonic()
+        team.broadcast(lambda: groups)
+        team.everywhere(lambda: None)
+        told.append(time.monotonic() - began)
+    noticed, ended = threading.Event(), 0.0
+    team._end = lambda *why: noticed.set()
+    began = time.monotonic()
+    os.kill(others[-1].pid or 0, signal.SIGKILL)
+    noticed.wait()
+    ended = time.monotonic() - began
+    for other in others:
+        other.kill()
+        other.join()
+    team.leave()
+    return met, statistics.median(agreed), statistics.median(told[1:]), ended
+
+
+def timed(do) -> float:
+    """Seconds that a call takes."""
+    began = time.monotonic()
+    do()
+    return time.monotonic() - began
+
+
+def join(address: str, index: int, count: int) -> Team:
+    """The team, met."""
+    place = Place(index, count, address, "flags")
+    return meet(place, about(place, {}), Codec(RECORDS), start_s=60.0, stall_s=60.0)
+
+
+def follow(address: str, index: int, count: int, repeats: int) -> None:
+    """Another process: it agrees so often, then is told of batches."""
+    team = join(address, index, count)
+    for _ in range(repeats):
+        team.agree("nothing", 0)
+    while True:
+        team.broadcast(lambda: None)
+        team.everywhere(lambda: None)
+
+
+def plain(size: int) -> float:
+    """Seconds that so many bytes take over one plain connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    data, read = bytes(size), threading.Thread(target=drain, args=(theirs, size))
+    began = time.monotonic()
+    read.start()
+    ours.sendall(data)
+    read.join()
+    taken = time.monotonic() - began
+    ours.close()
+    theirs.close()
+    return taken
+
+
+def drain(connection: socket.socket, size: int) -> None:
+    """Reads so many bytes."""
+    left = size
+    while left:
+        left -= len(connection.recv(min(left, 1 << 20)))
+
+
+if __name__ == "__main__":
+    app.run(main)

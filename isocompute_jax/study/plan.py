@@ -1,0 +1,42 @@
+"""What a study takes before it starts: rollouts of its curation, runs of each slice, their device-hours."""
+
+from __future__ import annotations
+
+import pathlib
+
+from isocompute_jax.study.presets import Preset
+from isocompute_jax.study.stages import open_study, planned_runs
+from isocompute_jax.sweeps import books, estimate
+from isocompute_jax.sweeps.executor import check_directories, open_state
+from isocompute_jax.sweeps.status import print_plan
+from isocompute_jax.tasks import ProblemFile
+
+
+def print_study(preset: Preset, root: pathlib.Path, topology: str) -> None:
+    """Prints it; a directory that holds another study is refused.
+
+    Raises:
+      InputError: the directory, or a config, is at fault.
+    """
+    if root.exists():
+        open_study(preset, root)
+    count = preset.num_problems
+    if preset.problems:
+        count = sum(1 for _ in ProblemFile(preset.problems, grader_name=preset.run.reward.name_for))
+    samples = preset.curation.samples
+    print(f"Curation: {count:,} problems x {samples} samples = {count * samples:,} rollouts\n")
+    found: dict[str, estimate.Estimate | None] = {}
+    spent = 0.0
+    for part in preset.slices:
+        runs, directory = planned_runs(preset, part, root), root / "runs" / part.name
+        check_directories(runs, directory)
+        own: dict[str, estimate.Estimate | None] = dict.fromkeys(run.name for run in runs)
+        if preset.base is None:
+            own = estimate.estimates(runs, directory, topology)
+        hours = {name: estimate.as_text(each) for name, each in own.items()}
+        print(f"Slice {part.name}: {part.question}")
+        print_plan(open_state(runs, directory), hours if preset.base is None else None)
+        found |= {f"{part.name}/{name}": each for name, each in own.items()}
+        spent += books.spent_device_hours(directory, list(hours))
+    if preset.base is None:
+        print(f"All slices: {estimate.summary(found, spent, None)}; the curation is not in it")

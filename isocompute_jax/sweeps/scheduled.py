@@ -1,0 +1,276 @@
+"""Runs of a sweep as jobs of a cluster's scheduler, which decides when and where they run.
+
+This process hands in what is neither done nor with the scheduler already, and then watches: it keeps the books where a
+job was lost without a word, and ends runs by the sweep's limits. The jobs need it for nothing else: it may be
+interrupted, and started again, at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Collection, Sequence
+
+from rich.console import Console
+
+from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.workdir import locked
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.sweeps import books, jobs, status
+from isocompute_jax.sweeps.executor import check_directories, start_order
+from isocompute_jax.sweeps.grid import PlannedRun
+from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
+from isocompute_jax.sweeps.scheduler import Job, Scheduler, Unreachable
+from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
+from isocompute_jax.sweeps.watch import Verdict, Watch
+
+LOG = logging.getLogger(__name__)
+LOOK_S = 5.0
+"""Between two looks at the scheduler."""
+
+
+def run_scheduled(
+    runs: Sequence[PlannedRun],
+    root: str | os.PathLike[str],
+    scheduler: Scheduler,
+    *,
+    at_once: int | None = None,
+    wait: bool = True,
+    console: Console | None = None,
+    limits: Limits = NO_LIMITS,
+) -> SweepResult:
+    """Hands in what is to be run, and watches it to the end.
+
+    Args:
+      runs: what `grid` planned, or any other runs with names of their own.
+      root: the sweep's directory, on storage that every node sees.
+      scheduler: who runs them.
+      at_once: runs at a time; None leaves it to the scheduler.
+      wait: watch until every run has ended. Limits need it.
+      console: where to show the status, by default stderr.
+      limits: what ends the sweep, or some of its runs, early.
+
+    Raises:
+      InputError: a run directory belongs to another config, another sweep is at work in `root`, the runs name
+        endpoints, or the scheduler refuses.
+      KeyboardInterrupt: interrupted; the jobs stay with the scheduler.
+    """
+    root = pathlib.Path(root).absolute()
+    if any(run.config.service.remote for run in runs):
+        raise InputError(
+            "config.service.endpoints, config.service.endpoints_file: "
+            f"with --executor={scheduler.name} every run starts servers of its own, since a "
+            "server serves one run at a time; leave it out"
+        )
+    if not wait and limits != NO_LIMITS:
+        raise InputError("--nowait goes without --max_device_hours and --stop_hopeless: they need somebody who watches")
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root, "sweep"):
+        check_directories(runs, root)
+        books.prepare(runs, root)
+        state = books.read_state(runs, root, num_workers=at_once or len(runs))
+        with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
+            sweep = _Scheduled(state, scheduler, keep_stopped=limits.stop_hopeless > 0)
+            sweep.hand_in(runs, watch.look(), at_once)
+            if wait:
+                sweep.watch(watch, interrupt, show)
+        if interrupt.requested and sweep.jobs:
+            LOG.warning("%d jobs stay with %s: `sweep status` shows them, `sweep cancel` ends them", len(sweep.jobs),
+                        scheduler.name)  # fmt: skip
+            raise KeyboardInterrupt
+    return result_of(state, sweep.halted)
+
+
+class _Scheduled:
+    """A sweep whose runs a scheduler has; `jobs` are those that have not ended, by name."""
+
+    def __init__(self, state: SweepState, scheduler: Scheduler, *, keep_stopped: bool):
+        self.state, self.scheduler = state, scheduler
+        self.halted = ""
+        self.jobs = held_jobs(state.root, list(state.runs), scheduler)
+        self._told: dict[str, str] = {}
+        for name in state.runs:
+            kept = state.states[name] == "done" or (keep_stopped and state.states[name] == "stopped")
+            if not kept and name not in self.jobs:
+                state.states[name] = "waiting"
+                state.reasons.pop(name, None)
+
+    def hand_in(self, runs: Sequence[PlannedRun], verdict: Verdict, at_once: int | None) -> None:
+        """Submits what waits, one seed of everything first, unless the budget is spent."""
+        self.halted = verdict.halt
+        waiting = [run for run in start_order(runs) if self.state.states[run.name] == "waiting"]
+        if self.halted or not waiting:
+            return
+        root = self.state.root
+        given = [
+            Job(
+                name=run.name,
+                main="train",
+                workdir=root / run.name,
+                flags=(f"--resolved_config={root / books.CONFIGS / f'{run.name}.json'}",),
+                model=os.path.abspath(run.config.model),
+                root=root,
+            )
+            for run in waiting
+        ]
+        started = time.time()
+        for job, number in zip(given, self.scheduler.submit(given, at_once=at_once), strict=True):
+            self.jobs[job.name] = number
+            found = jobs.read_record(root, job.name)
+            if found is None or found.since < started:  # it may run already, and have said so
+                self._record(job.name, "queued")
+        LOG.info(
+            "%d runs handed to %s, %d were there already", len(given), self.scheduler.name, len(self.jobs) - len(given)
+        )
+
+    def watch(self, watch: Watch, interrupt: Interrupt, show: Show) -> None:
+        """Until no job is left, or the user interrupts."""
+        looked = 0.0
+        while self.jobs and not interrupt.requested:
+            self._heed(watch.look())
+            if time.monotonic() - looked >= LOOK_S:
+                looked = time.monotonic()
+                show(self.look())
+            time.sleep(min(LOOK_S, 0.2))
+
+    def look(self) -> list[str]:
+        """Brings the state up to date; returns the names of runs that have ended."""
+        try:
+            held = self.scheduler.held(self.jobs.values())
+        except Unreachable as error:
+            LOG.warning("%s does not answer (%s); asking again", self.scheduler.name, error)
+            return []
+        ended = [name for name, job in self.jobs.items() if job not in held]
+        for name, job in self.jobs.items():
+            if job in held and held[job] != self.state.states[name]:
+                record = jobs.read_record(self.state.root, name)
+                if record is None or record.state in ("queued", "running"):  # it may have said its end meanwhile
+                    self._record(name, held[job])
+        for name in ended:
+            self._book(name, self.jobs.pop(name))
+        return ended
+
+    def _book(self, name: str, job: str) -> None:
+        """Files a job that has ended; one that was killed has not done so itself."""
+        record = jobs.read_record(self.state.root, name)
+        if (self.state.root / name / run_files.DONE).exists():
+            self._record(name, "done", job=job)
+        elif name in self._told:
+            self._record(name, "interrupted" if self._told[name] == self.halted else "stopped", self._told[name], job)
+        elif record is None or record.state in ("queued", "running"):
+            reason = self.scheduler.why(job)
+            if not reason and name in self.state.runs:
+                reason = f"job {job} ended well, and yet there is no {run_files.DONE}"
+            self._record(name, "failed" if reason else "done", reason, job)
+        elif record.state == "done" and name in self.state.runs:
+            self._record(name, "failed", f"job {job} ended well, and yet there is no {run_files.DONE}", job)
+        else:
+            self.state.states[name] = record.state
+            self.state.reasons[name] = record.reason
+
+    def _heed(self, verdict: Verdict) -> None:
+        """Has jobs stop: all of them, or those that cannot matter any more."""
+        self.halted = verdict.halt
+        reasons = dict.fromkeys(self.jobs, verdict.halt) if verdict.halt else verdict.stop
+        fresh = {name: reason for name, reason in reasons.items() if name in self.jobs and name not in self._told}
+        if fresh:
+            self._told |= fresh
+            self.scheduler.stop([self.jobs[name] for name in fresh])
+
+    def _record(self, name: str, state: jobs.State, reason: str = "", job: str = "") -> None:
+        self.state.states[name] = state
+        self.state.reasons.pop(name, None)
+        if reason:
+            self.state.reasons[name] = reason
+        record = jobs.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason)
+        jobs.write_record(self.state.root, name, record)
+
+
+def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
+    """Hands one job in, unless the scheduler has it, and waits for its end.
+
+    Returns:
+      What became of it: `done`, or why not.
+
+    Raises:
+      InputError: the scheduler refuses it.
+      KeyboardInterrupt: interrupted; the job stays with the scheduler.
+    """
+    state = SweepState(job.root, {}, {}, {}, 1)
+    watched = _Scheduled(state, scheduler, keep_stopped=False)
+    watched.jobs = held_jobs(job.root, [job.name], scheduler)
+    state.states[job.name] = "queued"
+    if not watched.jobs:
+        [number] = scheduler.submit([job], at_once=None)
+        watched.jobs[job.name] = number
+        jobs.write_record(job.root, job.name, jobs.Record("queued", scheduler.name, number))
+        LOG.info("%s handed to %s as job %s", job.name, scheduler.name, number)
+    with Interrupt() as interrupt:
+        while watched.jobs and not interrupt.requested:
+            watched.look()
+            time.sleep(LOOK_S)
+    if interrupt.requested and watched.jobs:
+        raise KeyboardInterrupt
+    record = jobs.read_record(job.root, job.name)
+    assert record is not None
+    return record
+
+
+def held_jobs(root: pathlib.Path, names: Collection[str], scheduler: Scheduler) -> dict[str, str]:
+    """Name -> job, of the runs that the books give to this scheduler and that it has.
+
+    Raises:
+      InputError: another executor has some of them, or the scheduler does not answer: handed in again, a run would be
+        there twice.
+    """
+    records = {name: jobs.read_record(root, name) for name in names}
+    found: dict[str, str] = {}
+    for name, record in records.items():
+        if record is None or record.scheduler == jobs.LOCAL:
+            continue
+        if record.scheduler == scheduler.name:  # whatever it says: the last that a job told to stop does is to end
+            found[name] = record.job
+        elif record.state in ("queued", "running"):
+            raise InputError(f"run {name} is with {record.scheduler} (job {record.job}): cancel it there first")
+    if not found:
+        return {}
+    try:
+        held = scheduler.held(found.values())
+    except Unreachable as error:
+        raise InputError(f"--executor={scheduler.name} does not answer ({error}): try again when it does") from error
+    return {name: job for name, job in found.items() if job in held}
+
+
+def cancel(root: pathlib.Path, scheduler: Scheduler, only: Collection[str] = ()) -> list[str]:
+    """Ends runs, each with its servers and a checkpoint; returns their names.
+
+    Args:
+      root: the sweep's directory.
+      scheduler: who has them.
+      only: names of the runs; all that the scheduler has if empty.
+
+    Raises:
+      InputError: a name is no run of the sweep.
+    """
+    chosen = _chosen(root, scheduler, only)
+    scheduler.stop(list(chosen.values()))
+    for name, job in chosen.items():
+        jobs.write_record(root, name, jobs.Record("interrupted", scheduler.name, job, "cancelled by the user"))
+    return list(chosen)
+
+
+def requeue(root: pathlib.Path, scheduler: Scheduler, only: Collection[str] = ()) -> list[str]:
+    """Puts running runs back into the queue, each with its servers and a checkpoint; as `cancel` otherwise."""
+    chosen = _chosen(root, scheduler, only)
+    scheduler.requeue(list(chosen.values()))
+    return list(chosen)
+
+
+def _chosen(root: pathlib.Path, scheduler: Scheduler, only: Collection[str]) -> dict[str, str]:
+    names = books.names_of(root)
+    if unknown := [name for name in only if name not in names]:
+        raise InputError(f"--only: {unknown[0]!r} is no run of {root}; `sweep status` lists them")
+    return held_jobs(root, list(only) or names, scheduler)

@@ -1,0 +1,90 @@
+"""What a sweep asks of a cluster's scheduler; `slurm` and `jobsets` are its two kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Collection, Sequence
+from typing import Literal, Protocol
+
+from isocompute_jax.sweeps.slurm_options import SlurmOptions
+
+Main = Literal["train", "curate"]
+Held = Literal["queued", "running"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One main of the package, with the servers that it samples from: a learner and its servers live and end together.
+
+    Attributes:
+      name: of the run.
+      main: what runs.
+      workdir: its directory: of a run, or what a curation writes to.
+      flags: the main's, but for those that say where the servers and the directory are.
+      model: Hugging Face directory that the servers load.
+      root: directory whose books say what became of it (`books.write_record`).
+    """
+
+    name: str
+    main: Main
+    workdir: pathlib.Path
+    flags: tuple[str, ...]
+    model: str
+    root: pathlib.Path
+
+
+class Scheduler(Protocol):
+    """A cluster's scheduler; jobs go by the names that it gives them."""
+
+    @property
+    def name(self) -> str:
+        """`slurm` or `kubernetes`."""
+        ...
+
+    def submit(self, jobs: Sequence[Job], *, at_once: int | None) -> list[str]:
+        """Hands jobs over, at most `at_once` of which run at a time; returns their names, in order.
+
+        Raises:
+          InputError: they are refused, with the scheduler's words and the flag at fault.
+        """
+        ...
+
+    def held(self, jobs: Collection[str]) -> dict[str, Held]:
+        """Those of the jobs that wait or run; the others have ended.
+
+        Raises:
+          Unreachable: the scheduler does not answer now.
+        """
+        ...
+
+    def why(self, job: str) -> str:
+        """Why a job ended that has not said so itself; empty where it ended well."""
+        ...
+
+    def stop(self, jobs: Collection[str]) -> None:
+        """Jobs that run write a checkpoint and end, servers and all; those that wait are taken out."""
+        ...
+
+    def requeue(self, jobs: Collection[str]) -> None:
+        """Jobs that run write a checkpoint and wait for their turn again, servers and all."""
+        ...
+
+
+class Unreachable(Exception):
+    """A scheduler does not answer; it may in a while."""
+
+
+def make_scheduler(executor: str, root: pathlib.Path, *, slurm: SlurmOptions, kubernetes: str) -> Scheduler:
+    """The scheduler that --executor names, `slurm` or `kubernetes`; its library is imported here.
+
+    Raises:
+      InputError: it cannot be used from here.
+    """
+    if executor == "slurm":
+        from isocompute_jax.sweeps.slurm import SlurmScheduler
+
+        return SlurmScheduler(root, slurm)
+    from isocompute_jax.sweeps.jobsets import JobSetScheduler
+
+    return JobSetScheduler(root, kubernetes)

@@ -1,0 +1,239 @@
+"""The page's server: who is answered, with what, and what a request can never reach."""
+
+import http.client
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.watching import frontier as frontiers
+from isocompute_jax.watching.frontier import Frontier, shown
+from isocompute_jax.watching.page import load_page
+from isocompute_jax.watching.server import serving
+from isocompute_jax.watching.watched_runs import WatchedRuns
+from tests.watching.builders import HOSTILE, make_run
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    make_run(root / "a b", steps=8)
+    with serving(WatchedRuns(root), port=0, fit=False) as server:
+        yield server
+
+
+def get(server, target: str, *, host: str = "", method: str = "GET") -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, target, skip_host=True)
+    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.endheaders()
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply, body
+
+
+def test_the_page_is_one_file_that_loads_nothing(server):
+    reply, body = get(server, "/")
+    assert reply.status == 200 and reply.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = reply.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    text = body.decode()
+    assert text.count("<script>") == 1 and "/* script */" not in text and "/* style */" not in text
+    assert "innerHTML" not in text and "insertAdjacentHTML" not in text and "document.write" not in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace('"isocompute', "")
+    assert load_page().html == body
+
+
+def test_what_the_page_asks_for(server):
+    overview = json.loads(get(server, "/api/runs")[1])
+    assert [run["name"] for run in overview["runs"]] == ["a b"]
+    assert json.loads(get(server, "/api/run?name=a+b")[1])["step"] == 8
+    curves = json.loads(get(server, "/api/curves?metric=eval/validation/avg@4")[1])
+    assert curves["runs"]["a b"]["step"] == [0, 4, 8]
+    line = json.loads(get(server, "/api/rollouts?name=a%20b&index=2")[1])
+    assert line["groups"][0]["completions"][1]["text"] == HOSTILE
+    assert json.loads(get(server, "/api/frontier")[1]) == {"state": "off"}
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.", "[::1]", "0.0.0.0"]
+)
+def test_other_names_of_this_machine_are_refused(server, host):
+    for target in ("/", "/api/runs"):
+        reply, body = get(server, target, host=host)
+        assert reply.status == 403 and b"a b" not in body
+
+
+def test_localhost_is_answered(server):
+    assert get(server, "/", host=f"localhost:{server.server_port}")[0].status == 200
+
+
+def test_it_listens_on_the_loopback_address_alone(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/../config.json", "/a%20b/config.json", "/api/../../etc/passwd", "/etc/passwd", "//etc/passwd",
+        "/page_files/main.js",
+        "/api/run?name=../a%20b", "/api/run?name=/etc", "/api/rollouts?name=..%2f..&index=0", "/frontier/report.html",
+        "/frontier/../summary.json", "/%2e%2e/%2e%2e/etc/passwd",
+    ],
+)  # fmt: skip
+def test_paths_lead_nowhere(server, target):
+    reply, body = get(server, target)
+    assert reply.status == 404 and "error" in json.loads(body)
+    assert b"root:" not in body and b"group_size" not in body
+
+
+@pytest.mark.parametrize(
+    "target", ["/api/run", "/api/curves", "/api/rollouts?name=a+b", "/api/rollouts?name=a+b&index=x"]
+)
+def test_a_question_that_is_no_question_is_refused(server, target):
+    assert get(server, target)[0].status == 400
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_can_be_sent_to_it(server, method):
+    assert get(server, "/", method=method)[0].status == 501
+
+
+def test_a_port_that_is_taken_is_named(server):
+    with (
+        pytest.raises(InputError, match=f"--port={server.server_port}: .*choose another"),
+        serving(WatchedRuns(ROOT / "tests"), port=server.server_port, fit=False),
+    ):
+        pass
+
+
+# --- the frontier
+
+
+class Runs:
+    root = pathlib.Path("runs")
+
+    def __init__(self):
+        self.found: tuple[int, int] = (1, 10)
+
+    def evaluated(self):
+        return self.found
+
+
+@pytest.fixture
+def fitting(monkeypatch):
+    """A fit that takes a moment and writes what the real one writes."""
+    program = """
+import json, pathlib, sys, time
+time.sleep(0.3)
+out = pathlib.Path(sys.argv[1]); out.mkdir(exist_ok=True)
+row = {"compute": 1.0, "reward": 0.5, "group_size": 8, "problems_per_batch": 8, "run": "n = 8"}
+frontier = {"metric": "avg@4", "budgets": [row], "switches": []}
+summary = dict(frontier=frontier, compute_unit="rollouts", inputs=[1, 2], warnings=[])
+(out / "summary.json").write_text(json.dumps(summary))
+(out / "report.html").write_text("<p>report")
+"""
+    start = subprocess.Popen
+    started = []
+
+    def popen(command, **options):
+        started.append(command)
+        if "fail" in program_of:
+            return start([sys.executable, "-c", "import sys; sys.exit('error: no curve')"], **options)
+        [out] = [word.removeprefix("--out=") for word in command if word.startswith("--out=")]
+        return start([sys.executable, "-c", program, out], **options)
+
+    program_of: set[str] = set()
+    monkeypatch.setattr(frontiers.subprocess, "Popen", popen)
+    monkeypatch.setattr(frontiers, "AGAIN_S", 0.0)
+    monkeypatch.setattr(frontiers, "AGAIN_TIMES", 0.0)
+    return started, program_of
+
+
+def until(condition) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def test_the_frontier_is_fitted_beside_and_again_when_there_is_more(fitting):
+    started, how = fitting
+    runs = Runs()
+    frontier = Frontier(runs)  # pyright: ignore[reportArgumentType]
+    try:
+        assert frontier.now()["state"] == "waiting" and "two group sizes" in frontier.now()["message"]
+        runs.found = (2, 12)
+        began = time.monotonic()
+        assert frontier.now()["state"] == "fitting" and time.monotonic() - began < 0.25  # it is not waited for
+        assert frontier.report() is None
+        until(lambda: frontier.now()["state"] == "ready")
+        found = frontier.now()["result"]
+        assert found["budgets"] == [{"compute": 1.0, "reward": 0.5, "group_size": 8, "problems_per_batch": 8}]
+        assert (found["metric"], found["runs"]) == ("avg@4", 2) and frontier.report() == b"<p>report"
+        assert len(started) == 1  # nothing new, no fit
+        runs.found = (2, 13)
+        how.add("fail")
+        assert frontier.now()["state"] == "fitting"
+        until(lambda: frontier.now()["message"])
+        assert frontier.now()["message"] == "no curve" and frontier.now()["result"] == found  # the last one stays
+        assert len(started) == 2
+    finally:
+        frontier.close()
+
+
+@pytest.mark.slow
+def test_the_frontier_of_real_curves(tmp_path):
+    for size in (4, 64):
+        make_run(tmp_path / f"n{size}", group_size=size, steps=100, done=True)
+    frontier = Frontier(WatchedRuns(tmp_path))
+    try:
+        assert frontier.now()["state"] == "fitting"
+        until_fitted = time.monotonic() + 180
+        while frontier.now()["state"] == "fitting":
+            assert time.monotonic() < until_fitted
+            time.sleep(0.5)
+        found = frontier.now()["result"]
+        assert [(one["from_group_size"], one["to_group_size"]) for one in found["switches"]] == [(4, 64)]
+        assert {row["group_size"] for row in found["budgets"]} == {4, 64}
+        report = frontier.report()
+        assert report is not None and b"<html" in report
+    finally:
+        frontier.close()
+
+
+def test_a_summary_is_cut_to_what_is_drawn():
+    summary = {
+        "frontier": {"metric": "m", "budgets": [{"compute": 1, "x": 2}], "switches": [{"compute": 3, "y": 4}]},
+        "compute_unit": "rollouts", "inputs": [], "warnings": ["w"],
+    }  # fmt: skip
+    found = shown(summary)
+    assert found["budgets"] == [{"compute": 1, "reward": None, "group_size": None, "problems_per_batch": None}]
+    assert found["switches"][0]["compute"] == 3 and "y" not in found["switches"][0]
+
+
+# --- the command
+
+
+def test_the_command_serves_until_it_is_ended(tmp_path):
+    make_run(tmp_path / "run", steps=4)
+    command = [sys.executable, "-m", "isocompute_jax.watch", f"--runs={tmp_path}", "--port=0", "--nofit"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("http://127.0.0.1:") and str(tmp_path) in line
+        connection = http.client.HTTPConnection(line.split("/")[2], timeout=10)
+        connection.request("GET", "/api/runs")
+        assert len(json.loads(connection.getresponse().read())["runs"]) == 1
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (0, "")
