@@ -28,12 +28,16 @@ SWEEP, CONFIGS = "sweep.json", "configs"
 
 
 def prepare(runs: Sequence[PlannedRun], root: pathlib.Path) -> None:
-    """Makes the sweep's directory and writes down what it plans; runs of earlier grids stay in its books."""
+    """Makes the sweep's directory and writes down what it plans; runs of earlier grids stay in its books.
+
+    A run that is done keeps the config that it was done with, as an earlier release wrote it.
+    """
     for directory in (root, root / LOGS, root / CONFIGS, root / JOBS):
         directory.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys([*names_of(root), *(run.name for run in runs)]))
     for run in runs:
-        write_config(run, root)
+        if not ((root / run.name / run_files.DONE).exists() and (root / CONFIGS / f"{run.name}.json").exists()):
+            write_config(run, root)
     run_files.write_atomic(root / SWEEP, json.dumps({"runs": names}, indent=1) + "\n")
 
 
