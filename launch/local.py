@@ -8,7 +8,7 @@ Starts the servers, waits until they listen, then starts the learners: the comma
 `{token_file}` filled in and, of several learners, `--coordinator`, `--process_count` and `--process_index` added. What
 the first learner prints is seen here, what the others print in their logs.
 
-- A server that dies is started again at its address, and given up when it dies again and again.
+- A server that dies is started again at its address, and given up when it dies again and again before it listens.
 - When a learner dies the others end by themselves (`--stall_s` of isocompute_jax.train), and all are started again:
   they resume from the last checkpoint. Learners that fail without progress, no line of metrics.jsonl being new, are
   given up.
@@ -67,8 +67,8 @@ BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before something is started again, by how often it has failed in a row."""
 HEALTHY_S = 60.0
 """A server that has lived so long does not die in a row."""
-SERVER_DEATHS = 10
-"""In a row, after which a server is given up."""
+UNBORN = 10
+"""So many starts in a row that did not come to listen, and a server is given up; one that has listened never is."""
 
 
 class Server:
@@ -85,6 +85,7 @@ class Server:
             *(f"--port_file={self._port_file}", f"--token_file={token_file}", *shlex.split(SERVER_ARGS.value)),
         ]
         self._deaths = 0
+        self._unborn = 0
         self._due = 0.0
         self.given_up = False
         self.start()
@@ -106,11 +107,14 @@ class Server:
         return self._port_file.exists()
 
     def keep_alive(self) -> None:
-        """Starts it again if it died, later and later if it keeps dying, and in the end no more."""
+        """Starts it again if it died, later and later if it keeps dying; no more if it never comes to listen."""
         now = time.monotonic()
+        if self._port_file.exists():
+            self._unborn = 0
         if self._worker is not None and (code := self._worker.poll()) is not None:
             self._deaths = 1 if now - self._started > HEALTHY_S else self._deaths + 1
-            self.given_up = code == app.BAD_INPUT or self._deaths >= SERVER_DEATHS
+            self._unborn += 1
+            self.given_up = code == app.BAD_INPUT or self._unborn >= UNBORN
             wait = backoff(self._deaths)
             then = "it is given up" if self.given_up else f"again in {wait:.0f} s"
             reason = self._worker.reason().splitlines()[0]

@@ -104,7 +104,7 @@ def train(
             contextlib.closing(parts.pipeline),
             contextlib.closing(parts.sampler),
             contextlib.closing(parts.trackers),
-            contextlib.closing(Profiler(profile, path)) as profiler,
+            contextlib.closing(Profiler(profile, path, team.index if team.count > 1 else None)) as profiler,
             progress(path.name, total, silent=not team.leads) as report,
             interrupt,
             parts.checkpointer,

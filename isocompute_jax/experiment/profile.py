@@ -59,11 +59,12 @@ class Profiler:
     Args:
       steps: which.
       path: the run's directory.
+      process: which of several this is; each of them has a folder of its own in profile/.
     """
 
-    def __init__(self, steps: ProfileSteps, path: pathlib.Path):
+    def __init__(self, steps: ProfileSteps, path: pathlib.Path, process: int | None = None):
         self._steps = steps
-        self._folder = path / FOLDER
+        self._folder = path / FOLDER if process is None else path / FOLDER / f"process-{process}"
         self._on = self._done = False
 
     @contextlib.contextmanager

@@ -20,6 +20,9 @@ from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
 
+# What checkpoints and retention do by themselves: tests/learner/test_checkpoint.py.
+pytestmark = pytest.mark.slow
+
 STEPS = 8
 
 
@@ -101,7 +104,6 @@ def test_phases_decide_when_weights_can_be_kept(short):
 # --- exports
 
 
-@pytest.mark.slow
 def test_exports_load_and_a_resumed_run_does_not_write_them_again(short, whole, tmp_path):
     workdir = tmp_path / "run"
     with builders.before_step(5, kill), pytest.raises(Killed):
@@ -115,7 +117,6 @@ def test_exports_load_and_a_resumed_run_does_not_write_them_again(short, whole, 
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-@pytest.mark.slow
 def test_an_export_is_a_model_for_us_and_for_transformers(short, whole, tmp_path):
     transformers = pytest.importorskip("transformers")
     exported = whole / "exports" / "step-6"
@@ -129,7 +130,7 @@ def test_an_export_is_a_model_for_us_and_for_transformers(short, whole, tmp_path
     assert not np.array_equal(*(jax.tree.leaves(params)[0] for params in (before, after)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_any_checkpoint_becomes_what_the_run_would_have_exported(short, whole, tmp_path, dtype):
     workdir = whole
     if dtype != "float32":
@@ -177,7 +178,6 @@ def test_what_is_no_model_but_holds_one_says_how_to_get_it(short, whole, tmp_pat
 # --- resuming
 
 
-@pytest.mark.slow
 def test_a_run_whose_last_checkpoint_was_damaged_ends_the_same(short, whole, tmp_path, caplog):
     workdir = tmp_path / "run"
     with builders.before_step(6, kill), pytest.raises(Killed):
@@ -190,7 +190,6 @@ def test_a_run_whose_last_checkpoint_was_damaged_ends_the_same(short, whole, tmp
     builders.assert_same_run(workdir, whole)
 
 
-@pytest.mark.slow
 def test_a_run_continues_on_another_mesh(short, whole, tmp_path, caplog):
     workdir = tmp_path / "run"
     with builders.before_step(6, kill), pytest.raises(Killed):
@@ -210,7 +209,6 @@ def test_a_run_continues_on_another_mesh(short, whole, tmp_path, caplog):
     assert ours == theirs
 
 
-@pytest.mark.slow
 def test_slow_storage_does_not_hold_up_steps_nor_change_them(short, whole, tmp_path, monkeypatch):
     write, late = checksums.write_sums, threading.Event()
 
@@ -234,7 +232,6 @@ def test_slow_storage_does_not_hold_up_steps_nor_change_them(short, whole, tmp_p
     builders.assert_same_run(workdir, whole)
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_meanwhile_is_one_message(short, whole, tmp_path, monkeypatch, capsys):
     def full(directory, **_):
         raise OSError(errno.ENOSPC, "No space left on device", str(directory))

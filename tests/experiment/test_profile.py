@@ -34,6 +34,16 @@ def test_steps_that_the_run_does_not_have_are_refused_before_anything_is_made(ba
     assert not (tmp_path / "run").exists()
 
 
+def test_each_of_several_processes_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(jax.profiler, "start_trace", folders.append)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
+    for process in (None, 0, 1):
+        with Profiler(ProfileSteps(1, 1), tmp_path, process).step(1):
+            pass
+    assert folders == [tmp_path / "profile", tmp_path / "profile" / "process-0", tmp_path / "profile" / "process-1"]
+
+
 @pytest.mark.parametrize(
     ("made", "traced"), [(range(1, 9), [3, 4, 5]), (range(4, 9), [4, 5]), (range(1, 4), [3]), (range(6, 9), [])]
 )

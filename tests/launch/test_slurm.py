@@ -89,6 +89,7 @@ def slurm(tmp_path):
     processes.wait_until(lambda: not processes.find(str(tmp_path)), "something is left behind", seconds=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_learners_and_servers_share_a_job_find_each_other_and_end_together(slurm, count):
     slurm.environment["FAKE_NODES"] = "127.0.0.1,127.0.0.2,127.0.0.3"
@@ -114,6 +115,7 @@ def test_learners_and_servers_share_a_job_find_each_other_and_end_together(slurm
     assert (slurm.stub / "serve.signals").read_text() == "TERM\nTERM\n"
 
 
+@pytest.mark.slow
 def test_failed_learners_start_again_and_refused_ones_do_not(slurm):
     slurm.write("train.1.code", "1")
     slurm.write("train.2.code", "2")
@@ -123,6 +125,7 @@ def test_failed_learners_start_again_and_refused_ones_do_not(slurm):
     assert "exit code 1; all again in 0 s (1 of 10)" in slurm.log(job)
 
 
+@pytest.mark.slow
 def test_restarts_are_bounded(slurm):
     slurm.write("train.1.code", "1")
     slurm.write("train.2.code", "137")
@@ -131,6 +134,7 @@ def test_restarts_are_bounded(slurm):
     assert len(slurm.calls("train")) == 1 and "failed 1 times in a row (exit code 1)" in slurm.log(job)
 
 
+@pytest.mark.slow
 def test_a_dead_server_comes_back_at_its_address(slurm):
     job = slurm.submit("--servers_per_node=1 --model=m -- --config=c.py")
     slurm.wait_for_calls("train", 1)
@@ -142,6 +146,7 @@ def test_a_dead_server_comes_back_at_its_address(slurm):
     assert "server 0 at 127.0.0.1" in slurm.log(job) and "died (exit code 137" in slurm.log(job)
 
 
+@pytest.mark.slow
 def test_a_refused_server_ends_the_job(slurm):
     slurm.write("serve.1.code", "2")
     job = slurm.submit("--servers_per_node=1 --model=m -- --config=c.py")
@@ -150,6 +155,7 @@ def test_a_refused_server_ends_the_job(slurm):
     assert slurm.calls("train") == []
 
 
+@pytest.mark.slow
 def test_before_the_time_limit_a_checkpoint_is_written_and_the_job_goes_back_into_the_queue(slurm):
     job = slurm.submit("--servers_per_node=1 --model=m -- --config=c.py")
     slurm.wait_for_calls("train", 1)
@@ -161,6 +167,7 @@ def test_before_the_time_limit_a_checkpoint_is_written_and_the_job_goes_back_int
     assert slurm.wait_for_state(job, "COMPLETED", "FAILED") == "COMPLETED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_term", "state"), [("0", "COMPLETED"), ("130", "FAILED")])
 def test_told_to_stop_or_done_in_time_it_does_not_go_back(slurm, on_term, state):
     job = slurm.submit("-- --config=c.py")
@@ -171,6 +178,7 @@ def test_told_to_stop_or_done_in_time_it_does_not_go_back(slurm, on_term, state)
     assert len(slurm.calls("train")) == 1
 
 
+@pytest.mark.slow
 def test_two_jobs_find_each_other_and_the_servers_end_with_the_learners(slurm):
     run = ["--servers=--partition=other", "--learners=--nodes=1", "--", f"--workdir={slurm.workdir}"]
     run += [f"--python={slurm.program}", "--servers_per_node=1", "--model=m", "--", "--config=c.py"]
@@ -187,6 +195,7 @@ def test_two_jobs_find_each_other_and_the_servers_end_with_the_learners(slurm):
     assert slurm.wait_for_state("101", "COMPLETED", "FAILED") == "COMPLETED", slurm.log("101")
 
 
+@pytest.mark.slow
 def test_a_refused_half_takes_the_other_with_it(slurm):
     run = ["--learners=--partition=none", "--", f"--workdir={slurm.workdir}", "--servers_per_node=1", "--model=m"]
     done = slurm.call(str(SCRIPTS / "two_jobs.sh"), *run)

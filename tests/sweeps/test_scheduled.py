@@ -63,6 +63,7 @@ def job_of(root: pathlib.Path, name: str) -> str:
     return record.job if record else ""
 
 
+@pytest.mark.slow
 def test_an_array_runs_two_at_a_time_and_what_died_alone_is_handed_in_again(cluster):
     root, scheduler = cluster
     (root / "seed=1").mkdir(parents=True)
@@ -85,6 +86,7 @@ def test_an_array_runs_two_at_a_time_and_what_died_alone_is_handed_in_again(clus
     assert [len(path.read_text().splitlines()) for path in sorted(root.glob("*/calls"))] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_what_is_with_the_scheduler_is_not_handed_in_twice_and_cancel_and_requeue_end_whole_runs(cluster):
     root, scheduler = cluster
     scheduled.run_scheduled(runs_of(0, 1), root, scheduler, wait=False)
@@ -122,6 +124,7 @@ def test_a_job_that_is_gone_without_a_word_has_failed(cluster):
     assert scheduled.run_scheduled(runs_of(0), root, scheduler).done == ("seed=0",)  # handed in again
 
 
+@pytest.mark.slow
 def test_a_spent_budget_has_runs_stop_and_hands_nothing_in_until_it_is_raised(cluster, monkeypatch):
     root, scheduler = cluster
     hours = {"seed=0": 0.0, "seed=1": 0.0}
@@ -212,6 +215,7 @@ def test_runs_must_not_share_a_server_and_limits_need_a_watcher(cluster):
         scheduled.run_scheduled(runs_of(0), root, scheduler, wait=False, limits=Limits(max_device_hours=1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the debug one leaves its logs open
 @pytest.mark.parametrize("executor", [submitit.LocalExecutor, submitit.DebugExecutor])
 def test_a_run_under_submitits_own_executors(cluster, tmp_path, executor):
