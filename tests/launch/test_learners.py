@@ -140,7 +140,7 @@ def test_who_is_asked_to_end_asks_the_first(tmp_path):
 
 
 def test_servers_that_are_given_up():
-    """Ten deaths in a row, each soon after its start; one that lived for long begins a new row."""
+    """Ten starts in a row that never listened; one that did begins a new row."""
     program = """
 import pathlib, sys, tempfile, types
 sys.path.insert(0, "launch")
