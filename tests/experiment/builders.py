@@ -159,3 +159,19 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
         assert all(path.name.isdigit() for path in (workdir / run_files.CHECKPOINTS).iterdir())
     assert (ours / run_files.DONE).read_text() == (theirs / run_files.DONE).read_text()
     assert run_files.read_run(ours).facts == run_files.read_run(theirs).facts
+
+
+@contextlib.contextmanager
+def small_disk(path: pathlib.Path):
+    """A tmpfs of 64 KiB at `path`; yields a function that makes room. None where this user may not mount."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        yield (lambda: subprocess.run(["mount", "-o", "remount,size=64m", path], check=True)) if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", path], check=True)

@@ -1,13 +1,11 @@
 """Bad input, tried one by one: one clear message, the right exit code, and nothing damaged."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import resource
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -259,25 +257,9 @@ def test_a_model_of_nan_is_not_blamed_on_the_learning_rate(ends_with, base_run, 
 # --- a full disk
 
 
-@contextlib.contextmanager
-def small_disk(path: pathlib.Path):
-    """A tmpfs of 64 KiB at `path`; yields a function that makes room. None where this user may not mount."""
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    try:
-        yield (lambda: subprocess.run(["mount", "-o", "remount,size=64m", path], check=True)) if mounted else None
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", path], check=True)
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, monkeypatch, tmp_path):
-    with small_disk(tmp_path / "disk") as make_room:
+    with builders.small_disk(tmp_path / "disk") as make_room:
         workdir = tmp_path / "disk" / "run"
         if make_room is None:  # the same, by another way: checkpoints find no room
             with monkeypatch.context() as patch:

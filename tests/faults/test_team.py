@@ -1,4 +1,4 @@
-"""Two learner processes and two servers under `launch/local.py`: each is killed in turn, one stalls, the launcher dies.
+"""Two learner processes and two servers under `launch/local.py`: kills, a stall, a full disk, the launcher's own death.
 
 Whatever happens, the same command ends with the undisturbed run's parameters and logs, bit for bit, and leaves nothing
 behind. Run by `make test-faults`; minutes.
@@ -8,11 +8,13 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,7 +26,7 @@ from tests.launch import processes
 
 pytestmark = pytest.mark.faults
 
-STEPS, STALL_S, GRACE_S = 32, 15, 30
+STEPS, KILLS, SEED, STALL_S, GRACE_S = 48, 20, 0, 15, 30
 
 
 @dataclasses.dataclass
@@ -36,9 +38,14 @@ class Stage:
     config: RunConfig
 
     @contextlib.contextmanager
-    def launch(self, workdir: pathlib.Path) -> Iterator[subprocess.Popen]:
+    def launch(self, workdir: pathlib.Path, *more: str) -> Iterator[subprocess.Popen]:
         """The launcher of a run; when the block is left nothing of it is."""
-        flags = [f"--model={self.config.model}", f"--logs={workdir}-logs", f"--grace_s={GRACE_S}"]
+        flags = [
+            f"--model={self.config.model}",
+            f"--logs={self.root / workdir.name}-logs",
+            f"--grace_s={GRACE_S}",
+            *more,
+        ]
         server_args = f"--server_args=--weights_dir={self.shared} --max_model_len=32"
         train = builders.train_command(self.root / "config.json", workdir)
         service = ["--endpoints={endpoints}", "--token_file={token_file}", f"--stall_s={STALL_S}"]
@@ -54,6 +61,9 @@ class Stage:
 
     def said(self, workdir: pathlib.Path) -> str:
         return (self.root / f"{workdir.name}.log").read_text()
+
+    def learners_of(self, workdir: pathlib.Path) -> Callable[[int], int | None]:
+        return lambda index: self.learner(workdir, index)
 
     def learner(self, workdir: pathlib.Path, index: int) -> int | None:
         return next(iter(processes.find(f"--workdir={workdir} ", f"--process_index={index}")), None)
@@ -104,20 +114,41 @@ def reach(stage: Stage, launcher: subprocess.Popen, workdir: pathlib.Path, step:
     processes.wait_until(there, f"step {step}", seconds=200)
 
 
-def test_each_of_the_four_is_killed_in_turn(stage, undisturbed):
-    workdir = stage.root / "killed"
-    victims = [lambda: stage.learner(workdir, 1), lambda: stage.learner(workdir, 0)]
-    victims += [lambda: stage.server(0), lambda: stage.server(1)]
+def test_twenty_kills_at_random_moments(stage, undisturbed):
+    """Each of the four processes five times, in a random order; the two learners' coordinator is one of them."""
+    workdir, rng = stage.root / "killed", random.Random(SEED)
+    victims = [(find, number) for find in (stage.learners_of(workdir), stage.server) for number in (0, 1)] * 5
+    rng.shuffle(victims)
     with stage.launch(workdir) as launcher:
-        for number, victim in enumerate(victims):
-            reach(stage, launcher, workdir, 4 + 7 * number)
-            pid = victim()
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+        done = 0
+        for number, (find, which) in enumerate(victims):
+            # A new step since the last kill is progress: learners that fail without any are given up.
+            reach(stage, launcher, workdir, max(done + 1, 2 + number * (STEPS - 6) // KILLS))
+            processes.wait_until(lambda find=find, which=which: find(which) is not None, "it is there", seconds=100)
+            time.sleep(rng.uniform(0.0, 0.5))
+            done = len(run_files.read_lines(workdir / run_files.METRICS))
+            if (pid := find(which)) is not None:
+                os.kill(pid, signal.SIGKILL)
         finish(stage, launcher, workdir)
     said = stage.said(workdir)
-    assert said.count("all learners again") == 2 and said.count("killed by SIGKILL") >= 4
+    assert said.count("killed by SIGKILL") >= KILLS and 5 <= said.count("all learners again") <= 10
     builders.assert_same_run(workdir, undisturbed)
+
+
+def test_the_disk_fills_up(stage, undisturbed):
+    """One message, said by the process that writes; with room made, the same command ends the run."""
+    with builders.small_disk(stage.root / "disk") as make_room:
+        if make_room is None:
+            pytest.skip("this user may not mount a small disk")
+        workdir = stage.root / "disk" / "run"
+        with stage.launch(workdir, "--restarts=0") as launcher:
+            assert launcher.wait(200) == 1, stage.said(workdir)
+        said = stage.said(workdir)
+        assert "No space left on device" in said and "make room, then run the same" in said and "Traceback" not in said
+        make_room()
+        with stage.launch(workdir) as launcher:
+            finish(stage, launcher, workdir)
+        builders.assert_same_run(workdir, undisturbed)
 
 
 def test_one_stalls_and_the_launcher_dies(stage, undisturbed):
