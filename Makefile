@@ -99,8 +99,9 @@ test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers (all of them
 test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that are not here (AOT=gpu, AOT=tpu: for one of them)
 	$(AOT_PYTHONS) XLA_FLAGS= $(RUN) -m pytest -m aot tests/aot $(ARGS)
 
+# They wait more than they compute, so a file goes beside the other.
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
-	XLA_FLAGS= $(RUN) -m pytest -m "faults and not vllm" tests/faults $(ARGS)
+	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=loadfile -m "faults and not vllm" tests/faults $(ARGS)
 
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .
