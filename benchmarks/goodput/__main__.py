@@ -1,14 +1,15 @@
-"""`python -m benchmarks.goodput`: what a large cluster's hours are worth, simulated; and the simulation beside real runs.
+"""`python -m benchmarks.goodput`: what a large cluster's hours are worth, simulated; the simulation beside real runs.
 
     python -m benchmarks.goodput                                # tables; 15 minutes on one core
     python -m benchmarks.goodput --output=docs/goodput.png      # and the picture of docs/clusters.md
     python -m benchmarks.goodput --points=points.json           # kept as they come: the same command goes on there
     python -m benchmarks.goodput --validate                     # real runs on two cores; 8 minutes
 
-64 learner hosts and 512 servers (`assumptions`: published figures, none measured here) go through the events of `model`.
-Goodput is steps an hour by those of an ideal in which nothing fails and neither learner nor servers ever wait. One
-quantity changes, the others stay: k = 0, 2, 8, n = 16, sigma = 1, no failures. Where group size changes, a batch stays
-8,192 rollouts; where the tail does, mean length stays. Failures strike GPU by GPU alike, over at most a day and a half.
+64 learner hosts and 512 servers (`assumptions`: published figures, none measured here) go through the events of
+`model`. Goodput is steps an hour by those of an ideal in which nothing fails and the slower of learner and servers is
+always busy. One quantity changes, the others stay: k = 0, 2, 8, n = 16, sigma = 1, no failures. Where group size
+changes, a batch stays 8,192 rollouts; where the tail does, mean length stays, and goodput is by that tail's own ideal.
+Failures strike GPU by GPU alike, over at most a day and a half.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ PANELS = flags.DEFINE_list("panels", list(panels.PANELS), f"What changes: some o
 STEPS = flags.DEFINE_integer("steps", 40, "Counted steps of each point without failures.", 1)
 OUTPUT = flags.DEFINE_string("output", None, "File (.png) for the picture.")
 POINTS = flags.DEFINE_string("points", None, "File (.json) that keeps what was simulated.")
-VALIDATE = flags.DEFINE_bool(
-    "validate", False, "Real runs against simulated engines instead, and what is predicted of them."
-)
+VALIDATE = flags.DEFINE_bool("validate", False, "Real runs instead, and what is predicted of them.")
 TIMED_STEPS = flags.DEFINE_integer("timed_steps", 30, "Steps of each real run that are timed.", 4)
 
 

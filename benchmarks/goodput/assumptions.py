@@ -1,12 +1,13 @@
 """64 learner hosts and 512 servers, from published figures; every one is an assumption, none was measured here.
 
-The work is DAPO's (arXiv 2503.14476; `configs/dapo.py`): Qwen2.5-32B, 512 problems x 16 rollouts, answers of up to 20,480
-tokens, of which the config assumes a median of 3,072, log-normal with sigma 1, after prompts of 256.
+The work is DAPO's (arXiv 2503.14476; `configs/dapo.py`): Qwen2.5-32B, 512 problems x 16 rollouts, answers of up to
+20,480 tokens, of which the config assumes a median of 3,072, log-normal with sigma 1, after prompts of 256. Its 16
+updates on a batch count as one step.
 
 A learner host has eight H200s, a server is one. 989 TFLOP/s and 4.8 TB/s each (NVIDIA's data sheet,
-`isocompute_jax.accelerators`); updates reach 40% of the former (Llama 3, arXiv 2407.21783, table 4: 38 to 43% on H100s), and
-decoding 60% of the latter, the slow end of `isocompute_jax.plan` (TensorRT-LLM 0.5 reports 5,367 tokens/s for LLaMA 7B on an
-H100, FP8, 64 rollouts of 128 + 2,048 tokens: 65%, if keys and values are in FP8 too).
+`isocompute_jax.accelerators`); updates reach 40% of the former (Llama 3, arXiv 2407.21783, table 4: 38 to 43% on
+H100s), and decoding 60% of the latter, the slow end of `isocompute_jax.plan` (TensorRT-LLM 0.5 reports 5,367 tokens/s
+for LLaMA 7B on an H100, FP8, 64 rollouts of 128 + 2,048 tokens: 65%, if keys and values are in FP8 too).
 
 Failures: 419 unexpected interruptions in 54 days of 16,384 GPUs (Llama 3, section 3.3.4), all alike: 0.0038 a day for a
 host of eight GPUs. That run kept more than 90% of its time through 466 interruptions, so that one cost 17 minutes at
@@ -55,8 +56,8 @@ def cluster(
     median = MEDIAN if sigma == SIGMA else median_for(sigma)
     mean, square = mean_of(sigma, median)
     groups = rollouts // group_size
-    # Products of every token, three times (forward, and backward for both factors); attention of every pair. Prompts are
-    # read once a group.
+    # Products of every token and attention of every pair, forward once and backward twice. A prompt is read once a
+    # group.
     pairs = (PROMPT**2 + 2 * PROMPT * mean + square) / 2
     tokens = rollouts * mean + groups * PROMPT
     flops = 6 * PARAMETERS * tokens + 12 * LAYERS * WIDTH * pairs * rollouts

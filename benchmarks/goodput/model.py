@@ -3,8 +3,8 @@
 It does what `experiment.loop`, `experiment.pipeline` and `service.client.dispatch` do, as far as time goes:
 
 - before update u the batches up to u + k are out (`max_staleness` = k), and update u waits for all of batch u;
-- a group goes whole to the server with the fewest rollouts outstanding, waits there for slots, and is drawn again whole,
-  elsewhere and before others, once the server is known to be lost;
+- a group goes whole to the server with the fewest rollouts outstanding, waits there for slots, and is drawn again
+  whole, elsewhere and before others, once the server is known to be lost;
 - a learner that loses a host loses everything since its last checkpoint and all batches that are out.
 
 Not in it: grading, dynamic sampling, prefill, the time in which a server takes new weights, and a network that is busy.

@@ -102,19 +102,19 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
                 axis.set_xscale("log")
                 axis.xaxis.set_major_locator(FixedLocator(PANELS[panel]))
                 axis.xaxis.set_minor_locator(NullLocator())
-                axis.xaxis.set_major_formatter(
-                    FuncFormatter(lambda value, _: f"{value:.2g}" if value < 1 else f"{value:.0f}")
-                )
+                axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
             axis.set_ylim(0, 1.05)
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             axis.set_title(LABELS[panel], loc="left", fontweight="bold")
         figure.supylabel("goodput: steps of those that an ideal would make", fontsize=11)
-        handles = [
-            Line2D([], [], color=colour, marker="o", markersize=4, label=f"k = {k}") for k, colour in colours.items()
-        ]
-        handles.append(Line2D([], [], color=style.INK, marker="o", markersize=4, label="every k"))
+        marked = {**{f"k = {k}": colour for k, colour in colours.items()}, "every k": style.INK}
+        handles = [Line2D([], [], color=c, marker="o", markersize=4, label=name) for name, c in marked.items()]
         handles.append(Line2D([], [], color=style.QUIET, linestyle=style.DASHED, label="the learner learns"))
         style.legend(figure, handles, columns=5)
         data = io.BytesIO()
         figure.savefig(data, format="png", dpi=120)
     Image.open(data).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2g}" if value < 1 else f"{value:.0f}"

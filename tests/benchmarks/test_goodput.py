@@ -82,7 +82,7 @@ def test_steps_since_the_checkpoint_are_made_again():
 
 
 def test_what_a_lost_server_had_is_drawn_again_elsewhere():
-    """Server 0 is lost as step 1 begins, which is known after 4 s; its group waits for slots until 10 s, then takes 10."""
+    """Server 0 is lost as step 2 begins, known after 4 s; its group waits for slots until 10 s, then takes 10."""
     cluster = dataclasses.replace(PLAIN, server_notice_s=4.0, server_restart_s=NEVER_S)
     result = simulate(cluster, steps=2, lose={1: 0})
     assert result.seconds == pytest.approx(13.0 + (10.0 + 10.0 + 3.0))
@@ -94,7 +94,7 @@ def test_what_a_lost_server_had_is_drawn_again_elsewhere():
 
 
 def test_failures_of_servers_cost_a_mean_share_of_the_slots():
-    """Busy servers that are gone for a share of the time make a capacity-bound run slower by about that share."""
+    """Where servers never rest, a run is slower by the share of them that is gone."""
     cluster = dataclasses.replace(
         PLAIN,
         servers=8,
@@ -106,9 +106,9 @@ def test_failures_of_servers_cost_a_mean_share_of_the_slots():
     )
     result = simulate(cluster, steps=1500, warm_up=5, seed=2)
     undisturbed = 40.0
+    down = result.server_failures * 1000.0 / (8 * result.seconds)
     assert result.server_failures > 20
-    # A tenth of the time is down, and what was being drawn is lost: 10 s of slots at most, and as much of waiting.
-    assert 1.05 * undisturbed < result.step_s < 1.2 * undisturbed
+    assert result.step_s == pytest.approx(undisturbed / (1 - down), rel=0.02)  # what was being drawn is lost, too
 
 
 def test_the_same_seed_is_the_same_run():
@@ -119,7 +119,8 @@ def test_the_same_seed_is_the_same_run():
 
 def test_the_published_figures_add_up():
     """419 / (54 x 16,384) a GPU and day; the median of every tail keeps the mean."""
-    assert assumptions.FAILURES_OF_GPU * 8 == pytest.approx(0.0038, rel=0.01)
+    of_host = assumptions.FAILURES_OF_GPU * 8
+    assert of_host == pytest.approx(0.0038, rel=0.01)
     cluster = assumptions.cluster(staleness=0, failures=10.0)
     assert (cluster.rollouts, cluster.learner_failures, cluster.server_failures) == (8192, 5.0, 5.0)
     mean = assumptions.mean_of(assumptions.SIGMA)[0]
