@@ -25,7 +25,8 @@ from isocompute_jax.records import run_files
 
 WINDOWS = (0, 1, 2)
 KILLED_AT = (0, 2)
-SLOTS, MEDIAN, TAIL, LONGEST = 64, 8.0, 1.0, 128
+SLOTS, MEDIAN, TAIL, LONGEST = 16, 8.0, 1.0, 128
+"""Of a server, and of lengths: with so few slots it matters how many servers there are."""
 WARM_UP = 8
 PILOT_STEPS = 10
 SEEDS = 20
