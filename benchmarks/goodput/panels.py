@@ -17,7 +17,7 @@ WINDOWS = (0, 2, 8)
 PUBLISHED = assumptions.FAILURES_OF_GPU * (assumptions.LEARNER_HOSTS * assumptions.GPUS_OF_HOST + assumptions.SERVERS)
 """Failures a day of all 1,024 GPUs."""
 PANELS: dict[str, list[float]] = {
-    "failures": [PUBLISHED, 2, 8, 32, 128],
+    "failures": [PUBLISHED, 8, 32, 128],
     "window": [0, 1, 2, 3, 4, 6, 8, 12, 16],
     "group_size": [4, 16, 64, 256],
     "tail": [0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5],
