@@ -24,7 +24,7 @@ from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
 
 PANELS = flags.DEFINE_list("panels", list(panels.PANELS), f"What changes: some of {', '.join(panels.PANELS)}.")
-STEPS = flags.DEFINE_integer("steps", 40, "Counted steps of each point without failures.", 1)
+STEPS = flags.DEFINE_integer("counted_steps", 40, "Counted steps of each point without failures.", 1)
 OUTPUT = flags.DEFINE_string("output", None, "File (.png) for the picture.")
 POINTS = flags.DEFINE_string("points", None, "File (.json) that keeps what was simulated.")
 VALIDATE = flags.DEFINE_bool("validate", False, "Real runs instead, and what is predicted of them.")
