@@ -74,6 +74,10 @@ class Server:
             self.address = self._port_file.read_text()
         return bool(self.address)
 
+    def kill(self) -> None:
+        """Ends it at once, as a machine that is lost."""
+        self._worker.kill()
+
     def stop(self) -> None:
         """Asks it to end, and ends it where it does not."""
         self._worker.interrupt()
