@@ -3,7 +3,7 @@
     python -m benchmarks.fleet                                   # about seven minutes
     python -m benchmarks.fleet --servers=4,64 --group_s=0,4 --repeats=3
 
-One `RemoteSampler` in this process keeps --in_flight rollouts in flight: whenever a group is done, another is submitted.
+One `RemoteSampler` in this process keeps --in_flight rollouts in flight: when a group is done, another is submitted.
 The servers are real gRPC servers, each with a port and a simulated engine of its own; those of one number share one
 other process. Both numbers draw the same lengths; they take turns, `--repeats` times.
 
