@@ -43,6 +43,8 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.model import EMBEDDED
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.sweeps import workers
 
 PARTS = ("steps", "deaths")
 
@@ -55,6 +57,8 @@ _STALL_S = flags.DEFINE_float("stall_s", 15.0, "--stall_s of the learners.", 2.0
 LAUNCH = pathlib.Path(__file__).parent.parent / "launch" / "local.py"
 ROLLOUTS, GROUP = 256, 16
 VICTIMS = ("learner 0", "learner 1", "server 0")
+WEIGHTS = "weights"
+"""Folder in which weights are passed on."""
 APART = 5
 """Steps that a run makes between two deaths, at least."""
 WAIT_S = 300.0
@@ -80,6 +84,7 @@ def main() -> None:
 
 def make_config(root: pathlib.Path, *, devices: int, steps: int, checkpoint_every_s: float) -> RunConfig:
     """A run in which every group takes part, so that its cost does not depend on luck."""
+    (root / WEIGHTS).mkdir(exist_ok=True)
     return RunConfig(
         model=str(root / "model"),
         train_set=str(root / "problems.jsonl"),
@@ -91,6 +96,7 @@ def make_config(root: pathlib.Path, *, devices: int, steps: int, checkpoint_ever
         recipe=RecipeConfig(zero_variance_groups="keep"),
         optimizer=OptimizerConfig(base_lr=1e-5),
         evaluation=EvaluationConfig(points=1),
+        service=ServiceConfig(shared_dir=str(root / WEIGHTS), stall_s=5.0),
     )
 
 
@@ -122,7 +128,7 @@ class Launched:
 
     def server(self, number: int) -> int | None:
         """Its process id, if it runs."""
-        return find(f"--weights_dir={self.workdir.parent / 'weights'}", f"/server-{number}", "isocompute_jax.serve")
+        return find(f"--weights_dir={self.workdir.parent / WEIGHTS}", f"/server-{number}", "isocompute_jax.serve")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Waits until a condition holds.
@@ -140,13 +146,19 @@ class Launched:
 @contextlib.contextmanager
 def launched(root: pathlib.Path, name: str, config: RunConfig, *, learners: int, servers: int) -> Iterator[Launched]:
     """A run under the launcher, which ends with the block."""
-    workdir, weights = root / name, root / "weights"
-    weights.mkdir(exist_ok=True)
+    workdir = root / name
     resolved = root / f"{name}.json"
     resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
-    command = [sys.executable, str(LAUNCH), f"--learners={learners}", f"--servers={servers}", f"--model={config.model}"]
+    command = [sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE]  # it ends with this process
+    command += [
+        sys.executable,
+        str(LAUNCH),
+        f"--learners={learners}",
+        f"--servers={servers}",
+        f"--model={config.model}",
+    ]
     command += [f"--logs={workdir.with_suffix('.logs')}", f"--grace_s={2 * _STALL_S.value}"]
-    command += [f"--server_args=--weights_dir={weights} --max_model_len=64", "--", sys.executable, "-m"]
+    command += [f"--server_args=--weights_dir={root / WEIGHTS} --max_model_len=64", "--", sys.executable, "-m"]
     command += ["isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={workdir}"]
     command += [f"--stall_s={_STALL_S.value}"]
     if servers:
