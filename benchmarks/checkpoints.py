@@ -1,11 +1,15 @@
 """What a checkpoint costs a training step, and what it costs to resume from one.
 
     python -m benchmarks.checkpoints --mib=512 --directory=/tmp
+    python -m benchmarks.checkpoints --repeats=3 --slow_mib_per_s=50 --slow_ms=20
 
 The state is float32 parameters and two moments of random numbers, which compress as little as real ones. Beside a save
 that the step waits for (the same one, waited for) and one in the background stands a plain file of the same bytes,
 synced. All of them take turns within a round; each line is the median round. On a CPU the state is on the host already:
 on an accelerator a step also waits for the copy.
+
+With `--slow_mib_per_s` or `--slow_ms` the directory is slow, as storage over a network is that others use too
+(`benchmarks.slow_storage`): writing is, and so are the calls that make and rename files; reading is not.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import os
 import pathlib
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from benchmarks import slow_storage
 from isocompute_jax import app
 from isocompute_jax.learner import TrainState
 from isocompute_jax.learner.checkpoint import Checkpointer
@@ -35,10 +41,18 @@ ARRAY_MIB = 16
 _MIB = flags.DEFINE_integer("mib", 384, f"Size of the state, in MiB; a multiple of {3 * ARRAY_MIB}.", 3 * ARRAY_MIB)
 _DIRECTORY = flags.DEFINE_string("directory", None, "Where to write; left out, the temporary directory.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Rounds.", 1)
+_SLOW_MIB_PER_S = flags.DEFINE_float("slow_mib_per_s", 0.0, "What can be written a second, in MiB; 0: no limit.", 0.0)
+_SLOW_MS = flags.DEFINE_float(
+    "slow_ms", 0.0, "Milliseconds that each opening to write, mkdir, rename and fsync waits.", 0.0
+)
 
 
 def main() -> None:
     """Flags -> table."""
+    if (_SLOW_MIB_PER_S.value or _SLOW_MS.value) and not slow_storage.is_slow():
+        command = [sys.executable, "-m", "benchmarks.checkpoints", *sys.argv[1:]]
+        directory = _DIRECTORY.value or tempfile.gettempdir()
+        sys.exit(slow_storage.run(command, directory, mib_per_s=_SLOW_MIB_PER_S.value, trip_ms=_SLOW_MS.value))
     state, count = _state(_MIB.value // (3 * ARRAY_MIB))
     size = sum(x.nbytes for x in jax.tree.leaves(state))
     with tempfile.TemporaryDirectory(dir=_DIRECTORY.value) as directory:
@@ -72,7 +86,8 @@ def _round(path: pathlib.Path, state: TrainState) -> dict[str, float]:
         return value
 
     with Checkpointer(path / "checkpoints", state) as checkpointer:
-        assert checkpointer.restore() is None  # the manager is there
+        assert checkpointer.restore() is None
+        checkpointer.wait()  # the manager is there
         timed("save, in the background: the stall", lambda: checkpointer.save(state, {}))
         checkpointer.wait()
         following = dataclasses.replace(state, step=state.step + 1)

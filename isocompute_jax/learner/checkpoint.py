@@ -98,8 +98,9 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._manager.is_saving_in_progress()
+        """Whether a checkpoint is being written. One process may ask alone."""
+        # Without a manager nothing is: making one takes all processes.
+        return "_manager" in self.__dict__ and self._manager.is_saving_in_progress()
 
     def save(self, state: TrainState, loop: dict[str, Any], *, mark: Mark = UNMARKED) -> None:
         """Begins to save `state` and the JSON-able `loop` under the state's step, unless that step is saved already.

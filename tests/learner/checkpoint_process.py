@@ -59,6 +59,7 @@ def main(directory: str, coordinator: str, count: int, index: int, devices: int,
         if task == "restore":
             report("restored", *(checkpointer.restore() or sys.exit("nothing there")))
             return
+        assert decide(lambda: checkpointer.busy) is False  # process 0 asks alone, as a run does
         first, loop = state_of(1, mesh), {"text": "first"}
         checkpointer.save(first, loop)
         checkpointer.wait()

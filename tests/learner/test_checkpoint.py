@@ -99,6 +99,13 @@ def test_a_step_does_not_wait_and_may_overwrite_what_is_being_saved(held, tmp_pa
     assert restored(tmp_path) == 1
 
 
+def test_who_asks_before_the_first_save_makes_nothing(tmp_path):
+    """Of several processes only one asks, and orbax has all of them meet when its manager is made."""
+    with Checkpointer(tmp_path / "run", state_of(1)) as checkpointer:
+        assert not checkpointer.busy
+    assert not (tmp_path / "run").exists()
+
+
 def test_leaving_waits_and_so_does_the_next(held, tmp_path):
     with Checkpointer(tmp_path, state_of(0)) as checkpointer:
         checkpointer.save(state_of(1), LOOP)
