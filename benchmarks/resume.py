@@ -166,6 +166,7 @@ def launched(root: pathlib.Path, name: str, config: RunConfig, *, learners: int,
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={config.mesh.data // learners}",  # whatever the cores
         "JAX_COMPILATION_CACHE_DIR": str(root / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
