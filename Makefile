@@ -89,9 +89,9 @@ test: $(DEV) ## the fast tests (WORKERS=2 processes)
 test-slow: $(DEV) ## the tests that take minutes each
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal -m "slow and not vllm" $(ARGS)
 
-# Sums come out in another order on other machines: what only holds on this one shows here.
+# Sums come out in another order on other machines: what only holds on this one shows here. Files are no sums.
 test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine without AVX-512
-	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) $(ARGS)
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(NUMERICAL) -k "not test_hf_ and not test_checkpoint" $(ARGS)
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers (all of them: ARGS="-m vllm")
 	XLA_FLAGS= $(RUN) -m pytest -m "vllm and not slow" tests/vllm $(ARGS)
