@@ -55,6 +55,7 @@ def test_wheel_holds_every_file_of_the_package(wheel):
     assert packed == {path.relative_to(ROOT).as_posix() for path in files}
 
 
+@pytest.mark.slow
 def test_sdist_holds_what_its_tests_use(tmp_path):
     """What they import of this project, and every file that they name by its path from the root."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
@@ -161,6 +162,7 @@ def importing(rooms: Collection[str]) -> str:
     return f"import importlib\nfor name in {modules}: importlib.import_module(name)\n"
 
 
+@pytest.mark.slow
 def test_the_fit_works_without_the_extras(tmp_path):
     """From a table to report.html, every module of the fit imported."""
     rows = [
@@ -177,6 +179,7 @@ def test_the_fit_works_without_the_extras(tmp_path):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_learner_works_without_the_service(tmp_path):
     rooms = ["model", "tasks", "sampling", "learner", "experiment", "sweeps", "study"]
     # Two are needed elsewhere too: by orbax, and by who wants to be asked by Prometheus.

@@ -67,6 +67,7 @@ def test_the_last_line_that_is_dropped_tells_what_was_lost(tmp_path):
     assert checkpoints.charge_lost(state, []) is state
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_pays_for_what_it_does_again(base_run, tmp_path):
     """It dies without a checkpoint and begins again; its logs are those of one that did not, but for what was spent."""
     config = override(override(base_run, "max_compute", 64 * 6), "checkpoint_every_s", 1e9)
