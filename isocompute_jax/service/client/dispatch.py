@@ -28,9 +28,9 @@ from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Member, Sender
 from isocompute_jax.service.client.meter import Meter, together
 from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.service.client.orders import Orders
 from isocompute_jax.service.client.pending import BadReplyError, PendingGroup
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.client.shares import Orders
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
@@ -111,6 +111,7 @@ class Dispatcher:
         self._deliver = deliver
         self._on_failure = on_failure
         self._devices = devices
+        self._orders = Orders(team) if team.count > 1 else None
         self._parcel: Parcel | DeviceParcel | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
@@ -125,7 +126,7 @@ class Dispatcher:
             service=service,
             sender=sender,
             needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute"), asked),
-            orders=Orders(team) if team.count > 1 else None,
+            orders=self._orders,
             changed=self._on_change,
             fail=self._fail,
         )
@@ -169,7 +170,7 @@ class Dispatcher:
             for member in self._members:
                 await member.answered_once.wait()
             able = [each for each in self._members if each.up and each.receives(self._devices.transport)]
-            await self._devices.prepare(parcel, able)
+            await self._devices.prepare(parcel, able, self._orders)
         self._parcel = parcel
         for member in self._members:
             member.want(parcel)

@@ -24,7 +24,7 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.protocol import TRAIN
-from isocompute_jax.service.client.device.parcel import DeviceParcels, own_transport
+from isocompute_jax.service.client.device.parcel import DeviceParcels, lay_out, own_transport
 from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
 from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Sender
@@ -93,7 +93,7 @@ class RemoteSampler:
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
-        transport = own_transport(service, processes=team.count)
+        transport = own_transport(service)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(
             service.shared_dir,
@@ -101,7 +101,7 @@ class RemoteSampler:
             tensors=tensors,
             whole=team.count == 1,
         )
-        self._devices = None if transport is None else DeviceParcels(config, tensors, self._outbox, transport)
+        self._devices = None if transport is None else DeviceParcels(config, tensors, transport)
         sender = Sender(f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], team.index, team.count)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -185,7 +185,7 @@ class RemoteSampler:
         if self._devices is None:
             parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
         else:
-            parcel = self._devices.lay_out(params, version=version)
+            parcel = lay_out(self._config, params, version, self._outbox)
         done = asyncio.run_coroutine_threadsafe(self._dispatcher.distribute(parcel), self._loop)
         while True:
             self._check()

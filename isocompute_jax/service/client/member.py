@@ -18,8 +18,8 @@ from isocompute_jax.service.client.device.parcel import DeviceParcel
 from isocompute_jax.service.client.health import MemberHealth
 from isocompute_jax.service.client.meter import Meter
 from isocompute_jax.service.client.needs import Needs, lack, receives
+from isocompute_jax.service.client.orders import Orders, ShareLostError
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.client.shares import Orders, ShareLostError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.weights.device.transport import TransferError
@@ -409,21 +409,12 @@ class Member:
 
     async def _push_all(self, push: Push) -> None:
         """This host's share and those of the others; what goes wrong with one ends all."""
-        own = asyncio.ensure_future(self.endpoint.push(push, sent=self._on_progress))
+        own = self.endpoint.push(push, sent=self._on_progress)
         if self._orders is None:
             await own
             return
-        version, host = push.parcel.version, self._status.host_id
-        others = asyncio.ensure_future(self._orders.push(self.target, version, host, sent=self._on_progress))
-        both = {own, others}
-        try:
-            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+        order = self.target, push.parcel.version, self._status.host_id
+        await self._orders.beside(own, self._orders.give("push", lambda _: order, sent=self._on_progress))
 
     def _on_progress(self) -> None:
         self._progress = time.monotonic()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import grpc
+import jax
 
 from isocompute_jax.distributed import Team
 from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
@@ -25,74 +24,16 @@ from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.device.parcel import DeviceParcel, lay_out, own_transport
+from isocompute_jax.service.client.device.shares import DeviceShares
+from isocompute_jax.service.client.orders import Worker
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.weights.outbox import Outbox, Parcel
 from isocompute_jax.service.weights.push import Push
 
-ORDER, GIVE_UP, PROGRESS, DONE = "push", "give up push", "push goes on", "pushed"
-"""Topics of the team's messages."""
-TELL_S = 1.0
 CLOSE_S = 15.0
-
-
-class ShareLostError(Exception):
-    """Another host's share of the weights did not arrive."""
-
-
-class Orders:
-    """Process 0's: has the other hosts send their shares. Made and used on one running event loop.
-
-    Args:
-      team: of the hosts.
-    """
-
-    def __init__(self, team: Team):
-        self._team = team
-        self._loop = asyncio.get_running_loop()
-        self._numbers = itertools.count()
-        self._out: dict[int, tuple[set[int], asyncio.Future[None], Callable[[], None]]] = {}
-        team.on(DONE, lambda sender, value: self._loop.call_soon_threadsafe(self._on_done, sender, value))
-        team.on(PROGRESS, lambda sender, number: self._loop.call_soon_threadsafe(self._on_progress, number))
-
-    async def push(self, target: str, version: int, server_host: str, *, sent: Callable[[], None]) -> None:
-        """Has every other host send its share of `version` to a server; given up when cancelled.
-
-        Args:
-          target: the server's address.
-          version: of the weights.
-          server_host: the host that the server runs on (`host_id`).
-          sent: called as a sign of progress.
-
-        Raises:
-          ShareLostError: one could not; says which, and why.
-        """
-        number = next(self._numbers)
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._out[number] = set(range(1, self._team.count)), done, sent
-        self._team.send_all(ORDER, (number, target, version, server_host))
-        try:
-            await done
-        finally:
-            del self._out[number]
-            if done.cancelled() or done.exception() is not None:
-                self._team.send_all(GIVE_UP, number)
-
-    def _on_done(self, sender: int, said: tuple[int, str]) -> None:
-        number, error = said
-        if number not in self._out:
-            return
-        missing, done, _ = self._out[number]
-        missing.discard(sender)
-        if error and not done.done():
-            done.set_exception(ShareLostError(f"{self._team.names[sender]}: {error}"))
-        elif not missing and not done.done():
-            done.set_result(None)
-
-    def _on_progress(self, number: int) -> None:
-        if number in self._out:
-            self._out[number][2]()
 
 
 class ShareSender:
@@ -104,6 +45,9 @@ class ShareSender:
       session, start: as in `RemoteSampler`, the same in all hosts.
       in_flight: likewise.
       team: of the hosts.
+
+    Raises:
+      InputError: a field of `service` cannot work.
     """
 
     concurrent = True
@@ -126,26 +70,30 @@ class ShareSender:
         self._session = f"{session}#{start}"
         self._in_flight: pb.InFlight = in_flight
         self._team = team
+        transport = own_transport(service)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(service.shared_dir, run=f"{session}-{team.index}", tensors=tensors, whole=False)
-        self._parcel: Parcel | None = None
+        self._parcel: Parcel | DeviceParcel | None = None
         self._laid_down = asyncio.Condition()
         self._endpoints: dict[str, Endpoint] = {}
         self._cannot_read: set[str] = set()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
-        team.on(ORDER, lambda sender, order: self._loop.call_soon_threadsafe(self._on_order, order))
-        team.on(GIVE_UP, lambda sender, number: self._loop.call_soon_threadsafe(self._on_give_up, number))
+        self._devices = None if transport is None else DeviceShares(config, tensors, transport, self._leaves)
+        deeds = {} if self._devices is None else self._devices.deeds
+        self._worker = Worker(team, self._loop, {"push": self._push, **deeds})
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Lays this host's share of `params` down; it is sent when process 0 says so.
+        """Lays this host's share of `params` down, or out; it is sent when process 0 says so.
 
         Raises:
           RunError: there is no room for it.
         """
-        parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
+        if self._devices is None:
+            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
+        else:
+            parcel = lay_out(self._config, params, version, self._outbox)
         asyncio.run_coroutine_threadsafe(self._take(parcel), self._loop).result()
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> NoReturn:
@@ -166,50 +114,38 @@ class ShareSender:
         self._loop.close()
         self._outbox.close()
 
-    async def _take(self, parcel: Parcel) -> None:
+    async def _take(self, parcel: Parcel | DeviceParcel) -> None:
         async with self._laid_down:
             self._parcel = parcel
             self._laid_down.notify_all()
 
-    async def _close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-
-    def _on_order(self, order: tuple[int, str, int, str]) -> None:
-        self._tasks[order[0]] = self._loop.create_task(self._obey(*order))
-
-    def _on_give_up(self, number: int) -> None:
-        task = self._tasks.pop(number, None)
-        if task is not None:
-            task.cancel()
-
-    async def _obey(self, number: int, target: str, version: int, server_host: str) -> None:
-        """Sends the share, and says how that ended."""
-        error = ""
-        try:
-            await self._send(number, target, version, server_host)
-        except grpc.aio.AioRpcError as failure:
-            if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS):
-                self._cannot_read.add(target)  # of a file, if that was how; the next attempt streams
-            error = failure.details() or str(failure.code())
-        except Exception as failure:  # whatever it is, process 0 is to know
-            error = repr(failure)
-        self._tasks.pop(number, None)
-        self._team.send(0, DONE, (number, error))
-
-    async def _send(self, number: int, target: str, version: int, server_host: str) -> None:
+    async def _of_version(self, version: int) -> Parcel | DeviceParcel:
+        """Weights, as soon as this host has come to them."""
         async with self._laid_down:
             await self._laid_down.wait_for(lambda: self._parcel is not None and self._parcel.version >= version)
-        parcel = self._parcel
-        if parcel is None or parcel.version != version:
+        if self._parcel is None or self._parcel.version != version:
             raise RunError(f"weights of version {version} are gone: those of a later version are laid down")
+        return self._parcel
+
+    async def _leaves(self, version: int) -> Sequence[jax.Array]:
+        """The same, where they are laid out on the devices."""
+        parcel = await self._of_version(version)
+        assert isinstance(parcel, DeviceParcel)
+        return parcel.leaves
+
+    async def _close(self) -> None:
+        await self._worker.close()
+        if self._devices is not None:
+            self._devices.close()
+        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
+
+    async def _push(self, target: str, version: int, server_host: str, *, tell: Callable[[], None]) -> None:
+        """Sends the share by file or stream."""
+        parcel = await self._of_version(version)
         mode = self._service.push
         near = mode == "auto" and server_host == host_id() and target not in self._cannot_read
         push = Push(
-            parcel=parcel,
+            parcel=await parcel.laid_down() if isinstance(parcel, DeviceParcel) else parcel,
             session=self._session,
             in_flight=self._in_flight,
             shared=mode == "shared" or near,
@@ -219,15 +155,12 @@ class ShareSender:
         )
         if target not in self._endpoints:
             self._endpoints[target] = Endpoint(target, self._service)
-        told = 0.0
-
-        def tell() -> None:
-            nonlocal told
-            if time.monotonic() - told > TELL_S:
-                told = time.monotonic()
-                self._team.send(0, PROGRESS, number)
-
-        await self._endpoints[target].push(push, sent=tell)
+        try:
+            await self._endpoints[target].push(push, sent=tell)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS):
+                self._cannot_read.add(target)  # of a file, if that was how; the next attempt streams
+            raise
 
 
 def laid_down(outbox: Outbox, boxes: Iterator[Any], version: int) -> Parcel:

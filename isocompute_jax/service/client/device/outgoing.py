@@ -11,10 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.model.hf_devices import HeldBox, device_boxes
+from isocompute_jax.model.hf_devices import HeldBox
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box
 from isocompute_jax.service.weights.device.schedule import Schedule
 from isocompute_jax.service.weights.device.transport import Move, Transport
@@ -135,12 +134,6 @@ def _put(buffer: jax.Array, shard: jax.Array, start: jax.Array, at: jax.Array, *
     """Writes a slice of a shard into a buffer, in place."""
     part = jax.lax.dynamic_slice(shard, tuple(start[i] for i in range(shard.ndim)), shape)
     return jax.lax.dynamic_update_slice(buffer, part.reshape(-1), (at,))
-
-
-def held_by(config: ModelConfig, mesh: Mesh | None) -> tuple[list[tuple[HeldBox, ...]], list[Any]]:
-    """What each device of a mesh holds, and the devices; one device without a mesh."""
-    devices = [jax.devices()[0]] if mesh is None else list(mesh.devices.flat)
-    return device_boxes(config, mesh), devices
 
 
 def _outgoing(schedule: Schedule) -> Iterator[list[tuple[int, int]]]:

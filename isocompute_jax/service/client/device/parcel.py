@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
-from jax.sharding import NamedSharding
 
 from isocompute_jax.model import ModelConfig, Params, to_hf_layout
 from isocompute_jax.model.hf_layout import boxes_of_layout
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.device.group import Group, Maker, Round
+from isocompute_jax.service.client.device.group import Group, Round
+from isocompute_jax.service.client.device.maker import Maker
+from isocompute_jax.service.client.orders import Orders
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.weights.device import nccl
 from isocompute_jax.service.weights.device.transport import NCCL, SOCKETS, TransferError
@@ -71,44 +72,41 @@ class DeviceParcel:
 
 
 class DeviceParcels:
-    """Makes parcels, and keeps the group that they are sent through.
+    """Keeps the group that parcels are sent through.
 
     Args:
       config: model shape.
       tensors: the model's.
-      outbox: for servers that must be sent a file.
       transport: name and version of what the learner's devices send by.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Sequence[TensorSpec], outbox: Outbox, transport: tuple[str, str]):
+    def __init__(self, config: ModelConfig, tensors: Sequence[TensorSpec], transport: tuple[str, str]):
         self.transport = transport
-        self._config = config
-        self._outbox = outbox
         self._maker = Maker(config, tuple(tensors), transport)
         self._group: Group | None = None
         self._members: frozenset[tuple[str, str]] = frozenset()
 
-    def lay_out(self, params: Params, *, version: int) -> DeviceParcel:
-        """A copy of the parameters that outlives them, in `config.dtype`."""
-        leaves = jax.tree.leaves(jax.block_until_ready(to_hf_layout(self._config, params)))
-        return DeviceParcel(self._config, leaves, version, self._outbox)
+    async def prepare(self, parcel: DeviceParcel, receivers: Sequence[Receiver], orders: Orders | None) -> None:
+        """Lets a parcel go through a group with these servers; where none can be formed it goes by file.
 
-    async def prepare(self, parcel: DeviceParcel, receivers: Sequence[Receiver]) -> None:
-        """Lets a parcel go through a group with these servers; where none can be formed it goes by file."""
+        Args:
+          parcel: the weights.
+          receivers: the servers.
+          orders: has the other learner hosts do their share; None without any.
+        """
         members = frozenset((each.target, each.incarnation) for each in receivers)
         if self._group is not None and (self._group.broken or members != self._members):
             self._group.close()
             self._group = None
         if self._group is None and members:
-            sharding = parcel.leaves[0].sharding
-            mesh: Any = sharding.mesh if isinstance(sharding, NamedSharding) else None
+            endpoints = [each.endpoint for each in receivers]
             try:
-                self._group = await self._maker.form(mesh, [each.endpoint for each in receivers])
+                self._group = await self._maker.form(parcel.leaves, parcel.version, endpoints, orders)
                 self._members = members
             except TransferError as error:
                 LOG.warning("weights of version %d go by file: %s", parcel.version, error)
         if self._group is not None:
-            parcel.round = self._group.round(parcel.leaves, parcel.version)
+            parcel.round = Round(self._group, parcel.leaves, parcel.version)
 
     def close(self) -> None:
         """Ends the group."""
@@ -116,8 +114,14 @@ class DeviceParcels:
             self._group.close()
 
 
-def own_transport(service: ServiceConfig, *, processes: int) -> tuple[str, str] | None:
-    """Name and version of what this learner's devices send weights by; None where they go by file or stream.
+def lay_out(config: ModelConfig, params: Params, version: int, outbox: Outbox) -> DeviceParcel:
+    """A copy of the parameters that outlives them, in `config.dtype`; every process of a mesh must make it."""
+    leaves = jax.tree.leaves(jax.block_until_ready(to_hf_layout(config, params)))
+    return DeviceParcel(config, leaves, version, outbox)
+
+
+def own_transport(service: ServiceConfig) -> tuple[str, str] | None:
+    """Name and version of what this process's devices send weights by; None where they go by file or stream.
 
     Raises:
       InputError: `service.push` is `device`, and they cannot; says why.
@@ -125,9 +129,7 @@ def own_transport(service: ServiceConfig, *, processes: int) -> tuple[str, str] 
     if service.push not in ("auto", "device"):
         return None
     platform, reason = jax.default_backend(), ""
-    if processes > 1:
-        reason = "the learner has several processes, which send their weights by file or stream"
-    elif platform == "gpu":
+    if platform == "gpu":
         try:
             return NCCL, nccl.load().version
         except TransferError as error:

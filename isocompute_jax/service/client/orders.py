@@ -1,0 +1,169 @@
+"""What process 0 has the other learner hosts do for the fleet: it alone knows which server needs what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import grpc
+
+from isocompute_jax.distributed import Team
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.service.weights.device.transport import TransferError
+
+ORDER, GIVE_UP, PROGRESS, DONE = "order", "give up order", "order goes on", "order done"
+"""Topics of the team's messages."""
+TELL_S = 1.0
+
+
+class ShareLostError(Exception):
+    """Another host did not do its share; says which one, and why."""
+
+
+class Orders:
+    """Process 0's. Made and used on one running event loop.
+
+    Args:
+      team: of the hosts.
+    """
+
+    def __init__(self, team: Team):
+        self.team = team
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count()
+        self._out: dict[int, tuple[dict[int, Any], asyncio.Future[None], Callable[[], None]]] = {}
+        team.on(DONE, lambda sender, value: self._loop.call_soon_threadsafe(self._on_done, sender, *value))
+        team.on(PROGRESS, lambda sender, number: self._loop.call_soon_threadsafe(self._on_progress, number))
+
+    @property
+    def others(self) -> range:
+        """The other hosts."""
+        return range(1, self.team.count)
+
+    async def give(
+        self, deed: str, arguments: Callable[[int], tuple[Any, ...]], *, sent: Callable[[], None] = lambda: None
+    ) -> dict[int, Any]:
+        """Has every other host do something; they are told to give it up when this is cancelled.
+
+        Args:
+          deed: what, one of their `Worker`'s.
+          arguments: of each host's, by its number.
+          sent: called as a sign of progress.
+
+        Returns:
+          by host, what it found.
+
+        Raises:
+          ShareLostError: one could not.
+        """
+        number, found = next(self._numbers), {}
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._out[number] = found, done, sent
+        for host in self.others:
+            self.team.send(host, ORDER, (number, deed, arguments(host)))
+        try:
+            await done
+            return found
+        finally:
+            del self._out[number]
+            if done.cancelled() or done.exception() is not None:
+                self.team.send_all(GIVE_UP, number)
+
+    def say(self, deed: str, *arguments: Any) -> None:
+        """As `give`, of what cannot fail: nobody waits for it."""
+        number = next(self._numbers)
+        for host in self.others:
+            self.team.send(host, ORDER, (number, deed, arguments))
+
+    async def beside(self, own: Awaitable[None], theirs: Awaitable[Any]) -> None:
+        """Waits for this host's share and those of the others; what goes wrong with one ends all.
+
+        Raises:
+          Exception: of whichever failed first.
+        """
+        both = {asyncio.ensure_future(own), asyncio.ensure_future(theirs)}
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    def _on_done(self, sender: int, number: int, error: str, value: Any) -> None:
+        if number not in self._out:
+            return
+        found, done, _ = self._out[number]
+        found[sender] = value
+        if error and not done.done():
+            done.set_exception(ShareLostError(f"{self.team.names[sender]}: {error}"))
+        elif len(found) == len(self.others) and not done.done():
+            done.set_result(None)
+
+    def _on_progress(self, number: int) -> None:
+        if number in self._out:
+            self._out[number][2]()
+
+
+class Deed(Protocol):
+    """What a host can be ordered to do; what it returns, or raises, process 0 is told."""
+
+    def __call__(self, *arguments: Any, tell: Callable[[], None]) -> Awaitable[Any]:
+        """Does it; `tell` is called as a sign of progress."""
+        ...
+
+
+class Worker:
+    """Another host's: does what process 0 orders, in tasks of one event loop.
+
+    Args:
+      team: of the hosts.
+      loop: where; `close` is to be called there.
+      deeds: what can be ordered.
+    """
+
+    def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deeds: Mapping[str, Deed]):
+        self._team = team
+        self._loop = loop
+        self._deeds = deeds
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        team.on(ORDER, lambda sender, order: loop.call_soon_threadsafe(self._on_order, *order))
+        team.on(GIVE_UP, lambda sender, number: loop.call_soon_threadsafe(self._on_give_up, number))
+
+    async def close(self) -> None:
+        """Gives everything up."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_order(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
+        self._tasks[number] = self._loop.create_task(self._obey(number, deed, arguments))
+
+    def _on_give_up(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            task.cancel()
+
+    async def _obey(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
+        """Does it, and says how that ended."""
+        error, found, told = "", None, 0.0
+
+        def tell() -> None:
+            nonlocal told
+            if time.monotonic() - told > TELL_S:
+                told = time.monotonic()
+                self._team.send(0, PROGRESS, number)
+
+        try:
+            found = await self._deeds[deed](*arguments, tell=tell)
+        except grpc.aio.AioRpcError as failure:
+            error = failure.details() or str(failure.code())
+        except Exception as failure:  # whatever it is, process 0 is to know
+            error = str(failure) if isinstance(failure, RunError | TransferError) else repr(failure)
+        self._tasks.pop(number, None)
+        self._team.send(0, DONE, (number, error, found))
