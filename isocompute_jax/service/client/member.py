@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import collections
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
 
 import grpc
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
-from isocompute_jax.service.client.device.parcel import DeviceParcel
+from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
 from isocompute_jax.service.client.health import MemberHealth
 from isocompute_jax.service.client.meter import Meter
 from isocompute_jax.service.client.needs import Needs, lack, receives
 from isocompute_jax.service.client.orders import Orders, ShareLostError
+from isocompute_jax.service.client.rivals import Rivals
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.host_id import host_id
-from isocompute_jax.service.weights.device.transport import TransferError
-from isocompute_jax.service.weights.outbox import Parcel
-from isocompute_jax.service.weights.push import Push
 
 POLL_S = 1.0
 MAX_POLL_DEADLINE_S = 10.0
-MAX_TAKEOVERS = 3
-TAKEOVER_WINDOW_S = 600.0
-KEEP_AWAY_S = 15.0
-"""Longer than a server counts as taken after its learner has gone."""
 MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
 """Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
@@ -49,29 +40,7 @@ FATAL = {
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
 }
 """What no retry can fix, and the message for it."""
-UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
-"""How a server refuses a manifest whose file it cannot read."""
-
-Weights = Parcel | DeviceParcel
-
 LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sender:
-    """What all pushes of a learner have in common.
-
-    Attributes:
-      session: names this start of the learner.
-      in_flight: what becomes of groups that are being sampled.
-      process_index: this learner host.
-      process_count: learner hosts.
-    """
-
-    session: str
-    in_flight: pb.InFlight
-    process_index: int
-    process_count: int
 
 
 class Member:
@@ -126,7 +95,7 @@ class Member:
         self._service = service
         self._sender = sender
         self._needs = needs
-        self._orders = orders
+        self._delivery = Delivery(self.endpoint, service, sender, orders)
         self._changed = changed
         self._fail = fail
         self._wanted: Weights | None = None
@@ -134,16 +103,14 @@ class Member:
         self._push: asyncio.Task | None = None
         self._pushes = 0
         self._status = pb.StatusReply()
-        self._cannot_read = False
         self._failures = 0
         self._said = ""
         self._answered = self._progress = time.monotonic()
         self._not_before = self._back_at = 0.0
         self._stuck = 0
         self._owned = ""
-        self._kept_away = 0.0
         self._announced = False
-        self._takeovers: collections.deque[float] = collections.deque()
+        self._rivals = Rivals(target, sender.session)
 
     def health(self) -> MemberHealth:
         """How it is now."""
@@ -287,12 +254,16 @@ class Member:
         wanted = self._wanted
         ours = status.session == self._sender.session
         if self._owned == status.incarnation and not ours:
-            self._on_takeover(status)
+            self._owned = ""
+            if error := self._rivals.took_over(status.session):
+                self._fail(error)
         self.suspect = False
-        if status.taken and not ours and not self._owned and not self._same_run(status):
-            self._keep_away(status)
+        if status.taken and not ours and not self._owned and not self._rivals.of_the_same_run(status.session):
+            self.take_out(f"is used by another learner, {status.session!r}")
+            if error := self._rivals.is_there(status.session):
+                self._fail(error)
             return
-        self._kept_away = 0.0
+        self._rivals.has_gone()
         if wanted is None:
             self._come_up()
         elif ours and status.version == wanted.version and self._sent is wanted:
@@ -306,39 +277,6 @@ class Member:
             self.weights = None
             self._come_up()
             self._start_push(wanted)
-
-    def _same_run(self, status: pb.StatusReply) -> bool:
-        """Whether its weights are of an earlier start of this run, which is over: only one of them can be alive."""
-        return status.session.rpartition("#")[0] == self._sender.session.rpartition("#")[0]
-
-    def _keep_away(self, status: pb.StatusReply) -> None:
-        """Another learner is at work on it: waits for its end, but not for long."""
-        now = time.monotonic()
-        self._kept_away = self._kept_away or now
-        self.take_out(f"is used by another learner, {status.session!r}")
-        if now - self._kept_away > KEEP_AWAY_S:
-            self._fail(
-                RunError(
-                    f"{self.target} {self.error}: give every learner servers of its own (config.service.endpoints), "
-                    "or wait until that one has ended"
-                )
-            )
-
-    def _on_takeover(self, status: pb.StatusReply) -> None:
-        now = time.monotonic()
-        self._owned = ""
-        self._takeovers.append(now)
-        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
-            self._takeovers.popleft()
-        LOG.warning("%s was given other weights by the learner %r", self.target, status.session)
-        if len(self._takeovers) >= MAX_TAKEOVERS:
-            self._fail(
-                RunError(
-                    f"{self.target} is used by another learner, {status.session!r}, which keeps replacing the weights "
-                    f"of this one, {self._sender.session!r}: give every learner servers of its own "
-                    "(config.service.endpoints), and a token of its own (config.service.token_file)"
-                )
-            )
 
     def _come_up(self) -> None:
         if not self.up:
@@ -379,42 +317,11 @@ class Member:
     def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
-        task = self._push = asyncio.create_task(self._send(parcel))
+        task = self._push = asyncio.create_task(self._deliver(parcel))
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
 
-    async def _send(self, parcel: Weights) -> None:
-        """From device to device where that works, else by manifest, else streamed."""
-        if isinstance(parcel, DeviceParcel):
-            if (update := parcel.round_for(self.target)) is not None:
-                try:
-                    await update.push(
-                        self.endpoint, self._sender.session, self._sender.in_flight, sent=self._on_progress
-                    )
-                    return
-                except (TransferError, grpc.aio.AioRpcError) as error:
-                    why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-                    LOG.warning("weights of version %d go to %s by file: %s", parcel.version, self.target, why)
-            parcel = await parcel.laid_down()
-        mode = self._service.push
-        shared = mode == "shared" or (mode == "auto" and self._status.host_id == host_id() and not self._cannot_read)
-        push = Push(parcel=parcel, shared=shared, streams=self._service.streams, **dataclasses.asdict(self._sender))
-        try:
-            await self._push_all(push)
-        except grpc.aio.AioRpcError as error:
-            if not shared or mode != "auto" or error.code() not in UNREADABLE:
-                raise
-            LOG.info("weights are streamed to %s: %s", self.target, error.details())
-            await self._push_all(dataclasses.replace(push, shared=False))
-            self._cannot_read = True
-
-    async def _push_all(self, push: Push) -> None:
-        """This host's share and those of the others; what goes wrong with one ends all."""
-        own = self.endpoint.push(push, sent=self._on_progress)
-        if self._orders is None:
-            await own
-            return
-        order = self.target, push.parcel.version, self._status.host_id
-        await self._orders.beside(own, self._orders.give("push", lambda _: order, sent=self._on_progress))
+    async def _deliver(self, parcel: Weights) -> None:
+        await self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
 
     def _on_progress(self) -> None:
         self._progress = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,8 +36,8 @@ class Orders:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._out: dict[int, tuple[dict[int, Any], asyncio.Future[None], Callable[[], None]]] = {}
-        team.on(DONE, lambda sender, value: self._loop.call_soon_threadsafe(self._on_done, sender, *value))
-        team.on(PROGRESS, lambda sender, number: self._loop.call_soon_threadsafe(self._on_progress, number))
+        team.on(DONE, lambda sender, value: _soon(self._loop, self._on_done, sender, *value))
+        team.on(PROGRESS, lambda sender, number: _soon(self._loop, self._on_progress, number))
 
     @property
     def others(self) -> range:
@@ -131,8 +132,8 @@ class Worker:
         self._loop = loop
         self._deeds = deeds
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        team.on(ORDER, lambda sender, order: loop.call_soon_threadsafe(self._on_order, *order))
-        team.on(GIVE_UP, lambda sender, number: loop.call_soon_threadsafe(self._on_give_up, number))
+        team.on(ORDER, lambda sender, order: _soon(loop, self._on_order, *order))
+        team.on(GIVE_UP, lambda sender, number: _soon(loop, self._on_give_up, number))
 
     async def close(self) -> None:
         """Gives everything up."""
@@ -167,3 +168,9 @@ class Worker:
             error = str(failure) if isinstance(failure, RunError | TransferError) else repr(failure)
         self._tasks.pop(number, None)
         self._team.send(0, DONE, (number, error, found))
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    """Calls it on a loop, unless that is closed: what other hosts still say at the end of a run matters to nobody."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)

@@ -11,6 +11,7 @@ import pytest
 
 from isocompute_jax.service.server.engines.vllm.layout import Heads
 from tests.launch.processes import free_ports
+from tests.service import receiving_engine
 from tests.service.client.test_device_push import check_ranks
 from tests.service.fleet_builders import CONFIG, Live, tensors
 from tests.service.receiving_engine import ReceivingSimulated
@@ -75,7 +76,8 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
 
 
 @pytest.fixture
-def servers():
+def servers(monkeypatch):
+    monkeypatch.setattr(receiving_engine, "JOIN_S", 2.0)  # they wait in vain where a learner does not join
     made = [
         Live(engine=ReceivingSimulated(tensors(), HEADS, tokens_per_s=4000.0, **layout))
         for layout in ({"tensor_parallel": 2, "data_parallel": 2}, {})

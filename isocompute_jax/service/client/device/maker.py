@@ -17,7 +17,7 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.device.group import Group
-from isocompute_jax.service.client.device.ranks import JOIN_S, LearnerRanks, close_late, learner_ranks
+from isocompute_jax.service.client.device.ranks import JOIN_S, LearnerRanks, joined, learner_ranks
 from isocompute_jax.service.client.device.shares import DESCRIBE, JOIN, LEAVE
 from isocompute_jax.service.client.orders import Orders, ShareLostError
 from isocompute_jax.service.proto import convert
@@ -34,7 +34,7 @@ from isocompute_jax.service.weights.device.schedule import (
     schedule_to_message,
     schedules,
 )
-from isocompute_jax.service.weights.device.transport import SOCKETS, TransferError, Transport
+from isocompute_jax.service.weights.device.transport import SOCKETS, TransferError
 
 STATUS_S = 30.0
 LONGEST_FOLDER = 50
@@ -159,19 +159,16 @@ class Maker:
                 return version, transfer, rendezvous, len(work), own
 
             calls.append(asyncio.ensure_future(orders.give(JOIN, join)))
-        joined: asyncio.Future[Transport] = asyncio.ensure_future(
-            asyncio.to_thread(ranks.join, self.transport[0], rendezvous, len(work), owner=True)
-        )
+        joining = asyncio.ensure_future(joined(ranks.join, self.transport[0], rendezvous, len(work), owner=True))
         try:
             await asyncio.gather(*calls)
-            transport = await joined
+            transport = await joining
         except BaseException:
-            joined.add_done_callback(close_late)
             if orders is not None:
                 orders.say(LEAVE, transfer)
             raise
         finally:
-            for call in calls:
+            for call in (*calls, joining):
                 call.cancel()
         outgoing = ranks.outgoing(self.config, [work[rank] for rank in ranks.devices])
         targets = frozenset(endpoint.target for endpoint, _ in servers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,7 +54,9 @@ class LearnerRanks:
         libraries = nccl.load()
         return [f"{host_id()}/{libraries.bus_id(number)}" for number in self._numbers().values()]
 
-    def join(self, transport: str, rendezvous: bytes, world: int, *, owner: bool) -> Transport:
+    def join(
+        self, transport: str, rendezvous: bytes, world: int, *, owner: bool, given_up: Callable[[], bool]
+    ) -> Transport:
         """This process's part of a group; blocks until all of its `world` ranks are there.
 
         Args:
@@ -61,14 +64,16 @@ class LearnerRanks:
           rendezvous: by what the ranks find each other.
           world: ranks in all.
           owner: whether this process made the rendezvous.
+          given_up: whether nobody waits for the group any more.
 
         Raises:
           TransferError: they did not come.
         """
         if transport == SOCKETS:
-            ranks = list(self.devices)
-            return SocketTransport(rendezvous.decode(), ranks, world, timeout_s=JOIN_S, owner=owner)
-        return nccl.NcclTransport(nccl.load(), rendezvous, self._numbers(), world, timeout_s=JOIN_S)
+            ranks, folder = list(self.devices), rendezvous.decode()
+            return SocketTransport(folder, ranks, world, timeout_s=JOIN_S, owner=owner, given_up=given_up)
+        numbers = self._numbers()
+        return nccl.NcclTransport(nccl.load(), rendezvous, numbers, world, timeout_s=JOIN_S, given_up=given_up)
 
     def _numbers(self) -> dict[int, int]:
         """CUDA's numbers of this process's GPUs."""
@@ -84,7 +89,18 @@ def learner_ranks(config: ModelConfig, leaves: Sequence[jax.Array]) -> LearnerRa
     return LearnerRanks(tuple(device_boxes(config, mesh)), tuple(device.process_index for device in devices), own)
 
 
-def close_late(joined: asyncio.Future[Transport]) -> None:
-    """What becomes of a group that is formed when nobody wants it any more."""
+async def joined(join: Callable[..., Transport], *arguments: Any, **options: Any) -> Transport:
+    """`LearnerRanks.join` in a thread; given up, and what comes of it closed, when it is cancelled."""
+    given_up = threading.Event()
+    joining = asyncio.ensure_future(asyncio.to_thread(join, *arguments, given_up=given_up.is_set, **options))
+    try:
+        return await asyncio.shield(joining)
+    except asyncio.CancelledError:
+        given_up.set()
+        joining.add_done_callback(_close)
+        raise
+
+
+def _close(joined: asyncio.Future[Transport]) -> None:
     if not joined.cancelled() and joined.exception() is None:
         joined.result().close()

@@ -11,7 +11,7 @@ import jax
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.device.outgoing import Outgoing
-from isocompute_jax.service.client.device.ranks import close_late, learner_ranks
+from isocompute_jax.service.client.device.ranks import joined, learner_ranks
 from isocompute_jax.service.client.orders import Deed
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
@@ -81,14 +81,7 @@ class DeviceShares:
         ranks = learner_ranks(self._config, await self._leaves(version))
         parsed = [message_to_schedule(pb.TransferSchedule.FromString(each), self._tensors) for each in schedules]
         outgoing = ranks.outgoing(self._config, parsed)
-        joined = asyncio.ensure_future(
-            asyncio.to_thread(ranks.join, self._transport[0], rendezvous, world, owner=False)
-        )
-        try:
-            transport = await asyncio.shield(joined)
-        except asyncio.CancelledError:
-            joined.add_done_callback(close_late)
-            raise
+        transport = await joined(ranks.join, self._transport[0], rendezvous, world, owner=False)
         self._groups[transfer] = _Joined(transport, outgoing)
 
     async def _send(self, version: int, transfer: int, *, tell: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.service.weights.device.transport import Move, TransferError
@@ -25,6 +25,7 @@ IN_PROGRESS, NOT_READY = 7, 600  # ncclInProgress, cudaErrorNotReady
 NON_BLOCKING = 1  # cudaStreamNonBlocking
 BUS_ID_BYTES = 32
 POLL_S = 0.0005
+JOIN_POLL_S = 0.1
 POINTER, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
@@ -149,12 +150,22 @@ class NcclTransport:
       devices: of each rank of this process, the number of its GPU here.
       world: ranks in all.
       timeout_s: longest wait until all of them are there.
+      given_up: whether nobody waits for them any more.
 
     Raises:
       TransferError: they did not come.
     """
 
-    def __init__(self, libraries: Nccl, unique_id: bytes, devices: Mapping[int, int], world: int, *, timeout_s: float):
+    def __init__(
+        self,
+        libraries: Nccl,
+        unique_id: bytes,
+        devices: Mapping[int, int],
+        world: int,
+        *,
+        timeout_s: float,
+        given_up: Callable[[], bool] = lambda: False,
+    ):
         self._nccl, self._cuda = libraries.nccl, libraries.cuda
         self._devices = devices
         self._world = world
@@ -166,7 +177,9 @@ class NcclTransport:
         failed: list[BaseException] = []
         joining = threading.Thread(target=self._join, args=(unique_id, failed), name="nccl", daemon=True)
         joining.start()
-        joining.join(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while joining.is_alive() and time.monotonic() < deadline and not given_up():
+            joining.join(JOIN_POLL_S)
         if joining.is_alive() or failed:
             self._closed = True
             why = failed[0] if failed else f"not all of {world} ranks came within {timeout_s:g} s"

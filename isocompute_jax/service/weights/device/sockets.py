@@ -27,12 +27,22 @@ class SocketTransport:
       world: ranks in all.
       timeout_s: longest wait until all of them listen.
       owner: whether the folder is removed in the end.
+      given_up: whether nobody waits for them any more.
 
     Raises:
       TransferError: they do not, or the folder cannot be used.
     """
 
-    def __init__(self, folder: str, ranks: Sequence[int], world: int, *, timeout_s: float, owner: bool = False):
+    def __init__(
+        self,
+        folder: str,
+        ranks: Sequence[int],
+        world: int,
+        *,
+        timeout_s: float,
+        owner: bool = False,
+        given_up: Callable[[], bool] = lambda: False,
+    ):
         self._owner = owner
         self._folder = pathlib.Path(folder)
         self._closed = False
@@ -42,7 +52,7 @@ class SocketTransport:
         try:
             for rank in ranks:
                 self._listeners[rank] = self._listen(rank)
-            self._await(world, time.monotonic() + timeout_s)
+            self._await(world, time.monotonic() + timeout_s, given_up)
         except (OSError, TransferError) as error:
             self.close()
             raise TransferError(f"the group of {world} ranks in {folder} was not formed: {error}") from error
@@ -63,10 +73,10 @@ class SocketTransport:
             raise
         return listener
 
-    def _await(self, world: int, deadline: float) -> None:
+    def _await(self, world: int, deadline: float, given_up: Callable[[], bool]) -> None:
         missing = [str(rank) for rank in range(world)]
         while missing := [name for name in missing if not (self._folder / name).exists()]:
-            if self._closed or time.monotonic() > deadline:
+            if time.monotonic() > deadline or given_up():
                 raise TransferError(f"rank {missing[0]} did not come")
             time.sleep(POLL_S)
 
@@ -140,7 +150,11 @@ class SocketTransport:
                 each.close()
             self._lock.notify_all()
         if self._owner:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            # Under another name, as a rank that comes late would put something in it meanwhile.
+            gone = self._folder.with_name(f"{self._folder.name}.gone")
+            with contextlib.suppress(OSError):
+                self._folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
         if hasattr(self, "_threads"):
             self._threads.shutdown(wait=False)
 
