@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Literal
 
@@ -22,6 +21,7 @@ from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.service.client.absence import Absence
 from isocompute_jax.service.client.device.parcel import DeviceParcel, DeviceParcels
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
 from isocompute_jax.service.client.health import FleetHealth
@@ -48,10 +48,7 @@ IN_FLIGHT: dict[InFlight, pb.InFlight] = {
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
-REMIND_S = 60.0
 WATCH_S = 1.0
-PATIENCE_S = 2.0
-"""An absence that is over sooner, or ends the run sooner, is not worth a message."""
 CANCEL_S = 2.0
 
 REFUSED = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION)
@@ -118,7 +115,7 @@ class Dispatcher:
         self._changed = asyncio.Event()
         self._nonce = secrets.token_hex(4)
         self._groups = 0
-        self._gone_since: float | None = None
+        self._absence = Absence(service)
         self._closing = False
         asked = devices.transport if devices is not None and service.push == "device" else None
         self._make_member = functools.partial(
@@ -141,7 +138,7 @@ class Dispatcher:
     @property
     def gone(self) -> bool:
         """Whether every endpoint is gone, and the run waits for one."""
-        return self._gone_since is not None
+        return self._absence.since is not None
 
     def health(self) -> FleetHealth:
         """How the fleet is now; to be asked on its event loop."""
@@ -369,7 +366,6 @@ class Dispatcher:
         """Reads the list of endpoints; says when every one is gone, and ends the run when none comes back."""
         for member in list(self._members):
             await member.answered_once.wait()
-        said = 0.0
         while True:
             if self._file is not None:
                 targets = await asyncio.to_thread(self._file.changed)
@@ -377,21 +373,11 @@ class Dispatcher:
                     self._enlist(targets)
             for member in [member for member in self._members if member.unlisted and not member.tasks]:
                 await self._forget(member)
-            now = time.monotonic()
-            if any(self._serves(member) for member in self._members):
-                if self._gone_since is not None:
-                    LOG.info("a sampler is back after %.0f s", now - self._gone_since)
-                self._gone_since = None
-            elif all(not member.up or member.failing or member.leaving for member in self._members):
-                if self._gone_since is None:
-                    self._gone_since, said = now, now - REMIND_S + PATIENCE_S
-                left = self._gone_since + self._service.wait_s - now
-                if left <= 0:
-                    self._fail(RunError(self._lament(now, f"gives up after {self._service.wait_s:.0f} s")))
-                    return
-                if now - said >= REMIND_S:
-                    LOG.error("%s", self._lament(now, f"gives up in {left:.0f} s"))
-                    said = now
+            serves = any(self._serves(member) for member in self._members)
+            gone = all(not member.up or member.failing or member.leaving for member in self._members)
+            if error := self._absence.check(self._members, serves=serves, gone=gone):
+                self._fail(error)
+                return
             await asyncio.sleep(min(WATCH_S, self._service.wait_s / 4 + 0.01))
 
     def _serves(self, member: Member) -> bool:
@@ -399,19 +385,6 @@ class Dispatcher:
         if member.leaving:
             return bool(member.tasks)
         return member.weights is not None or (self._parcel is None and member.up)
-
-    def _lament(self, now: float, outlook: str) -> str:
-        """Which endpoints are gone, since when and why."""
-        members = "; ".join(
-            f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in self._members
-        )
-        field = "endpoints" if self._file is None else "endpoints_file"
-        members = members or f"{self._service.endpoints_file} lists none"
-        return (
-            f"no sampler is left: {members}. The run waits and {outlook} (config.service.wait_s): start the servers, "
-            f"or correct config.service.{field}; servers with TLS need config.service.ca_file, those with mutual TLS "
-            "cert_file and key_file too"
-        )
 
 
 def _pushback_s(error: BaseException) -> float | None:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -18,6 +18,9 @@ from isocompute_jax.service.weights.device.transport import TransferError
 ORDER, GIVE_UP, PROGRESS, DONE = "order", "give up order", "order goes on", "order done"
 """Topics of the team's messages."""
 TELL_S = 1.0
+
+Deed = Callable[..., Awaitable[Any]]
+"""What a host can be ordered to do; takes the order's arguments, and `tell`, which is a sign of progress."""
 
 
 class ShareLostError(Exception):
@@ -79,7 +82,7 @@ class Orders:
         for host in self.others:
             self.team.send(host, ORDER, (number, deed, arguments))
 
-    async def beside(self, own: Awaitable[None], theirs: Awaitable[Any]) -> None:
+    async def beside(self, own: Awaitable[Any], theirs: Awaitable[Any]) -> None:
         """Waits for this host's share and those of the others; what goes wrong with one ends all.
 
         Raises:
@@ -108,14 +111,6 @@ class Orders:
     def _on_progress(self, number: int) -> None:
         if number in self._out:
             self._out[number][2]()
-
-
-class Deed(Protocol):
-    """What a host can be ordered to do; what it returns, or raises, process 0 is told."""
-
-    def __call__(self, *arguments: Any, tell: Callable[[], None]) -> Awaitable[Any]:
-        """Does it; `tell` is called as a sign of progress."""
-        ...
 
 
 class Worker:

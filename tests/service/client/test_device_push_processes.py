@@ -79,8 +79,8 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
 def servers(monkeypatch):
     monkeypatch.setattr(receiving_engine, "JOIN_S", 2.0)  # they wait in vain where a learner does not join
     made = [
-        Live(engine=ReceivingSimulated(tensors(), HEADS, tokens_per_s=4000.0, **layout))
-        for layout in ({"tensor_parallel": 2, "data_parallel": 2}, {})
+        Live(engine=ReceivingSimulated(tensors(), HEADS, tokens_per_s=4000.0, tensor_parallel=2, data_parallel=2)),
+        Live(engine=ReceivingSimulated(tensors(), HEADS, tokens_per_s=4000.0)),
     ]
     yield made
     for server in made:

@@ -1,0 +1,70 @@
+"""Every endpoint is gone: said from time to time, and for how long a run waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.service.client.member import Member
+from isocompute_jax.service.client.service_config import ServiceConfig
+
+REMIND_S = 60.0
+PATIENCE_S = 2.0
+"""An absence that is over sooner, or ends the run sooner, is not worth a message."""
+
+LOG = logging.getLogger(__name__)
+
+
+class Absence:
+    """Of all endpoints.
+
+    Args:
+      service: the fleet's settings.
+
+    Attributes:
+      since: since when (`time.monotonic`) there is none; None as long as there is one.
+    """
+
+    def __init__(self, service: ServiceConfig):
+        self.since: float | None = None
+        self._service = service
+        self._said = 0.0
+
+    def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> RunError | None:
+        """Looks at the endpoints: what ends the run, if it has waited for too long.
+
+        Args:
+          members: those that are listed.
+          serves: whether one draws.
+          gone: whether none will without help.
+        """
+        now = time.monotonic()
+        if serves:
+            if self.since is not None:
+                LOG.info("a sampler is back after %.0f s", now - self.since)
+            self.since = None
+        elif gone:
+            if self.since is None:
+                self.since, self._said = now, now - REMIND_S + PATIENCE_S
+            left = self.since + self._service.wait_s - now
+            if left <= 0:
+                return RunError(self._lament(members, now, f"gives up after {self._service.wait_s:.0f} s"))
+            if now - self._said >= REMIND_S:
+                LOG.error("%s", self._lament(members, now, f"gives up in {left:.0f} s"))
+                self._said = now
+        return None
+
+    def _lament(self, members: Sequence[Member], now: float, outlook: str) -> str:
+        """Which endpoints are gone, since when and why."""
+        service = self._service
+        listed = "; ".join(
+            f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in members
+        )
+        return (
+            f"no sampler is left: {listed or f'{service.endpoints_file} lists none'}. The run waits and {outlook} "
+            "(config.service.wait_s): start the servers, or correct "
+            f"config.service.{'endpoints_file' if service.endpoints_file else 'endpoints'}; servers with TLS need "
+            "config.service.ca_file, those with mutual TLS cert_file and key_file too"
+        )
