@@ -303,6 +303,7 @@ class Dispatcher:
         call = member.endpoint.sample(message)
         try:
             async for reply in call:
+                member.heard()
                 for completion in reply.completions:
                     group.keep(
                         completion,

@@ -22,6 +22,8 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
 POLL_S = 1.0
+SPARED_POLLS = 3
+"""So many polls in a row are left out while rollouts come: that they do says as much."""
 MAX_POLL_DEADLINE_S = 10.0
 MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
@@ -170,6 +172,11 @@ class Member:
         """The group is done, or lost."""
         self.load -= self.tasks.pop(task)
 
+    def heard(self) -> None:
+        """A rollout has come: it lives, and draws."""
+        self._answered = self._progress = time.monotonic()
+        self._stuck = 0
+
     def hold(self, seconds: float) -> None:
         """It is full: nothing is sent to it for so long."""
         self._not_before = time.monotonic() + seconds
@@ -201,7 +208,11 @@ class Member:
             while True:
                 await self._poll()
                 self.answered_once.set()
-                await asyncio.sleep(min(POLL_S, self._service.stall_s / 2))
+                for _ in range(1 + SPARED_POLLS):
+                    before = self._answered
+                    await asyncio.sleep(min(POLL_S, self._service.stall_s / 2))
+                    if self._answered == before or self.suspect or self.pushing or not self.up:
+                        break
         finally:
             if self._push is not None:
                 self._push.cancel()

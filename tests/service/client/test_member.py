@@ -1,0 +1,55 @@
+"""How often an endpoint is asked how it is."""
+
+import asyncio
+
+import pytest
+
+from isocompute_jax.service.client import member
+from isocompute_jax.service.client.delivery import Sender
+from isocompute_jax.service.client.member import SPARED_POLLS, Member
+from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("comes", "suspect", "between"), [(False, False, 1), (True, False, 1 + SPARED_POLLS), (True, True, 1)]
+)
+def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, between):
+    asked, slept = [], 0
+
+    async def watch():
+        found = Member(
+            "127.0.0.1:1",
+            ServiceConfig(endpoints="127.0.0.1:1"),
+            Sender("run#1", pb.IN_FLIGHT_ABORT, 0, 1),
+            needs=Needs(routing=False, turn_tokens=0, token_versions=False, transport=None),
+            orders=None,
+            changed=lambda: None,
+            fail=lambda error: pytest.fail(str(error)),
+        )
+        found.up, found.suspect = True, suspect
+
+        async def poll():
+            asked.append(slept)
+
+        async def sleep(seconds):
+            nonlocal slept
+            assert seconds == member.POLL_S
+            slept += 1
+            if comes:
+                found.heard()
+            if slept == 12:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(found, "_poll", poll)
+        monkeypatch.setattr(member.asyncio, "sleep", sleep)
+        try:
+            await found.watch()
+        finally:
+            monkeypatch.undo()
+            await found.endpoint.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(watch())
+    assert asked == list(range(0, 12, between))
