@@ -74,6 +74,7 @@ MAKE = [(where, words) for where, words in commands() if words[0] == "make"]
 PYTHON = [(where, words) for where, words in commands() if words[0] != "make"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SCRIPTS, ids=str)
 def test_script_runs(block, tmp_path):
     """In a process of its own, away from the checkout: no run directory, no flags, warnings are errors."""

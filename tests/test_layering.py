@@ -228,6 +228,7 @@ def importable_modules() -> list[str]:
     return modules
 
 
+@pytest.mark.slow
 def test_imports_initialise_no_device():
     # On a platform that does not exist, whatever asks JAX for a device fails; the last lines prove that it does.
     run_python(
