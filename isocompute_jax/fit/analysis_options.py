@@ -93,7 +93,7 @@ class AnalysisOptions:
     next: int = option(
         0,
         "Propose so many further runs (n, B_problem, compute, seeds): those that reduce the expected regret at "
-        "--budget most per rollout; without --budget, at four times the data.",
+        "--budget most for what they cost (rollouts, or GPU-hours); without --budget, at four times the data.",
         low=0,
     )
     learning_rate: LearningRate | None = option(

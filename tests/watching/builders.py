@@ -88,13 +88,14 @@ def make_run(
 
 
 def make_fleet(path: pathlib.Path, *, written: float) -> None:
-    """Two servers: one is up, the other is gone."""
+    """Three servers: one is up, one is gone, and one draws what it was sent before it leaves."""
     one = {
         "endpoint": "10.0.0.1:50051", "up": True, "version": 7, "receiving_weights": False, "groups": 3, "rollouts": 24,
         "tokens_drawn": 123456, "groups_running": 3, "groups_waiting": 0, "silent_s": 0.4, "down_s": 0.0, "error": "",
         "last_error": "",
     }  # fmt: skip
     gone = {"up": False, "version": None, "down_s": 75.0, "error": "cannot be reached: <b>refused</b>"}
-    members = [one, one | gone | {"endpoint": "10.0.0.2:50051", "last_error": gone["error"]}]
+    leaving = {"endpoint": "10.0.0.3:50051", "leaving": True}
+    members = [one, one | gone | {"endpoint": "10.0.0.2:50051", "last_error": gone["error"]}, one | leaving]
     content = {"written": written, "groups_queued": 5, "redrawn_rollouts": 16, "members": members}
     (path / run_files.FLEET).write_text(json.dumps(content))

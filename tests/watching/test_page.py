@@ -100,6 +100,7 @@ def test_the_fleet_is_shown(page):
     rows = window.evaluate("[...document.querySelectorAll('#fleet-rows tr')].map((row) => row.innerText.split('\\t'))")
     assert rows[0][:3] == ["10.0.0.1:50051", "up", "v7"]
     assert rows[1][1] == "down 1 min 15 s" and "5 groups wait" in text(window, "#fleet-note")
+    assert rows[2][1] == "leaving"
 
 
 def test_tokens_say_their_log_probability_and_version(page):

@@ -52,7 +52,8 @@ function drawFleet(run) {
     age > 15 ? `as of ${duration(age)} ago` : ""].filter(Boolean).join(" · ");
   byId("fleet-rows").replaceChildren(...run.fleet.members.map((member) => {
     const weights = member.version === null ? "–" : `v${member.version}`;
-    const cells = [member.endpoint, make("span", { class: `chip ${member.up ? "up" : "down"}` }, member.up ? "up" : `down ${duration(member.down_s)}`),
+    const state = !member.up ? "down" : member.leaving ? "leaving" : "up";
+    const cells = [member.endpoint, make("span", { class: `chip ${state}` }, member.up ? state : `down ${duration(member.down_s)}`),
       member.receiving_weights ? `${weights}, newer on the way` : weights, amount(member.rollouts), amount(member.groups_running), amount(member.tokens_drawn)];
     return make("tr", {}, ...cells.map((cell) => make("td", {}, cell)), make("td", { class: member.error ? "error" : "" }, member.error || member.last_error || ""));
   }));
