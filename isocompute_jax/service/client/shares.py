@@ -25,11 +25,12 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.device.parcel import DeviceParcel, lay_out, own_transport
-from isocompute_jax.service.client.device.shares import DeviceShares
+from isocompute_jax.service.client.device.shares import DESCRIBE, DeviceShares
 from isocompute_jax.service.client.orders import Worker
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Outbox, Parcel
 from isocompute_jax.service.weights.push import Push
 
@@ -81,7 +82,7 @@ class ShareSender:
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
         self._devices = None if transport is None else DeviceShares(config, tensors, transport, self._leaves)
-        deeds = {} if self._devices is None else self._devices.deeds
+        deeds = {DESCRIBE: self._cannot} if self._devices is None else self._devices.deeds
         self._worker = Worker(team, self._loop, {"push": self._push, **deeds})
 
     def update_weights(self, params: Params, *, version: int) -> None:
@@ -132,6 +133,9 @@ class ShareSender:
         parcel = await self._of_version(version)
         assert isinstance(parcel, DeviceParcel)
         return parcel.leaves
+
+    async def _cannot(self, version: int, *, tell: Callable[[], None]) -> NoReturn:
+        raise TransferError("its devices cannot send weights")
 
     async def _close(self) -> None:
         await self._worker.close()

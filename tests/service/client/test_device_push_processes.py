@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HEADS = Heads(CONFIG.num_heads, CONFIG.num_kv_heads)
 
 LEARNER = """
-import logging, os, sys, tempfile
+import dataclasses, logging, os, sys, tempfile
 index, count, coordinator, servers, directory, do = sys.argv[1:]
 index, count = int(index), int(count)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
@@ -52,6 +52,8 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
         return jax.tree.map(put, params(seed), wanted)
 
     service = ServiceConfig(endpoints=servers, shared_dir=directory, push="device")
+    if do == "mixed" and index:
+        service = dataclasses.replace(service, push="auto")
     run = dict(session="several", start="first", team=team)
     if index:
         sampler = shares.ShareSender(service, CONFIG, in_flight=pb.IN_FLIGHT_ABORT, **run)
@@ -124,11 +126,12 @@ def test_the_devices_of_all_processes_send_and_leave_nothing_behind(servers, fol
     assert list(folder.iterdir()) == [] and {path.suffix for path in tmp_path.iterdir()} == {".log"}
 
 
-def test_a_process_that_cannot_join_is_named_and_all_goes_by_file(servers, folder, tmp_path):
-    said = learn(servers, folder, tmp_path, "lame")
+@pytest.mark.parametrize(("do", "why"), [("lame", "no GPU answers"), ("mixed", "its devices cannot send weights")])
+def test_a_process_that_cannot_is_named_and_all_goes_by_file(servers, folder, tmp_path, do, why):
+    said = learn(servers, folder, tmp_path, do)
     for server in servers:
         assert (server.engine.received, len(server.engine.files)) == (0, 3)
-    assert said.count("go by file: process 1 (") == 3 and "no GPU answers" in said
+    assert said.count("go by file: process 1 (") == 3 and why in said
     assert list(folder.iterdir()) == []
 
 

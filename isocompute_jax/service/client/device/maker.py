@@ -17,7 +17,7 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.device.group import Group
-from isocompute_jax.service.client.device.ranks import JOIN_S, LearnerRanks, joined, learner_ranks
+from isocompute_jax.service.client.device.ranks import JOIN_S, LearnerRanks, close_formed, joined, learner_ranks
 from isocompute_jax.service.client.device.shares import DESCRIBE, JOIN, LEAVE
 from isocompute_jax.service.client.orders import Orders, ShareLostError
 from isocompute_jax.service.proto import convert
@@ -49,11 +49,11 @@ class Host:
 
     Attributes:
       node: its name.
-      adapters: its GPUs that are ranks.
+      gpus: its GPUs that are ranks.
     """
 
     node: str
-    adapters: list[str]
+    gpus: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Maker:
             ]
             everyone = [device for devices in receivers for device in devices]
             plan = await asyncio.to_thread(make_plan, self.tensors, senders, everyone)
-            occupied = [adapter for host in hosts.values() for adapter in host.adapters]
+            occupied = [gpu for host in hosts.values() for gpu in host.gpus]
             servers = list(zip(endpoints, map(len, receivers), strict=True))
             group = await self._open(ranks, schedules(plan), servers, occupied, version, orders)
         except grpc.aio.AioRpcError as error:
@@ -116,14 +116,14 @@ class Maker:
         Raises:
           TransferError: one of them sends by something else.
         """
-        hosts = {0: Host(host_id(), ranks.adapters(self.transport[0]))}
+        hosts = {0: Host(host_id(), ranks.gpus(self.transport[0]))}
         if orders is not None:
-            for process, (transport, node, adapters) in (await orders.give(DESCRIBE, lambda _: (version,))).items():
+            for process, (transport, node, gpus) in (await orders.give(DESCRIBE, lambda _: (version,))).items():
                 if transport != self.transport:
                     theirs, ours = " ".join(transport), " ".join(self.transport)
                     name = orders.team.names[process]
                     raise TransferError(f"{name} sends weights by {theirs}, and process 0 by {ours}")
-                hosts[process] = Host(node, adapters)
+                hosts[process] = Host(node, gpus)
         return hosts
 
     async def _open(
@@ -164,6 +164,7 @@ class Maker:
             await asyncio.gather(*calls)
             transport = await joining
         except BaseException:
+            joining.add_done_callback(close_formed)
             if orders is not None:
                 orders.say(LEAVE, transfer)
             raise

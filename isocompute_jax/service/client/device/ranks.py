@@ -47,7 +47,7 @@ class LearnerRanks:
         held = {rank: self.held[rank] for rank in self.devices}
         return Outgoing(config, held, {each.rank: each for each in schedules}, self.devices)
 
-    def adapters(self, transport: str) -> list[str]:
+    def gpus(self, transport: str) -> list[str]:
         """This process's GPUs, so that a server on one of them is found out; nothing where there are none."""
         if transport != NCCL:
             return []
@@ -97,10 +97,11 @@ async def joined(join: Callable[..., Transport], *arguments: Any, **options: Any
         return await asyncio.shield(joining)
     except asyncio.CancelledError:
         given_up.set()
-        joining.add_done_callback(_close)
+        joining.add_done_callback(close_formed)
         raise
 
 
-def _close(joined: asyncio.Future[Transport]) -> None:
+def close_formed(joined: asyncio.Future[Transport]) -> None:
+    """Closes what was formed, when nobody wants it any more."""
     if not joined.cancelled() and joined.exception() is None:
         joined.result().close()

@@ -66,7 +66,7 @@ class DeviceShares:
     async def _describe(self, version: int, *, tell: Callable[[], None]) -> tuple[tuple[str, str], str, list[str]]:
         """What this process sends by, its host, and its GPUs."""
         ranks = learner_ranks(self._config, await self._leaves(version))
-        return self._transport, host_id(), ranks.adapters(self._transport[0])
+        return self._transport, host_id(), ranks.gpus(self._transport[0])
 
     async def _join(
         self,
