@@ -22,6 +22,9 @@ from absl import logging as absl_logging
 from isocompute_jax.options import unknown_field
 from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
 
+# gRPC adds a line each time that it cannot reach a server, where we say it once; it reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 EXTRAS = {
     "train": (
         "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections",
@@ -83,7 +86,7 @@ def _missing(error: ModuleNotFoundError) -> int:
     extra = extra_of(error)
     return _fail(
         f"{error.name} is not installed: it belongs to the extra {extra!r}, which this command needs: "
-        f"pip install 'isocompute-jax[{extra}]'",
+        f"pip install 'isocompute-jax[{extra}]', in a clone make setup EXTRAS=train,serve,{extra}",
         BAD_INPUT,
     )
 

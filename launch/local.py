@@ -199,7 +199,7 @@ class Learners:
         if number:
             return f"learner {number}: {self._others[number - 1].reason()}"
         code = self._ended[number]
-        return "learner 0: " + (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        return "learner 0: " + (workers.killed_by(code) if code < 0 else f"exit code {code}")
 
 
 def main(command: Sequence[str]) -> int:
@@ -256,8 +256,8 @@ def supervise(command: list[str], fleet: list[Server]) -> int:
 
     def forward(number: int, _: object) -> None:
         told.append(number)
-        # A terminal has sent Ctrl-C to the first learner already; who sends SIGTERM knows this process alone.
-        if number == signal.SIGTERM and attempt:
+        # A terminal has sent Ctrl-C to the first learner already; who sends another signal knows this process alone.
+        if attempt and not (number == signal.SIGINT and in_foreground()):
             attempt[-1].send(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -293,6 +293,15 @@ def supervise(command: list[str], fleet: list[Server]) -> int:
             keep_alive(fleet)
             time.sleep(POLL_S)
     return 128 + told[0]
+
+
+def in_foreground() -> bool:
+    """Whether a terminal's Ctrl-C comes to this process, and to all of its group."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def keep_alive(fleet: list[Server]) -> bool:

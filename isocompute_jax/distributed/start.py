@@ -68,9 +68,13 @@ def joined(
     except BaseException as error:
         if not (team.shares(error) or isinstance(error, KeyboardInterrupt)):
             time.sleep(NOTICE_S)
-        code = BAD_INPUT if isinstance(error, InputError) else FAILED
-        team.leave(str(error) or type(error).__name__, code)
-        atexit.register(_end_at_once, INTERRUPTED if isinstance(error, KeyboardInterrupt) else code)
+        if isinstance(error, KeyboardInterrupt):
+            code, why = INTERRUPTED, "was interrupted; the same command resumes the run"
+        else:
+            code = BAD_INPUT if isinstance(error, InputError) else FAILED
+            why = f"failed: {error}" if str(error) else f"failed: {type(error).__name__}"
+        team.leave(why, code)
+        atexit.register(_end_at_once, code)
         raise
     jax.distributed.shutdown()
     team.leave()

@@ -255,10 +255,10 @@ class Team:
             self._end(reason, code)
 
     def leave(self, error: str = "", code: int = FAILED) -> None:
-        """Leaves the others: at the end of the run, or with an `error` that ends them too."""
+        """Leaves the others: at the end of the run, or with an `error` of this one, which ends them."""
         if not self._leaving:
             self._leaving = True
-            self.send_all("end" if error else "bye", [f"{self.name} failed: {error}", code])
+            self.send_all("end" if error else "bye", [f"{self.name} {error}", code])
             time.sleep(READ_S if error else 0.0)
         for link in self._links.values():
             link.close()

@@ -82,11 +82,15 @@ class Worker:
         return reason_of(self._process.returncode, self.log, self._log_start)
 
 
+def killed_by(code: int) -> str:
+    """What an exit code below 0 says."""
+    return f"killed by {signal.Signals(-code).name}" + ("; out of memory?" if -code == signal.SIGKILL else "")
+
+
 def reason_of(code: int, log: pathlib.Path, start: int) -> str:
     """Exit code or signal, the last lines of a log from the byte `start` on, and where the log is."""
     if code < 0:
-        memory = "; out of memory?" if -code == signal.SIGKILL else ""
-        what = f"killed by {signal.Signals(-code).name}{memory}"
+        what = killed_by(code)
     else:
         what = f"exit code {code}" + (f", {CODES[code]}" if code in CODES else "")
     with open(log, "rb") as file:

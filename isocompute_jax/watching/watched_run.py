@@ -117,11 +117,12 @@ class WatchedRun:
         now, last = time.time(), self.metrics.last
         facts = {name: self.config.get(name) for name in ("group_size", "problems_per_batch", "num_steps", "seed")}
         settings = self.config.get("config") or {}
-        fleet = self.fleet
+        state = self.state(held, now)
+        fleet = self.fleet if state in ("running", "waiting") else None  # of a run that is over it is the last word
         members = (fleet or {}).get("members") or []
         return {
             "name": self.name,
-            "state": self.state(held, now),
+            "state": state,
             **facts,
             "model_params": self.config.get("model_params"),
             "max_compute": settings.get("max_compute"),

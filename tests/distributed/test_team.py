@@ -226,7 +226,7 @@ def test_process_0_may_take_its_time(company):
 
 def test_who_fails_says_so_and_ends_the_others_with_its_code(company):
     three = company(3)
-    three.teams[1].leave("no room on the disk", 2)
+    three.teams[1].leave("failed: no room on the disk", 2)
     three.wait_ended(0, 2)
     assert three.ended[0] == three.ended[2] == ("process 1 failed: no room on the disk", 2)
     assert 1 not in three.ended

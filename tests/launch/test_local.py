@@ -103,6 +103,19 @@ def test_a_dead_server_comes_back_at_its_address(launch, tmp_path):
     assert "SIGKILL" in log.read_text()
 
 
+def test_an_interrupt_of_the_launcher_alone_comes_to_the_command(launch, tmp_path):
+    mark = tmp_path / "mark-of-the-command"
+    program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    command = [*launch, sys.executable, "-c", program, str(mark)]
+    with processes.start(command, tmp_path / "log", cwd=processes.ROOT, start_new_session=True) as launcher:
+        try:
+            processes.wait_until(mark.exists, "the command starts")
+            launcher.send_signal(signal.SIGINT)
+            assert launcher.wait(60) == 128 + signal.SIGINT
+        finally:
+            launcher.kill()
+
+
 def test_a_killed_launcher_leaves_nothing_behind(launch, tmp_path):
     mark = str(tmp_path / "mark-of-the-command")
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"

@@ -42,7 +42,7 @@ class Absence:
         """
         now = time.monotonic()
         if serves:
-            if self.since is not None:
+            if self.since is not None and self._said >= self.since:
                 LOG.info("a sampler is back after %.0f s", now - self.since)
             self.since = None
         elif gone:
@@ -50,9 +50,10 @@ class Absence:
                 self.since, self._said = now, now - REMIND_S + PATIENCE_S
             left = self.since + self._service.wait_s - now
             if left <= 0:
-                return RunError(self._lament(members, now, f"gives up after {self._service.wait_s:.0f} s"))
+                waited = f"The run gives up after {self._service.wait_s:.0f} s"
+                return RunError(self._lament(members, now, waited))
             if now - self._said >= REMIND_S:
-                LOG.error("%s", self._lament(members, now, f"gives up in {left:.0f} s"))
+                LOG.error("%s", self._lament(members, now, f"The run waits and gives up in {left:.0f} s"))
                 self._said = now
         return None
 
@@ -62,9 +63,9 @@ class Absence:
         listed = "; ".join(
             f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in members
         )
-        return (
-            f"no sampler is left: {listed or f'{service.endpoints_file} lists none'}. The run waits and {outlook} "
-            "(config.service.wait_s): start the servers, or correct "
-            f"config.service.{'endpoints_file' if service.endpoints_file else 'endpoints'}; servers with TLS need "
-            "config.service.ca_file, those with mutual TLS cert_file and key_file too"
-        )
+        field = "endpoints_file" if service.endpoints_file else "endpoints"
+        remedy = f"start the servers, or correct config.service.{field}"
+        if "certificate" not in listed:  # else it has been said what is wrong with it
+            remedy += "; servers with TLS need config.service.ca_file, those with mutual TLS cert_file and key_file too"
+        listed = listed or f"{service.endpoints_file} lists none"
+        return f"no sampler is left: {listed}. {outlook} (config.service.wait_s): {remedy}"

@@ -356,6 +356,8 @@ class Member:
             self._failures = 0
             self._announce(parcel)
             self._changed()
+        elif isinstance(error, ShareLostError) and error.refused:
+            self._fail(InputError(f"{self.target} {REFUSED_TOKEN}: {error}"))
         elif isinstance(error, ShareLostError):
             self._retry_later()
             self.take_out(f"did not take the weights of version {parcel.version}: {error}")

@@ -23,8 +23,20 @@ Deed = Callable[..., Awaitable[Any]]
 """What a host can be ordered to do; takes the order's arguments, and `tell`, which is a sign of progress."""
 
 
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""A server takes nothing from this host, now or later."""
+
+
 class ShareLostError(Exception):
-    """Another host did not do its share; says which one, and why."""
+    """Another host did not do its share; says which one, and why.
+
+    Attributes:
+      refused: a server takes nothing from that host.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False):
+        super().__init__(message)
+        self.refused = refused
 
 
 class Orders:
@@ -98,13 +110,13 @@ class Orders:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    def _on_done(self, sender: int, number: int, error: str, value: Any) -> None:
+    def _on_done(self, sender: int, number: int, error: str, refused: bool, value: Any) -> None:
         if number not in self._out:
             return
         found, done, _ = self._out[number]
         found[sender] = value
         if error and not done.done():
-            done.set_exception(ShareLostError(f"{self.team.names[sender]}: {error}"))
+            done.set_exception(ShareLostError(f"{self.team.names[sender]}: {error}", refused=refused))
         elif len(found) == len(self.others) and not done.done():
             done.set_result(None)
 
@@ -147,7 +159,7 @@ class Worker:
 
     async def _obey(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
         """Does it, and says how that ended."""
-        error, found, told = "", None, 0.0
+        error, refused, found, told = "", False, None, 0.0
 
         def tell() -> None:
             nonlocal told
@@ -158,11 +170,11 @@ class Worker:
         try:
             found = await self._deeds[deed](*arguments, tell=tell)
         except grpc.aio.AioRpcError as failure:
-            error = failure.details() or str(failure.code())
+            error, refused = failure.details() or str(failure.code()), failure.code() in REFUSED
         except Exception as failure:  # whatever it is, process 0 is to know
             error = str(failure) if isinstance(failure, RunError | TransferError) else repr(failure)
         self._tasks.pop(number, None)
-        self._team.send(0, DONE, (number, error, found))
+        self._team.send(0, DONE, (number, error, refused, found))
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:

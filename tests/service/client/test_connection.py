@@ -1,9 +1,11 @@
 """One endpoint: how it is reached, by whom, and what settings are refused before anything is."""
 
 import asyncio
+import os
 import pathlib
 import re
 import subprocess
+import sys
 from typing import Any
 
 import grpc
@@ -112,6 +114,27 @@ def test_the_learner_is_told_what_is_wrong_with_a_certificate(certificates, tmp_
         pytest.raises(RunError, match=rf"no sampler is left: .* cannot be reached: {said}.*gives up after"),
     ):
         sampler.update_weights(params(), version=1)
+
+
+CALL = """
+import sys
+import isocompute_jax.app
+import grpc
+with open(sys.argv[2], "rb") as authority:
+    channel = grpc.secure_channel(sys.argv[1], grpc.ssl_channel_credentials(authority.read()))
+try:
+    grpc.channel_ready_future(channel).result(timeout=2)
+except grpc.FutureTimeoutError:
+    print("not reached")
+"""
+
+
+def test_mains_do_not_show_what_grpc_says_at_each_attempt(certificates):
+    with live(tls_cert=str(certificates / "expired.pem"), tls_key=str(certificates / "expired.key")) as [one]:
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+        command = [sys.executable, "-c", CALL, one.address, str(certificates / "ca.pem")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "not reached\n" and done.stderr == ""
 
 
 @pytest.mark.parametrize(
