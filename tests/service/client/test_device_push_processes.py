@@ -1,4 +1,4 @@
-"""Weights from the devices of several learner processes, real ones, over sockets to the ranks of real servers."""
+"""Weights of several learner processes, real ones: from their devices over sockets to the ranks of real servers."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from isocompute_jax.service.server.engines.vllm.layout import Heads
 from tests.launch.processes import free_ports
 from tests.service import receiving_engine
 from tests.service.client.test_device_push import check_ranks
-from tests.service.fleet_builders import CONFIG, Live, tensors
+from tests.service.fleet_builders import CONFIG, Live, live, tensors
 from tests.service.receiving_engine import ReceivingSimulated
 
 pytestmark = pytest.mark.slow
@@ -32,6 +32,7 @@ import numpy as np
 from isocompute_jax import model, sharding
 from isocompute_jax.distributed.environment import find_place
 from isocompute_jax.distributed.start import joined
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client import fleet, shares
 from isocompute_jax.service.client.device import ranks
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -54,6 +55,9 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
     service = ServiceConfig(endpoints=servers, shared_dir=directory, push="device")
     if do == "mixed" and index:
         service = dataclasses.replace(service, push="auto")
+    if do == "stranger":
+        token = os.path.join(directory, "wrong" if index else "right")
+        service = dataclasses.replace(service, push="stream", token_file=token)
     run = dict(session="several", start="first", team=team)
     if index:
         sampler = shares.ShareSender(service, CONFIG, in_flight=pb.IN_FLIGHT_ABORT, **run)
@@ -67,12 +71,19 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
         if do == "broken" and version == 2 and index:
             [group] = sampler._devices._groups.values()
             group.transport.close()
-        sampler.update_weights(sharded(version), version=version)
+        try:
+            sampler.update_weights(sharded(version), version=version)
+        except InputError as error:
+            print(error)
+            team.everywhere(lambda: None)
+            break
         if not index:
             sampler.submit(requests(4))
             drawn = [completion for group in sampler.completed() for completion in group.completions]
             assert {v for completion in drawn for v in completion.policy_versions} == {version}
         team.everywhere(lambda: None)
+        if do == "stranger":
+            break
     sampler.close()
 """
 
@@ -142,3 +153,13 @@ def test_a_group_that_one_process_has_lost_is_formed_again(servers, folder, tmp_
         assert server.engine.opened == 2 and server.engine.received + len(server.engine.files) == 3
         assert server.engine.version == 3
         check_ranks(server, 3)
+
+
+def test_a_process_with_a_wrong_token_is_named_and_nobody_waits_for_it(folder, tmp_path):
+    for name in ("right", "wrong"):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(name)
+    with live(token_file=str(tmp_path / "right")) as servers:
+        said = learn(servers, folder, tmp_path, "stranger")
+    assert f"{servers[0].address} refuses the token of config.service.token_file" in said and "process 1 (" in said
+    assert "no sampler is left" not in said
