@@ -113,15 +113,14 @@ def learn(servers, folder, directory, do="well", count=2):
     targets = ",".join(server.address for server in servers)
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((directory / f"{i}.log").open("w+")) for i in range(count)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", LEARNER, str(i), str(count), coordinator, targets, str(directory), do],
-                stdout=logs[i],
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "TMPDIR": str(folder)},
-            )
-            for i in range(count)
-        ]
+        processes = []
+        for i in range(count):
+            command = [sys.executable, "-c", LEARNER, str(i), str(count), coordinator, targets, str(directory), do]
+            environment = {**os.environ, "TMPDIR": str(folder)}
+            process = subprocess.Popen(command, stdout=logs[i], stderr=subprocess.STDOUT, env=environment)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
         codes = [process.wait(120) for process in processes]
     said = [(directory / f"{i}.log").read_text() for i in range(count)]
     assert codes == [0] * count, "\n".join(said)
