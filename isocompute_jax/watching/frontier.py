@@ -110,15 +110,15 @@ class Frontier:
 
 
 def shown(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws of a fit's summary.json."""
+    """What the page draws of a fit's summary.json: nothing beyond the largest budget."""
     frontier = summary["frontier"]
+    end = max((row["compute"] for row in frontier["budgets"]), default=0.0)
+    switches = [row for row in frontier["switches"] if row["compute"] <= end]
     return {
         "metric": frontier["metric"],
         "unit": summary["compute_unit"],
         "budgets": _only(frontier["budgets"], "compute", "reward", "group_size", "problems_per_batch"),
-        "switches": _only(
-            frontier["switches"], "compute", "interval95", "from_group_size", "to_group_size", "established"
-        ),
+        "switches": _only(switches, "compute", "interval95", "from_group_size", "to_group_size", "established"),
         "runs": len(summary["inputs"]),
         "warnings": summary["warnings"],
     }
