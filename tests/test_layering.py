@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiment": _TRAINING - {"experiment"},
     "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
+    "theory": _BASE,  # likewise
     "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
     "study": _TRAINING | {"sweeps", "app", "fit"},
     "ablation": _TRAINING | {"sweeps", "fit"},

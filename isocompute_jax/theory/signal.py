@@ -1,0 +1,82 @@
+"""One group of rollouts of one problem: how hard it pushes towards what was solved.
+
+Rewards are 0 or 1, and the policy is tabular: a softmax over answers, of which some solve the problem, p of its weight
+in all. A group of n rollouts, k of them solved, has the advantages A_i = (r_i - k / n) / scale. As they sum to zero,
+the policy gradient (1 / n) sum_i A_i grad log pi(a_i) raises the logit of each solving answer a by s_k pi(a) / p on
+average, and lowers that of each other one by s_k pi(a) / (1 - p), with the **signal** of the group
+
+    s_k = k (n - k) / n^2 / scale_k.
+
+So one number per group says what it does to the log-odds of solving the problem, whatever the number of answers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float
+
+AdvantageScale = Literal["group_std", "none"]
+Baseline = Literal["group_mean", "leave_one_out"]
+"""As in the learner's config."""
+
+STD_EPSILON = 1e-6
+
+
+def group_signals(
+    group_size: int, *, advantage_scale: AdvantageScale, baseline: Baseline, most: int | None = None
+) -> Float[np.ndarray, "K"]:
+    """[most + 1] s_k of a group in which k = 0 .. n were solved; 0 beyond, and where all or none were.
+
+    Args:
+      group_size: n, at least 2.
+      advantage_scale: `group_std` divides by the sample standard deviation (ddof 1), as GRPO does.
+      baseline: the mean of the group, or of the other rollouts, which makes every advantage n / (n - 1) times as large.
+      most: how many k there is room for; n when None.
+    """
+    n = group_size
+    if n < 2:
+        raise ValueError(f"a group of {n} has no advantages: group_size must be 2 or more")
+    k = np.arange((most or n) + 1.0)
+    inside = (k > 0) & (k < n)
+    spread = np.where(inside, k * (n - k), 0.0) / n**2  # the variance of the group's rewards
+    if advantage_scale == "group_std":
+        spread = spread / (np.sqrt(spread * n / (n - 1)) + STD_EPSILON)
+    return spread * (n / (n - 1) if baseline == "leave_one_out" else 1.0)
+
+
+def log_share_of_groups(
+    log_odds: Float[Array, "*S"], group_sizes: Float[Array, "*S"], *, most: int
+) -> Float[Array, "*S K"]:
+    """[..., most + 1] log probability that k of n rollouts solve the problem: of Binomial(n, p), -inf beyond n.
+
+    Args:
+      log_odds: log p / (1 - p); far from 0 it says more than p would.
+      group_sizes: n, as floats.
+      most: largest n.
+    """
+    n, k = group_sizes[..., None], jnp.arange(most + 1.0)
+    inside = k <= n
+    rest = jnp.where(inside, n - k, 0.0)
+    ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(rest + 1)
+    solved, failed = jax.nn.log_sigmoid(log_odds)[..., None], jax.nn.log_sigmoid(-log_odds)[..., None]
+    return jnp.where(inside, ways + k * solved + rest * failed, -jnp.inf)
+
+
+def signal_moments(
+    log_odds: Float[Array, "*S"], group_sizes: Float[Array, "*S"], signals: Float[Array, "*S K"]
+) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
+    """Mean and variance of a group's signal.
+
+    Args:
+      log_odds: of solving the problem.
+      group_sizes: n, as floats.
+      signals: s_k, of `group_signals`, each padded to the largest n.
+    """
+    share = jnp.exp(log_share_of_groups(log_odds, group_sizes, most=signals.shape[-1] - 1))
+    mean = jnp.sum(share * signals, axis=-1)
+    return mean, jnp.sum(share * (signals - mean[..., None]) ** 2, axis=-1)
