@@ -109,7 +109,7 @@ def reach(stage: Stage, launcher: subprocess.Popen, workdir: pathlib.Path, step:
 
     def there() -> bool:
         assert launcher.poll() is None, stage.said(workdir)
-        return len(run_files.read_lines(workdir / run_files.METRICS)) >= step
+        return len(run_files.read_lines(workdir / run_files.METRICS, partial_last_line=True)) >= step
 
     processes.wait_until(there, f"step {step}", seconds=200)
 
@@ -126,7 +126,7 @@ def test_twenty_kills_at_random_moments(stage, undisturbed):
             reach(stage, launcher, workdir, max(done + 1, 2 + number * (STEPS - 6) // KILLS))
             processes.wait_until(lambda find=find, which=which: find(which) is not None, "it is there", seconds=100)
             time.sleep(rng.uniform(0.0, 0.5))
-            done = len(run_files.read_lines(workdir / run_files.METRICS))
+            done = len(run_files.read_lines(workdir / run_files.METRICS, partial_last_line=True))
             if (pid := find(which)) is not None:
                 os.kill(pid, signal.SIGKILL)
         finish(stage, launcher, workdir)
