@@ -50,7 +50,7 @@ def group_signals(
 
 
 def log_share_of_groups(
-    log_odds: Float[Array, "*S"], group_sizes: Float[Array, "*S"], *, most: int
+    log_odds: Float[Array | np.ndarray, "*S"], group_sizes: Float[Array | np.ndarray, "*S"], *, most: int
 ) -> Float[Array, "*S K"]:
     """[..., most + 1] log probability that k of n rollouts solve the problem: of Binomial(n, p), -inf beyond n.
 
@@ -59,6 +59,7 @@ def log_share_of_groups(
       group_sizes: n, as floats.
       most: largest n.
     """
+    log_odds, group_sizes = jnp.asarray(log_odds), jnp.asarray(group_sizes)
     n, k = group_sizes[..., None], jnp.arange(most + 1.0)
     inside = k <= n
     rest = jnp.where(inside, n - k, 0.0)
@@ -68,7 +69,9 @@ def log_share_of_groups(
 
 
 def signal_moments(
-    log_odds: Float[Array, "*S"], group_sizes: Float[Array, "*S"], signals: Float[Array, "*S K"]
+    log_odds: Float[Array | np.ndarray, "*S"],
+    group_sizes: Float[Array | np.ndarray, "*S"],
+    signals: Float[Array | np.ndarray, "*S K"],
 ) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
     """Mean and variance of a group's signal.
 
