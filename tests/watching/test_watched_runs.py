@@ -103,6 +103,8 @@ def test_the_overview_says_how_far_each_run_is(tmp_path):
     assert (run["step"], run["compute"], run["num_steps"], run["max_compute"]) == (40, 40 * 64, 100, 6400)
     assert run["step_s"] == 7.0 and run["alarms"] == ["kl"] and run["servers"] == [2, 3] and run["rollouts"] == 40
     assert 0.3 < run["scores"]["validation"] < 0.5
+    (tmp_path / "run" / run_files.DONE).touch()
+    assert WatchedRuns(tmp_path).overview()["runs"][0]["servers"] is None  # what it last knew of them is over
     assert overview["metrics"][:2] == ["eval/validation/avg@4", "eval/validation/best@4"]
     assert "train/speed/sampled_tokens_per_s" in overview["metrics"] and "train/compute" not in overview["metrics"]
 
