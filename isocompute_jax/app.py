@@ -86,7 +86,8 @@ def _missing(error: ModuleNotFoundError) -> int:
     extra = extra_of(error)
     return _fail(
         f"{error.name} is not installed: it belongs to the extra {extra!r}, which this command needs: "
-        f"pip install 'isocompute-jax[{extra}]', in a clone make setup EXTRAS=train,serve,{extra}",
+        f"pip install 'isocompute-jax[{extra}]' (in a clone: .venv/bin/python -m pip install -c constraints.txt "
+        f"-e '.[{extra}]')",
         BAD_INPUT,
     )
 

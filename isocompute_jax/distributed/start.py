@@ -72,7 +72,7 @@ def joined(
             code, why = INTERRUPTED, "was interrupted; the same command resumes the run"
         else:
             code = BAD_INPUT if isinstance(error, InputError) else FAILED
-            why = f"failed: {error}" if str(error) else f"failed: {type(error).__name__}"
+            why = f"failed: {str(error) or type(error).__name__}"
         team.leave(why, code)
         atexit.register(_end_at_once, code)
         raise

@@ -254,12 +254,12 @@ class Team:
                 time.sleep(READ_S)
             self._end(reason, code)
 
-    def leave(self, error: str = "", code: int = FAILED) -> None:
-        """Leaves the others: at the end of the run, or with an `error` of this one, which ends them."""
+    def leave(self, fate: str = "", code: int = FAILED) -> None:
+        """Leaves the others: at the end of the run, or with the `fate` of this one ("failed: ..."), which ends them."""
         if not self._leaving:
             self._leaving = True
-            self.send_all("end" if error else "bye", [f"{self.name} {error}", code])
-            time.sleep(READ_S if error else 0.0)
+            self.send_all("end" if fate else "bye", [f"{self.name} {fate}", code])
+            time.sleep(READ_S if fate else 0.0)
         for link in self._links.values():
             link.close()
 

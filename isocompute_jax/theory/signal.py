@@ -37,6 +37,9 @@ def group_signals(
       advantage_scale: `group_std` divides by the sample standard deviation (ddof 1), as GRPO does.
       baseline: the mean of the group, or of the other rollouts, which makes every advantage n / (n - 1) times as large.
       most: how many k there is room for; n when None.
+
+    Raises:
+      ValueError: n is below 2.
     """
     n = group_size
     if n < 2:

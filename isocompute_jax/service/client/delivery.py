@@ -18,6 +18,8 @@ from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Parcel
 from isocompute_jax.service.weights.push import Push
 
+PUSH = "push"
+"""What process 0 orders of the other hosts."""
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
 
@@ -109,4 +111,4 @@ class Delivery:
             await own
             return
         order = self._endpoint.target, push.parcel.version, server_host
-        await self._orders.beside(own, self._orders.give("push", lambda _: order, sent=sent))
+        await self._orders.beside(own, self._orders.give(PUSH, lambda _: order, sent=sent))

@@ -22,10 +22,11 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.service.client.absence import Absence
+from isocompute_jax.service.client.delivery import Sender
 from isocompute_jax.service.client.device.parcel import DeviceParcel, DeviceParcels
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
 from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.member import Member, Sender
+from isocompute_jax.service.client.member import Member
 from isocompute_jax.service.client.meter import Meter, together
 from isocompute_jax.service.client.needs import Needs
 from isocompute_jax.service.client.orders import Orders

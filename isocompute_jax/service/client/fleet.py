@@ -24,10 +24,10 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.protocol import TRAIN
+from isocompute_jax.service.client.delivery import Sender
 from isocompute_jax.service.client.device.parcel import DeviceParcels, lay_out, own_transport
 from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
 from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.member import Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.shares import laid_down
 from isocompute_jax.service.weights.outbox import Outbox

@@ -42,6 +42,7 @@ FATAL = {
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
 }
 """What no retry can fix, and the message for it."""
+
 LOG = logging.getLogger(__name__)
 
 
@@ -328,11 +329,9 @@ class Member:
     def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
-        task = self._push = asyncio.create_task(self._deliver(parcel))
+        sending = self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
+        task = self._push = asyncio.create_task(sending)
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
-
-    async def _deliver(self, parcel: Weights) -> None:
-        await self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
 
     def _on_progress(self) -> None:
         self._progress = time.monotonic()

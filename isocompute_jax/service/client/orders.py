@@ -22,7 +22,6 @@ TELL_S = 1.0
 Deed = Callable[..., Awaitable[Any]]
 """What a host can be ordered to do; takes the order's arguments, and `tell`, which is a sign of progress."""
 
-
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 """A server takes nothing from this host, now or later."""
 

@@ -24,6 +24,7 @@ from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.delivery import PUSH, UNREADABLE
 from isocompute_jax.service.client.device.parcel import DeviceParcel, lay_out, own_transport
 from isocompute_jax.service.client.device.shares import DESCRIBE, DeviceShares
 from isocompute_jax.service.client.orders import Worker
@@ -83,7 +84,7 @@ class ShareSender:
         self._thread.start()
         self._devices = None if transport is None else DeviceShares(config, tensors, transport, self._leaves)
         deeds = {DESCRIBE: self._cannot} if self._devices is None else self._devices.deeds
-        self._worker = Worker(team, self._loop, {"push": self._push, **deeds})
+        self._worker = Worker(team, self._loop, {PUSH: self._push, **deeds})
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Lays this host's share of `params` down, or out; it is sent when process 0 says so.
@@ -162,7 +163,7 @@ class ShareSender:
         try:
             await self._endpoints[target].push(push, sent=tell)
         except grpc.aio.AioRpcError as failure:
-            if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS):
+            if failure.code() in UNREADABLE:
                 self._cannot_read.add(target)  # of a file, if that was how; the next attempt streams
             raise
 

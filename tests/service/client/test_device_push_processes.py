@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HEADS = Heads(CONFIG.num_heads, CONFIG.num_kv_heads)
 
 LEARNER = """
-import dataclasses, logging, os, sys, tempfile
+import dataclasses, logging, os, sys
 index, count, coordinator, servers, directory, do = sys.argv[1:]
 index, count = int(index), int(count)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
@@ -40,7 +40,6 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.weights.device.transport import TransferError
 from tests.service.fleet_builders import CONFIG, params, requests
 
-assert os.path.isdir(tempfile.gettempdir())
 place = find_place(
     cluster="auto", coordinator=coordinator, process_count=count, process_index=index, environ={}
 )
@@ -49,8 +48,7 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
     wanted = model.param_shardings(CONFIG, mesh)
 
     def sharded(seed):
-        put = lambda x, where: jax.make_array_from_callback(x.shape, where, lambda i: np.asarray(x)[i])
-        return jax.tree.map(put, params(seed), wanted)
+        return jax.tree.map(lambda x, where: sharding.placed(np.asarray(x), where), params(seed), wanted)
 
     service = ServiceConfig(endpoints=servers, shared_dir=directory, push="device")
     if do == "mixed" and index:
