@@ -212,12 +212,18 @@ def test_the_frontier_of_real_curves(tmp_path):
 
 def test_a_summary_is_cut_to_what_is_drawn():
     summary = {
-        "frontier": {"metric": "m", "budgets": [{"compute": 1, "x": 2}], "switches": [{"compute": 3, "y": 4}]},
+        "frontier": {
+            "metric": "m",
+            "budgets": [{"compute": 1, "x": 2}, {"compute": 8}],
+            "switches": [{"compute": 3, "y": 4}, {"compute": 9}],
+        },
         "compute_unit": "rollouts", "inputs": [], "warnings": ["w"],
     }  # fmt: skip
     found = shown(summary)
-    assert found["budgets"] == [{"compute": 1, "reward": None, "group_size": None, "problems_per_batch": None}]
-    assert found["switches"][0]["compute"] == 3 and "y" not in found["switches"][0]
+    assert found["budgets"][0] == {"compute": 1, "reward": None, "group_size": None, "problems_per_batch": None}
+    # A switch beyond the largest budget is an extrapolation, and is not drawn.
+    (switch,) = found["switches"]
+    assert switch["compute"] == 3 and "y" not in switch
 
 
 # --- the command
