@@ -48,7 +48,7 @@ def _put_whole(self: lru_cache.LRUCache, key: str, value: bytes) -> None:
 
 lru_cache.LRUCache.put = _put_whole
 
-MEMORY = 1_000_000_000
+MEMORY = 2_500_000_000
 """In bytes. A process that holds more forgets its compiled programs after a module; the cache on disk has them."""
 
 

@@ -74,6 +74,7 @@ def evaluate_set(
         "samples": samples,
         "problems": len(groups),
         "solve_rate_histogram": metrics.solve_rate_histogram(correct, samples),
+        "solve_counts": correct.tolist(),
     }
     return columns, tokens
 

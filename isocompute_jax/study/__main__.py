@@ -67,6 +67,7 @@ ENDPOINTS = flags.DEFINE_string(
     "Train on rollouts of these sampler servers, host:port,host:port, instead of sampling in the learner's process.",
 )
 TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the token that the servers ask for before new weights.")
+ONLY = flags.DEFINE_list("only", [], "Slices of the study to run, by name; all of them where it is not given.")
 BASE_ONLY = flags.DEFINE_bool("base_only", False, "End when the base model is there, which servers are started with.")
 define_flags(Limits)
 define_flags(SlurmOptions)
@@ -96,7 +97,13 @@ def main() -> None:
         return
     service = ServiceConfig(endpoints=ENDPOINTS.value, token_file=TOKEN_FILE.value)
     reports = run_study(
-        chosen, root, workers=WORKERS.value or None, service=service, cluster=cluster(), limits=from_flags(Limits)
+        chosen,
+        root,
+        workers=WORKERS.value or None,
+        service=service,
+        cluster=cluster(),
+        limits=from_flags(Limits),
+        only=ONLY.value,
     )
     for report in reports:
         print(f"\n{summary_of(report)['flags']['title']}\n")

@@ -138,6 +138,13 @@ FULL = dataclasses.replace(
             overrides={"recipe.healthy": "hard"},
             max_rollouts_per_step=512,
         ),
+        dataclasses.replace(
+            HARD,
+            name="hard_b2",
+            question="2 problems per batch, twice the budget: where small groups are mostly noise, does n* rise?",
+            axes={"group_size": (4, 8, 16, 32, 64), "seed": (0, 1, 2, 3, 4)},
+            overrides={"recipe.healthy": "hard", "problems_per_batch": 2, "max_compute": 2**19},
+        ),
         *(
             Slice(
                 name=f"problems_{size}",

@@ -14,7 +14,8 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, override
@@ -83,6 +84,7 @@ def run_study(
     service: ServiceConfig = IN_PROCESS,
     cluster: Cluster | None = None,
     limits: Limits = NO_LIMITS,
+    only: Sequence[str] = (),
 ) -> list[pathlib.Path]:
     """Runs what is missing of a study and returns its reports, the first slice's first.
 
@@ -93,33 +95,42 @@ def run_study(
       service: where runs sample; it may change from one start to the next.
       cluster: where the curation and the runs are jobs; None for this machine.
       limits: what ends it, or some of its runs, early; the budget is that of all slices together.
+      only: names of the slices to run; all if empty.
 
     Raises:
-      InputError: `workdir` holds another study.
+      InputError: `workdir` holds another study, or there is no slice of a name.
       RunError: a training run failed (the others were finished first), or the budget is spent.
       KeyboardInterrupt: interrupted; the same call resumes it.
     """
+    names = [part.name for part in preset.slices]
+    if unknown := [name for name in only if name not in names]:
+        raise InputError(f"the study has no slice {unknown[0]!r}; it has {', '.join(names)}")
     root = prepare(preset, workdir)
     make_problem_sets(preset, root, service, cluster)
     reports = []
     for part in preset.slices:
+        if only and part.name not in only:
+            continue
         train_slice(preset, part, root, workers=workers, service=service, cluster=cluster, limits=limits)
         reports.append(make_report(preset, part, root))
     return reports
 
 
 def open_study(preset: Preset, root: pathlib.Path) -> None:
-    """Makes the directory, or checks that it holds this very study."""
+    """Makes the directory, or checks that it holds this very study; slices may have been added since."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / STUDY
-    if not path.exists():
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    there = {part["name"]: part for part in written.get("slices", ())}
+    if written:
+        changed = differences(dataclasses.replace(preset, slices=()), {**written, "slices": []}, "study")
+        for part in preset.slices:
+            changed += differences(part, there[part.name], f"study.slices.{part.name}") if part.name in there else []
+        if changed:
+            what = f"another study ({'; '.join(changed[:3])})"
+            raise InputError(f"--workdir={root} holds {what}: choose another --workdir, or remove it")
+    if not written or any(part.name not in there for part in preset.slices):
         run_files.write_atomic(path, json.dumps(dataclasses.asdict(preset), indent=1) + "\n")
-        return
-    changed = differences(preset, json.loads(path.read_text(encoding="utf-8")), "study")
-    if changed:
-        raise InputError(
-            f"--workdir={root} holds another study ({'; '.join(changed[:3])}): choose another --workdir, or remove it"
-        )
 
 
 def make_base_model(preset: Preset, root: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -20,6 +20,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
+@settings(max_examples=40)
 def test_plain_values_come_back_equal_and_of_their_types(value):
     found = CODEC.decode(CODEC.encode(value))
     assert found == value and type(found) is type(value)

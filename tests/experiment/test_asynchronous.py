@@ -60,13 +60,18 @@ def test_what_new_weights_do_to_rollouts_in_flight(served, staleness, asynchrony
 
 
 CASES = [  # of a run of 6 steps with evaluations after 0, 2, 3, 4 and 6, and checks after 0, 3 and 6
-    ("update_weights", "", 0, 0),
     ("update_weights", "", 4, 4),
-    ("completed", "train", 3, 3),
     ("completed", "evaluation", 3, 2),
-    ("completed", "evaluation", 8, 6),
-    ("completed", "agreement", 0, 0),
     ("completed", "agreement", 1, 3),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("update_weights", "", 0, 0),
+            ("completed", "train", 3, 3),
+            ("completed", "evaluation", 8, 6),
+            ("completed", "agreement", 0, 0),
+        )
+    ),
 ]
 
 

@@ -89,6 +89,7 @@ def test_evaluations_have_a_line_per_set_and_every_column(undisturbed, base_run)
         histogram = line["solve_rate_histogram"]
         assert len(histogram) == 5 and sum(histogram) == number == line["problems"]
         assert line["samples"] == 4
+        assert [line["solve_counts"].count(c) for c in range(5)] == histogram
         # From the histogram, by counting pairs: the chance that two of four drawn without replacement are (all) right.
         average = sum(c * count for c, count in enumerate(histogram)) / 4 / number
         worst = sum(c * (c - 1) / 12 * count for c, count in enumerate(histogram)) / number

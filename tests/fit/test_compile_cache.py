@@ -67,6 +67,7 @@ def test_two_processes_at_once_leave_whole_entries(tmp_path):
         ("off", {"JAX_COMPILATION_CACHE_DIR": "{root}/jax"}, None),
     ],
 )
+@pytest.mark.slow
 def test_where_programs_are_kept(place, environment, used, tmp_path):
     given = {name: value.format(root=tmp_path) for name, value in environment.items()}
     ended(start(place.format(root=tmp_path), XDG_CACHE_HOME=str(tmp_path / "xdg"), **given))

@@ -71,10 +71,8 @@ def assert_alike(one: CurveFit, percent: CurveFit) -> None:
     "options",
     [
         {"form": "hill"},
-        {"form": "power"},
-        {"loss": "huber"},
         {"tolerance": 0.1},
-        {"r0": "first"},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"form": "power"}, {"loss": "huber"}, {"r0": "first"})),
     ],
     ids=str,
 )

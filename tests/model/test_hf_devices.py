@@ -11,7 +11,11 @@ from tests.model.tiny import LLAMA4, random_params, tiny_config
 
 @pytest.mark.parametrize(
     ("axes", "family"),
-    [(None, {}), (dict(data=2, fsdp=2, tensor=2), {}), (dict(expert=2, fsdp=2, context=2), LLAMA4)],
+    [
+        (None, {}),
+        (dict(data=2, fsdp=2, tensor=2), {}),
+        pytest.param(dict(expert=2, fsdp=2, context=2), LLAMA4, marks=pytest.mark.slow),
+    ],
 )
 def test_every_device_holds_what_is_said(axes, family):
     config = tiny_config(**family)

@@ -1,0 +1,213 @@
+"""Run directories -> a file of the gallery. What is there already is left alone, so that it may be called at any time.
+
+A sweep may take many sittings: each records what it finished, and the run directories may then be removed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isocompute_jax.gallery.tables import METADATA, SUFFIX, Facts, Sweep, read_sweep
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import identity_of
+
+LARGEST = 2_000_000
+"""Bytes of all files of a gallery: it is cloned with the project."""
+
+FACTS = ("seed", "group_size", "problems_per_batch", "problem_set_size", "model_params")
+EVALUATED = (
+    *("eval_set", "step", "compute", "tokens", "epochs", "device_hours"),
+    *("entropy", "completion_length", "truncation_rate", "samples", "solve_counts"),
+)
+"""Columns of eval.jsonl that are kept, beside avg@k, best@k and worst@k."""
+AVERAGED = ("reward", "zero_variance_share", "entropy", "kl", "gradient_norm", "updates")
+"""Columns of metrics.jsonl that are kept as means between evaluations."""
+
+FILES = ("model", "train_set", "train_sets", "evaluation.sets")
+"""Fields, or groups of them, that name a file or directory on one machine; a checksum means something on every one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a call found: names of runs."""
+
+    added: tuple[str, ...]
+    known: tuple[str, ...]
+    unfinished: tuple[str, ...]
+
+
+def record(sweep: str | pathlib.Path, gallery: str | pathlib.Path, *, name: str = "") -> Recorded:
+    """Appends the finished runs below `sweep` to `gallery`/NAME.parquet, but for those that are in it.
+
+    Args:
+      sweep: directory with run directories.
+      gallery: directory of the gallery; made if absent.
+      name: of the file; that of `sweep` if empty.
+
+    Raises:
+      InputError: there is no run, a run of this name and another configuration is in the file, what a run was trained
+        on is gone, or the gallery would become larger than `LARGEST`. The file is then what it was.
+    """
+    sweep, gallery = pathlib.Path(sweep), pathlib.Path(gallery)
+    target = gallery / f"{name or sweep.name}{SUFFIX}"
+    found = [run_files.read_run(path) for path in run_files.find_runs(sweep)]
+    if not found:
+        raise InputError(f"{sweep} has no runs: name the directory that `sweep --workdir` or `make study` wrote")
+    before = read_sweep(target) if target.exists() else None
+    old = before.facts.runs if before else {}
+    done = {run.path.name: run for run in found if run.done}
+    known = [run for run in done if run in old]
+    for run in known:
+        _check_same(done[run], before, target)
+    new = [done[run] for run in done if run not in old]
+    if new:
+        gallery.mkdir(parents=True, exist_ok=True)
+        _write(target, _extended(before, new))
+    unfinished = tuple(run.path.name for run in found if not run.done)
+    return Recorded(tuple(run.path.name for run in new), tuple(known), unfinished)
+
+
+def _check_same(run: run_files.Run, before: Sweep | None, target: pathlib.Path) -> None:
+    """A name stands for one configuration. Files that are gone by now cannot be compared, and are not."""
+    recorded = before.facts.fields(run.path.name) if before else {}
+    ours = _identity(run)
+    changed = [
+        name
+        for name, value in sorted(ours.items())
+        if name in recorded and value != recorded[name] and not _is_file(name, value)
+    ]
+    if changed:
+        field = changed[0]
+        raise InputError(
+            f"{run.path}: {target} has a run of this name with {field} = {recorded[field]!r} in place of "
+            f"{ours[field]!r}; give --name to begin another file"
+        )
+
+
+def _extended(before: Sweep | None, new: Sequence[run_files.Run]) -> pa.Table:
+    """The rows there were and those of new runs, with what they all are."""
+    rows, fields, rates = [], {}, {}
+    if before:
+        rows, rates = before.table.to_pylist(), dict(before.facts.pass_rates)
+        fields = {name: before.facts.fields(name) for name in before.facts.runs}
+    for run in new:
+        found = _identity(run)
+        files = {name: _checksum(value, run) for name, value in found.items() if _is_file(name, value)}
+        fields[run.path.name] = {**found, **files}
+        rates |= {digest: counts for name, digest in files.items() if (counts := _pass_rates(found[name]))}
+        rows += _rows(run)
+    names = dict.fromkeys(name for one in fields.values() for name in one)
+    values = {name: [one.get(name) for one in fields.values()] for name in names}
+    shared = {name: found[0] for name, found in values.items() if all(value == found[0] for value in found)}
+    varied = {run: {name: value for name, value in one.items() if name not in shared} for run, one in fields.items()}
+    for row in rows:
+        row |= {name: value for name, value in varied[row["run"]].items() if name not in FACTS}
+    facts = Facts(shared, varied, rates)
+    table = pa.Table.from_pylist(rows, schema=_schema(rows))
+    return table.replace_schema_metadata({METADATA: json.dumps(dataclasses.asdict(facts), sort_keys=True).encode()})
+
+
+def _identity(run: run_files.Run) -> dict[str, Any]:
+    """What the run was, its seed included."""
+    return {**identity_of(run.config), "seed": run.facts.seed}
+
+
+def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
+    """A row for each evaluation of a run."""
+    facts = dataclasses.asdict(run.facts)
+    last: dict[str, int] = collections.defaultdict(int)
+    for line in run.evaluations:
+        since = [step for step in run.metrics if last[line["eval_set"]] < step["step"] <= line["step"]]
+        last[line["eval_set"]] = line["step"]
+        yield {
+            "run": run.path.name,
+            **{name: facts[name] for name in FACTS},
+            **{name: line.get(name) for name in EVALUATED},
+            **{name: line[name] for name in line if name.partition("@")[0] in ("avg", "best", "worst")},
+            **{f"train/{name}": _mean(since, name) for name in AVERAGED},
+        }
+
+
+def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Over the lines that have it."""
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _schema(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """Shares and means need no float64."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.schema([(name, _type(name, [row.get(name) for row in rows])) for name in names])
+
+
+def _type(name: str, values: Sequence[Any]) -> pa.DataType:
+    if name == "solve_counts":
+        return pa.list_(pa.uint8())
+    present = {type(value) for value in values if value is not None}
+    return {frozenset({str}): pa.string(), frozenset({int}): pa.int64()}.get(frozenset(present), pa.float32())
+
+
+def _is_file(name: str, value: Any) -> bool:
+    """Whether a field names a file or directory."""
+    return bool(value) and (name in FILES or name.startswith(tuple(f"{group}." for group in FILES)))
+
+
+@functools.cache
+def _digest(path: pathlib.Path) -> str:
+    """Of a file, or of the weights in a directory."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    digest = hashlib.blake2b(digest_size=6)
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _checksum(value: str, run: run_files.Run) -> str:
+    """What stands in the place of a path: it means something on every machine.
+
+    Raises:
+      InputError: there is nothing at the path any more.
+    """
+    path = pathlib.Path(value)
+    if not path.exists():
+        raise InputError(
+            f"{run.path}: there is no {value}, which it was trained or evaluated with; record before it is removed, "
+            "and from the directory that the run was started in"
+        )
+    return _digest(path)
+
+
+def _pass_rates(value: str) -> dict[str, int]:
+    """Measured rate -> number of problems, of a problem set whose rows say it as curation does; else nothing."""
+    if not value.endswith(".jsonl"):
+        return {}
+    rows = run_files.read_lines(value)
+    column = next((name for name in rows[0] if name.startswith("avg@")), "") if rows else ""
+    rates = collections.Counter(row.get(column) for row in rows) if column else {}
+    return {str(rate): count for rate, count in sorted(rates.items())}
+
+
+def _write(path: pathlib.Path, table: pa.Table) -> None:
+    """Writes the file aside and renames it; nothing is written where the gallery would become too large."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", compression_level=19)
+    size = buffer.tell() + sum(one.stat().st_size for one in path.parent.glob(f"*{SUFFIX}") if one != path)
+    if size > LARGEST:
+        raise InputError(
+            f"{path.parent} would have {size:,} bytes, and {LARGEST:,} is the most that is kept: record fewer seeds, "
+            "or remove a sweep that no finding rests on"
+        )
+    run_files.write_atomic(path, buffer.getvalue())
