@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,13 +26,19 @@ def write_set(path: pathlib.Path, rows=SET) -> str:
 
 
 def write_run(
-    sweep: pathlib.Path, *, n: int, seed: int = 0, done: bool = True, steps: int = 4, **fields
+    sweep: pathlib.Path,
+    *,
+    n: int,
+    seed: int = 0,
+    done: bool = True,
+    steps: int = 4,
+    fields: Mapping[str, str] | None = None,
 ) -> pathlib.Path:
     """A run directory of `steps` steps, evaluated before the first, after the second and after the last."""
     path = sweep / f"n={n},seed={seed}"
     path.mkdir(parents=True)
     facts = {"group_size": n, "problems_per_batch": 2, "num_steps": steps, "problem_set_size": 2, "model_params": 100}
-    identity = {"train_set": write_set(sweep.parent / "train.jsonl"), "recipe.healthy": "hard", **fields}
+    identity = {"train_set": write_set(sweep.parent / "train.jsonl"), "recipe.healthy": "hard", **(fields or {})}
     (path / run_files.CONFIG).write_text(json.dumps({**facts, "seed": seed, "identity": identity}))
     for step in range(steps + 1):
         line = {"step": step, "compute": 2 * n * step, "tokens": 9 * step, "wall_s": 1.0, "device_hours": step / 8}
@@ -64,7 +71,7 @@ def test_a_row_for_each_evaluation_with_the_means_since_the_last(sweep, tmp_path
 
 
 def test_what_runs_share_and_how_they_differ(sweep, tmp_path):
-    write_run(sweep, n=16, **{"recipe.healthy": "easy"})
+    write_run(sweep, n=16, fields={"recipe.healthy": "easy"})
     record(sweep, tmp_path / "gallery")
     found = read_sweep(tmp_path / "gallery/hard.parquet")
     (digest,) = found.facts.pass_rates
@@ -111,10 +118,10 @@ def test_bad_input_leaves_the_file_as_it_was(sweep, tmp_path, monkeypatch):
         record(tmp_path / "nowhere", gallery)
     record(sweep, gallery)
     before = (gallery / "hard.parquet").read_bytes()
-    write_run(tmp_path / "other", n=4, **{"recipe.healthy": "easy"})
+    write_run(tmp_path / "other", n=4, fields={"recipe.healthy": "easy"})
     with pytest.raises(InputError, match=r"recipe\.healthy = 'hard' in place of 'easy'; give --name"):
         record(tmp_path / "other", gallery, name="hard")
-    write_run(sweep, n=32, model="gone/base")
+    write_run(sweep, n=32, fields={"model": "gone/base"})
     with pytest.raises(InputError, match="there is no gone/base"):
         record(sweep, gallery)
     monkeypatch.setattr(recording, "LARGEST", 100)

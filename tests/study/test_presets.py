@@ -1,9 +1,13 @@
 """Every preset plans runs that can start, and its slices ask different things."""
 
+import dataclasses
+import json
+
 import pytest
 
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.study.presets import PRESETS
-from isocompute_jax.study.stages import planned_runs
+from isocompute_jax.study.stages import STUDY, open_study, planned_runs, run_study
 
 SLICES = [(name, part) for name, preset in PRESETS.items() for part in preset.slices]
 
@@ -29,3 +33,25 @@ def test_slices_of_a_preset_have_directories_of_their_own():
 def test_full_holds_the_fixed_batch_at_one_size(tmp_path):
     [part] = [part for part in PRESETS["full"].slices if part.name == "fixed_batch"]
     assert {run.config.rollouts_per_step for run in planned_runs(PRESETS["full"], part, tmp_path)} == {256}
+
+
+def test_a_study_may_gain_slices_and_not_change_them(tmp_path):
+    """Its finished slices stay what they are; what is written is what was asked for last."""
+    full = PRESETS["full"]
+    first = dataclasses.replace(full, slices=full.slices[:2])
+    open_study(first, tmp_path)
+    open_study(full, tmp_path)
+    written = (tmp_path / STUDY).read_bytes()
+    assert [part["name"] for part in json.loads(written)["slices"]] == [part.name for part in full.slices]
+    changed = dataclasses.replace(full.slices[1], axes={"group_size": (2, 4), "seed": (0,)})
+    with pytest.raises(
+        InputError, match=r"another study \(study\.slices\.easy\.axes\.group_size: .* there, '\[2, 4\]' here"
+    ):
+        open_study(dataclasses.replace(full, slices=(full.slices[0], changed)), tmp_path)
+    assert (tmp_path / STUDY).read_bytes() == written
+
+
+def test_slices_of_other_names_are_refused_before_anything_starts(tmp_path):
+    with pytest.raises(InputError, match="no slice 'esay'; it has hard, easy, "):
+        run_study(PRESETS["full"], tmp_path / "study", workers=1, only=["hard", "esay"])
+    assert not (tmp_path / "study").exists()
