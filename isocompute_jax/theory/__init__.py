@@ -1,12 +1,16 @@
 """What a step of GRPO is worth, without a model: from the solve rates of problems, the group size and the rate alone.
 
 `signal` is one group: how hard it pushes, and how noisy that is. `exchange` is one problem by itself: how the group
-size and the number of steps buy each other. It needs none of the training rooms.
+size and the number of steps buy each other. `interference` is many problems that share features. It needs none of the
+training rooms.
 """
 
 from isocompute_jax.theory.exchange import Rule as Rule
 from isocompute_jax.theory.exchange import late_constant as late_constant
 from isocompute_jax.theory.exchange import suboptimality as suboptimality
+from isocompute_jax.theory.interference import even_kernel as even_kernel
+from isocompute_jax.theory.interference import evenness as evenness
+from isocompute_jax.theory.interference import solve_rates as solve_rates
 from isocompute_jax.theory.signal import group_signals as group_signals
 from isocompute_jax.theory.signal import log_share_of_groups as log_share_of_groups
 from isocompute_jax.theory.signal import signal_moments as signal_moments
