@@ -4,7 +4,7 @@ r"""`python -m isocompute_jax.gallery record`: keep the learning curves of a swe
     python -m isocompute_jax.gallery record --sweep=runs/sweep --gallery=gallery --name=tail
 
 Appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are not done
-are left for the next time. `python -m isocompute_jax.fit gallery/NAME.parquet` fits the curves.
+are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
 """
 
 from __future__ import annotations

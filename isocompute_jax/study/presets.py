@@ -89,6 +89,18 @@ EASY = Slice(
     overrides={"recipe.healthy": "easy"},
 )
 
+
+def scarce(problems: int) -> Slice:
+    """Few training problems: small groups see each more often at the same compute, and learn it by heart sooner."""
+    return Slice(
+        name=f"problems_{problems}",
+        question=f"Only {problems} training problems, 8 per batch: how far does n* rise before over-fitting ends it?",
+        problem_set="hard",
+        axes={"group_size": (4, 8, 16, 32, 64, 128), "seed": (0, 1, 2, 3, 4)},
+        overrides={"recipe.healthy": "hard", "problem_set_size": problems, "max_compute": 2**17},
+    )
+
+
 SMOKE = Preset(
     num_problems=512,
     base=BaseModelConfig(steps=120),
@@ -145,16 +157,7 @@ FULL = dataclasses.replace(
             axes={"group_size": (4, 8, 16, 32, 64), "seed": (0, 1, 2, 3, 4)},
             overrides={"recipe.healthy": "hard", "problems_per_batch": 2, "max_compute": 2**19},
         ),
-        *(
-            Slice(
-                name=f"problems_{size}",
-                question=f"Only {size} training problems: does over-fitting lower n*?",
-                problem_set="hard",
-                axes=HARD.axes,
-                overrides={"recipe.healthy": "hard", "problem_set_size": size},
-            )
-            for size in (64, 256)
-        ),
+        *(scarce(size) for size in (16, 64, 256)),
         *(
             Slice(
                 name=f"lr_{rule}",

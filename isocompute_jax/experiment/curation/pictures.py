@@ -32,7 +32,8 @@ def draw(histogram: Sequence[int], out: pathlib.Path, config: CurationConfig) ->
         axes = figure.subplots()
         fill(axes)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        if axes.get_legend_handles_labels()[1]:  # a call that only measures cuts no sets
+            axes.legend(frameon=False)
         for suffix in ("png", "svg"):
             temporary = out / f".{name}.{suffix}"
             figure.savefig(temporary, format=suffix, dpi=150)
