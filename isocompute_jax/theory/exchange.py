@@ -52,7 +52,7 @@ class Rule:
     baseline: Baseline = "group_mean"
     rate_rule: RateRule = "constant"
     rate: float = 1.0
-    reference_group_size: int = 8
+    reference_group_size: float = 8
 
     def rate_at(self, group_size: float | np.ndarray) -> float | np.ndarray:
         """eta(n)."""

@@ -1,0 +1,160 @@
+"""n*(C) of a sweep that was not run: the stochastic model of `runs`, over group sizes and budgets.
+
+What goes in is the distribution of pass@1, the learning rate, B_problem, the number of problems and n. What a model and
+its tasks are beside that are `Constants`; their defaults were calibrated once, on sweeps of the embedded study.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from isocompute_jax.options import check, option
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.theory.exchange import RateRule, Rule
+from isocompute_jax.theory.runs import Curves, simulate
+from isocompute_jax.theory.signal import AdvantageScale, Baseline
+from isocompute_jax.theory.world import Constants, make_world
+
+HELD_OUT = 300
+TIE_ERRORS = 2.0
+"""Group sizes whose mean reward is within so many standard errors of the best one's count as tied with it."""
+
+EMBEDDED = Constants()
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The sweep that is asked about; each field is a flag of its name."""
+
+    budget: int = option(2**17, "Largest C, in rollouts.", low=1)
+    group_sizes: tuple[int, ...] = option((4, 8, 16, 32, 64, 128), "Rollouts per problem, n, that are compared.", low=2)
+    problems_per_batch: int = option(8, "B_problem.", low=1)
+    problem_set_size: int = option(0, "D, training problems; 0 for as many as --pass_rates has.", low=0)
+    base_lr: float = option(2.5e-4, "Learning rate at `base_batch` rollouts per step.", low=0)
+    base_batch: int = option(64, "See `base_lr`.", low=1)
+    rate_rule: RateRule = option("constant", "How the rate grows with the rollouts per step.")
+    warmup_steps: int = option(10, "Steps over which it rises from zero.", low=0)
+    advantage_scale: AdvantageScale = option("group_std", "As in the run config.")
+    baseline: Baseline = option("group_mean", "As in the run config.")
+    zero_variance_groups: Literal["drop", "keep"] = option("drop", "Whether groups without signal leave the mean.")
+    clip_norm: float = option(1.0, "Of the gradient.", low=0)
+    metric: Literal["avg", "best", "worst"] = option("avg", "What is to be best: avg@k, best@k or worst@k.")
+    k: int = option(4, "k of the metric.", low=1)
+    points: int = option(13, "Budgets that are compared, log-spaced, up to the largest.", low=2)
+    first_budget: int = option(2048, "The smallest of them.", low=1)
+    runs: int = option(16, "Simulated runs of each n.", low=2)
+    seed: int = option(0, "Of the simulation.", low=0)
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+        if self.first_budget >= self.budget:
+            raise InputError(f"--first_budget={self.first_budget}: it must be below --budget={self.budget}")
+        if len(set(self.group_sizes)) < 2:
+            raise InputError("--group_sizes: give two or more different ones to compare")
+
+    @property
+    def rule(self) -> Rule:
+        """How steps are made."""
+        scale = self.base_batch / self.problems_per_batch
+        return Rule(self.advantage_scale, self.baseline, self.rate_rule, self.base_lr, scale)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Forecast:
+    """What is predicted, for N group sizes at T budgets.
+
+    Attributes:
+      compute: [T] C.
+      group_sizes: [N] n, rising.
+      reward: [N, T] mean of the metric on held-out problems; NaN below one step of n.
+      error: [N, T] its standard error over runs.
+      spread: [N, T] standard deviation of one run.
+      train: [N, T] mean solve rate of the training problems.
+    """
+
+    compute: Float[np.ndarray, "T"]
+    group_sizes: Int[np.ndarray, "N"]
+    reward: Float[np.ndarray, "N T"]
+    error: Float[np.ndarray, "N T"]
+    spread: Float[np.ndarray, "N T"]
+    train: Float[np.ndarray, "N T"]
+
+    @property
+    def best(self) -> Int[np.ndarray, "T"]:
+        """[T] n*(C): the group size of the highest mean reward."""
+        return self.group_sizes[np.nanargmax(self.reward, axis=0)]
+
+    @property
+    def tied(self) -> Int[np.ndarray, "T 2"]:
+        """[T, 2] smallest and largest n that the simulation cannot tell from the best."""
+        top = np.nanargmax(self.reward, axis=0)
+        columns = np.arange(len(top))
+        bar = self.reward[top, columns] - self.reward
+        near = bar <= TIE_ERRORS * np.hypot(self.error, self.error[top, columns])
+        return np.stack([[self.group_sizes[column].min(), self.group_sizes[column].max()] for column in near.T])
+
+    @property
+    def slope(self) -> float:
+        """Octaves of n* per octave of C, by least squares over the budgets up to where n* is largest first."""
+        end = int(np.argmax(self.best)) + 1
+        if end < 2:
+            return 0.0
+        return float(np.polyfit(np.log2(self.compute[:end]), np.log2(self.best[:end]), 1)[0])
+
+    @property
+    def saturated(self) -> bool:
+        """Whether n* stays below the largest n that was compared."""
+        return bool(self.best[-1] < self.group_sizes[-1])
+
+
+def forecast(pass_rates: Float[np.ndarray, "P"], question: Question, constants: Constants = EMBEDDED) -> Forecast:
+    """Simulates every group size and compares them at equal compute.
+
+    Args:
+      pass_rates: pass@1 of problems like those that are trained on (`pass_rates.read_pass_rates`).
+      question: the sweep.
+      constants: of the model.
+
+    Raises:
+      InputError: a batch is larger than the training set.
+    """
+    problems = question.problem_set_size or len(pass_rates)
+    if question.problems_per_batch > problems:
+        raise InputError(f"--problems_per_batch={question.problems_per_batch} is more than the {problems} problems")
+    world = make_world(pass_rates, problems=problems, held_out=HELD_OUT, constants=constants, seed=question.seed)
+    sizes = np.unique(question.group_sizes)
+    compute = np.geomspace(question.first_budget, question.budget, question.points)
+    columns = [_of_size(int(n), compute, question, constants, world) for n in sizes]
+    reward, error, spread, train = (np.stack(part) for part in zip(*columns, strict=True))
+    return Forecast(compute, sizes, reward, error, spread, train)
+
+
+def _of_size(n, compute, question: Question, constants: Constants, world):
+    """Mean, standard error and spread of the metric, and mean training solve rate, at each budget."""
+    curves: Curves = simulate(
+        world,
+        compute,
+        group_size=n,
+        problems_per_batch=question.problems_per_batch,
+        rule=question.rule,
+        constants=constants,
+        runs=question.runs,
+        drop=question.zero_variance_groups == "drop",
+        clip_norm=question.clip_norm,
+        warmup_steps=question.warmup_steps,
+        k=question.k,
+        seed=question.seed,
+        most=max(question.group_sizes),
+    )
+    values = {"avg": curves.held_out, "best": curves.best, "worst": curves.worst}[question.metric]
+
+    def at(rows: np.ndarray) -> np.ndarray:
+        found = np.interp(np.log(compute), np.log(curves.compute), rows)
+        return np.where(compute < curves.compute[0], np.nan, found)
+
+    spread = at(values.std(axis=1, ddof=1))
+    return at(values.mean(axis=1)), spread / np.sqrt(question.runs), spread, at(curves.train.mean(axis=1))

@@ -1,0 +1,205 @@
+"""A run of GRPO in a world of shared skills, step by step, with everything that a learner does but the language.
+
+Each step draws B problems, n answers of each from the softmax over answers, and advantages as the learner makes them;
+groups without signal leave the loss; the mean gradient of the others, with the noise of n rollouts' words, is clipped,
+and makes a step of Adam. Weights stand for random mixtures of a network's, so that they all have one second moment:
+Adam's step then has the direction of its first moment, and a length that the rate alone sets.
+
+So what a rollout is worth comes out, and is not put in: a larger group has a straighter gradient (its words, and its
+problems' own features, average out), a smaller one takes more steps at the same compute, sees each problem more
+often, and learns it by heart sooner.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from isocompute_jax.theory.exchange import Rule
+from isocompute_jax.theory.signal import STD_EPSILON
+from isocompute_jax.theory.world import Constants, Problems, World
+
+B1, B2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Curves(NamedTuple):
+    """Simulated learning curves: at `compute` [T] rollouts, of R runs, means over problems.
+
+    `held_out`, `best`, `worst` (best@k and worst@k of held-out problems) and `train` are [T, R]; `updates` [T, R]
+    counts optimizer steps.
+    """
+
+    compute: Int[np.ndarray, "T"]
+    held_out: Float[np.ndarray, "T R"]
+    best: Float[np.ndarray, "T R"]
+    worst: Float[np.ndarray, "T R"]
+    train: Float[np.ndarray, "T R"]
+    updates: Float[np.ndarray, "T R"]
+
+
+class _Weights(NamedTuple):
+    """Of one run: weights [F], first moment [F], second moment, optimizer steps so far."""
+
+    values: Array
+    first: Array
+    second: Array
+    updates: Array
+
+
+def simulate(
+    world: World,
+    compute: Sequence[float],
+    *,
+    group_size: int,
+    problems_per_batch: int,
+    rule: Rule,
+    constants: Constants,
+    runs: int,
+    drop: bool = True,
+    clip_norm: float = 1.0,
+    warmup_steps: int = 10,
+    k: int = 4,
+    seed: int = 0,
+    most: int = 0,
+) -> Curves:
+    """Learning curves of `runs` runs that differ in their random numbers alone.
+
+    Args:
+      world: its problems.
+      compute: C to evaluate at, rising; each is rounded to whole steps, and those below one step become one.
+      group_size: n, at least 2.
+      problems_per_batch: B_problem, at most the training problems of the world.
+      rule: advantages, and the learning rate: `rule.rate` at `rule.reference_group_size` rollouts per problem.
+      constants: of the model.
+      runs: R.
+      drop: whether groups without signal leave the mean (`zero_variance_groups=drop`) or count in it (`keep`).
+      clip_norm: of the gradient.
+      warmup_steps: the rate rises linearly over so many steps.
+      k: of best@k and worst@k.
+      seed: of the random numbers.
+      most: largest n that is to come; calls that have it in common share a compiled program.
+
+    Raises:
+      ValueError: a batch larger than the training set, a group of one, compute that does not rise.
+    """
+    problems = len(world.train.logits)
+    if not 1 <= problems_per_batch <= problems:
+        raise ValueError(f"problems_per_batch = {problems_per_batch}: it must be 1 to the {problems} training problems")
+    if group_size < 2:
+        raise ValueError(f"a group of {group_size} has no advantages: group_size must be 2 or more")
+    if np.any(np.diff([0.0, *compute]) < 0):
+        raise ValueError("compute must rise")
+    per_step = group_size * problems_per_batch
+    steps = np.unique(np.maximum(np.round(np.asarray(compute, float) / per_step), 1).astype(np.int32))
+    rate = float(rule.rate_at(group_size)) * constants.gain
+    found = _curves(
+        world,
+        jax.random.split(jax.random.key(seed), runs),
+        jnp.asarray(np.diff([0, *steps])),
+        jnp.asarray([group_size, rate, clip_norm, warmup_steps, constants.wording], jnp.float32),
+        shape=(max(group_size, most), problems_per_batch, k),
+        scaled=rule.advantage_scale == "group_std",
+        loo=rule.baseline == "leave_one_out",
+        drop=drop,
+    )
+    return Curves(steps * per_step, *(np.asarray(column) for column in found))
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "scaled", "loo", "drop"))
+def _curves(
+    world: World,
+    keys: Array,
+    spans: Array,
+    numbers: Array,
+    *,
+    shape: tuple[int, int, int],
+    scaled: bool,
+    loo: bool,
+    drop: bool,
+) -> tuple[Array, ...]:
+    """(held-out, best@k, worst@k, train, updates), each [T, R]."""
+    most, batch, k = shape
+    problems, features = len(world.train.logits), world.train.features.shape[-1]
+    group_size, rate, clip_norm, warmup, wording = numbers
+
+    def one(key: Array) -> tuple[Array, ...]:
+        order_key, key = jax.random.split(key)
+        order = jax.random.permutation(order_key, problems)
+
+        def step(_: int, state: tuple[_Weights, Array]) -> tuple[_Weights, Array]:
+            weights, count = state
+            answer_key, word_key = jax.random.split(jax.random.fold_in(key, count))
+            chosen = order[(count * batch + jnp.arange(batch)) % problems]
+            drawn = Problems(*(part[chosen] for part in world.train))
+            uniforms = jax.random.uniform(answer_key, (batch, most, 1))
+            counts = _answers(drawn.logits + drawn.features @ weights.values, uniforms, group_size)
+            pushes, noise, mixed = _advantages(counts, group_size, scaled=scaled, loo=loo)
+            groups = jnp.sum(mixed)
+            words = wording * jnp.sqrt(jnp.sum(noise) / features) * jax.random.normal(word_key, (features,))
+            gradient = jnp.einsum("ba,baf->f", pushes, drawn.features) + words
+            gradient = gradient / jnp.maximum(groups if drop else batch, 1)
+            warm = jnp.minimum((count + 1) / jnp.maximum(warmup, 1.0), 1.0)
+            stepped = _adam(weights, gradient, rate * warm, clip_norm)
+            kept = jax.tree.map(lambda new, old: jnp.where(groups > 0, new, old), stepped, weights)
+            return kept, count + 1
+
+        def span(state: tuple[_Weights, Array], steps: Array) -> tuple[tuple[_Weights, Array], tuple[Array, ...]]:
+            state = jax.lax.fori_loop(0, steps, step, state)
+            rates = _solve_rates(world.held_out, state[0].values)
+            trained = _solve_rates(world.train, state[0].values)
+            columns = rates.mean(), 1 - jnp.mean((1 - rates) ** k), jnp.mean(rates**k), trained.mean()
+            return state, (*columns, state[0].updates)
+
+        zeros = jnp.zeros(features)
+        start = _Weights(zeros, zeros, jnp.zeros(()), jnp.zeros(())), jnp.zeros((), jnp.int32)
+        return jax.lax.scan(span, start, spans)[1]
+
+    return jax.vmap(one, out_axes=1)(keys)
+
+
+def _answers(
+    logits: Float[Array, "B A"], uniforms: Float[Array, "B N 1"], group_size: Float[Array, ""]
+) -> Float[Array, "B A"]:
+    """How many of n rollouts gave each answer; the uniforms beyond n are not used."""
+    below = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)[:, None, :-1]
+    drawn = jnp.arange(uniforms.shape[1])[:, None] < group_size
+    beyond = jnp.sum((uniforms >= below) & drawn, axis=1).astype(jnp.float32)
+    at_least = jnp.concatenate([jnp.full((len(logits), 1), group_size), beyond], axis=1)
+    return at_least - jnp.pad(at_least[:, 1:], ((0, 0), (0, 1)))
+
+
+def _advantages(
+    counts: Float[Array, "B A"], n: Float[Array, ""], *, scaled: bool, loo: bool
+) -> tuple[Float[Array, "B A"], Float[Array, "B"], Array]:
+    """(1/n) sum of the advantages of each answer, sum A^2 / n^2 of the group, and whether it has a signal."""
+    rate = counts[:, :1] / n
+    mixed = (rate > 0) & (rate < 1)
+    variance = rate * (1 - rate)
+    scale = jnp.sqrt(variance * n / (n - 1)) + STD_EPSILON if scaled else jnp.float32(1.0)
+    scale = scale * ((n - 1) / n if loo else 1.0)
+    advantages = jnp.where(jnp.arange(counts.shape[1]) == 0, 1 - rate, -rate) / scale
+    pushes = jnp.where(mixed, counts * advantages / n, 0.0)
+    noise = jnp.where(mixed, variance / scale**2 / n, 0.0)
+    return pushes, noise[:, 0], mixed[:, 0]
+
+
+def _adam(weights: _Weights, gradient: Float[Array, "F"], rate: Array, clip_norm: Array) -> _Weights:
+    """A step with one second moment for all weights, uphill."""
+    norm = jnp.sqrt(jnp.sum(gradient**2) + EPSILON**2)
+    gradient = gradient * jnp.minimum(1.0, clip_norm / norm)
+    updates = weights.updates + 1
+    first = B1 * weights.first + (1 - B1) * gradient
+    second = B2 * weights.second + (1 - B2) * jnp.mean(gradient**2)
+    direction = first / (1 - B1**updates) / (jnp.sqrt(second / (1 - B2**updates)) + EPSILON)
+    return _Weights(weights.values + rate * direction, first, second, updates)
+
+
+def _solve_rates(problems: Problems, weights: Float[Array, "F"]) -> Float[Array, "P"]:
+    """pass@1 of each."""
+    return jax.nn.softmax(problems.logits + problems.features @ weights, axis=-1)[:, 0]
