@@ -32,8 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiment": _TRAINING - {"experiment"},
     "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
-    "theory": _BASE,  # likewise
-    "gallery": _BASE | {"app"},  # likewise: run directories are all that it records
+    "theory": _BASE | {"app"},  # likewise
+    "gallery": _BASE | {"app"},  # run directories are all that it knows
     "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
     "study": _TRAINING | {"sweeps", "app", "fit"},
     "ablation": _TRAINING | {"sweeps", "fit"},

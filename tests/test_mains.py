@@ -45,6 +45,7 @@ MAINS = {
     "watch": ["runs", "port", "fit"],
     "study": ["preset", "workdir", "workers", "only"],
     "gallery": ["sweep", "gallery", "name"],
+    "theory": ["pass_rates", "budget", "group_sizes", "skills"],
     "fit": ["runs", "out", "metric"],
     "export": ["run", "checkpoint", "out", "model"],
     "make_model": ["family", "out", "tokenizer_from", "num_experts"],

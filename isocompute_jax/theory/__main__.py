@@ -11,6 +11,9 @@ saturates. How far to trust it, and what its constants mean for a model of your 
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import pathlib
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -18,6 +21,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import write_atomic
 
 with app.imports():
     from isocompute_jax.theory.forecast import Question
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from isocompute_jax.theory.forecast import Forecast
 
 PASS_RATES = flags.DEFINE_string("pass_rates", None, "Problem set with avg@k or pass_rate of each problem.")
+OUT = flags.DEFINE_string("out", "", "File to write the forecast to as JSON, so that it can be held against the runs.")
 define_flags(Question)
 define_flags(Constants)
 
@@ -36,12 +41,18 @@ def main() -> None:
     from isocompute_jax.theory.forecast import forecast
     from isocompute_jax.theory.pass_rates import read_pass_rates
 
+    if OUT.value and not pathlib.Path(OUT.value).parent.is_dir():
+        raise InputError(f"--out={OUT.value}: there is no such directory")
     if not PASS_RATES.value:
         raise InputError("--pass_rates is missing: give a problem set that was measured, by `isocompute_jax.curate`")
-    question = from_flags(Question)
+    question, constants = from_flags(Question), from_flags(Constants)
     rates = read_pass_rates(PASS_RATES.value)
     print(f"pass@1 of {len(rates):,} problems: mean {rates.mean():.3f}, from {rates.min():.2g} to {rates.max():.2g}\n")
-    print(as_text(forecast(rates, question, from_flags(Constants)), f"{question.metric}@{question.k}"))
+    found = forecast(rates, question, constants)
+    print(as_text(found, f"{question.metric}@{question.k}"))
+    if OUT.value:
+        asked = {"question": dataclasses.asdict(question), "constants": dataclasses.asdict(constants)}
+        write_atomic(OUT.value, json.dumps(asked | found.as_dict(), indent=1) + "\n")
 
 
 def as_text(found: Forecast, metric: str) -> str:

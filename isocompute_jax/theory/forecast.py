@@ -7,7 +7,7 @@ its tasks are beside that are `Constants`; their defaults were calibrated once, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -109,6 +109,15 @@ class Forecast:
     def saturated(self) -> bool:
         """Whether n* stays below the largest n that was compared."""
         return bool(self.best[-1] < self.group_sizes[-1])
+
+    def as_dict(self) -> dict[str, list[Any]]:
+        """What is predicted, as JSON has it; rewards below one step are None."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        rows = {name: np.round(value, 5).astype(object) for name, value in fields.items()}
+        for value in rows.values():
+            value[value != value] = None
+        columns = {name: value.tolist() for name, value in rows.items()}
+        return columns | {"best": self.best.tolist(), "tied": self.tied.tolist()}
 
 
 def forecast(pass_rates: Float[np.ndarray, "P"], question: Question, constants: Constants = EMBEDDED) -> Forecast:

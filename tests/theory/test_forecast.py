@@ -1,0 +1,77 @@
+"""n*(C) that is forecast: what moves it moves it as it should, and the command says it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.theory import Forecast, Question, forecast
+from tests import mains
+
+RATES = np.full(50, 0.05)
+SMALL = Question(budget=2**14, first_budget=512, group_sizes=(4, 32), points=6, runs=6)
+
+
+def made(reward, error=0.0):
+    """A forecast of n = 4, 8, 16 from rows of rewards."""
+    reward = np.asarray(reward)
+    flat = np.full(reward.shape, error)
+    return Forecast(2.0 ** np.arange(10, 10 + reward.shape[1]), np.array([4, 8, 16]), reward, flat, flat, reward)
+
+
+def test_the_best_is_read_off_by_hand():
+    found = made([[0.3, 0.3, 0.3], [0.2, 0.4, 0.4], [np.nan, 0.1, 0.5]])
+    assert found.best.tolist() == [4, 8, 16]
+    assert found.slope == pytest.approx(1.0) and not found.saturated
+    assert made([[0.3, 0.5], [0.2, 0.6], [0.1, 0.4]]).saturated
+
+
+def test_ties_are_what_errors_cannot_tell_apart():
+    found = made([[0.30, 0.30], [0.31, 0.30], [0.20, 0.50]], error=0.01)
+    assert found.tied.tolist() == [[4, 8], [16, 16]]
+
+
+def test_few_problems_want_larger_groups_sooner():
+    """They are learned by heart: at the end the lead of the small group is gone with 12 problems, not with 400."""
+    lead = {}
+    for problems in (12, 400):
+        found = forecast(RATES, dataclasses.replace(SMALL, problem_set_size=problems))
+        assert found.reward[0, 0] > found.reward[1, 0]  # at first the small one leads: it takes more steps
+        lead[problems] = found.reward[0, -1] - found.reward[1, -1]
+    assert lead[12] < lead[400] and lead[400] > 0
+
+
+def test_a_rate_of_zero_learns_nothing_and_budgets_below_a_step_are_none():
+    question = dataclasses.replace(SMALL, base_lr=0.0, first_budget=128)
+    found = forecast(RATES, question)
+    np.testing.assert_allclose(found.reward[0], 0.05, rtol=1e-4)
+    assert np.isnan(found.reward[1, 0]) and not np.isnan(found.reward[0, 0])
+
+
+def test_questions_that_make_no_sense():
+    with pytest.raises(InputError, match="must be below --budget=100"):
+        Question(budget=100)
+    with pytest.raises(InputError, match="two or more different ones"):
+        Question(group_sizes=(4, 4))
+    with pytest.raises(InputError, match="more than the 5 problems"):
+        forecast(RATES, Question(problem_set_size=5))
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "rates.csv").write_text("pass_rate\n" + "0.05\n" * 20)
+    arguments = [f"--pass_rates={tmp_path / 'rates.csv'}", "--budget=4096", "--first_budget=1024", "--points=3"]
+    arguments += ["--group_sizes=4,16", "--runs=2", f"--out={tmp_path / 'found.json'}"]
+    done = mains.run("isocompute_jax.theory", arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "pass@1 of 20 problems: mean 0.050, from 0.05 to 0.05"
+    assert lines[4].split() == ["rollouts", "n=4", "n=16", "best", "n", "tied"]
+    assert [line.split()[0] for line in lines[5:8]] == ["1,024", "2,048", "4,096"]
+    assert lines[-1].startswith("n* goes from 4 to ")
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert written["question"]["group_sizes"] == written["group_sizes"] == [4, 16]
+    assert [f"{reward:.3f}" for reward in (row[0] for row in written["reward"])] == lines[5].split()[1:3]
+    done = mains.run("isocompute_jax.theory", [])
+    assert done.returncode == 2 and "--pass_rates is missing" in done.stderr
