@@ -90,14 +90,24 @@ EASY = Slice(
 )
 
 
-def scarce(problems: int) -> Slice:
-    """Few training problems: small groups see each more often at the same compute, and learn it by heart sooner."""
+def scarce(problems: int, name: str = "", question: str = "", **overrides: Any) -> Slice:
+    """Few training problems: small groups see each more often at the same compute, and learn it by heart sooner.
+
+    Args:
+      problems: D.
+      name: of the slice; problems_D if empty.
+      question: what it asks, where it differs in more than D.
+      **overrides: `optimizer__base_lr=...` and the like; `problem_set` and `most`, the largest n, too.
+    """
+    problem_set, most = overrides.pop("problem_set", "hard"), overrides.pop("most", 128)
+    fields = {field.replace("__", "."): value for field, value in overrides.items()}
     return Slice(
-        name=f"problems_{problems}",
-        question=f"Only {problems} training problems, 8 per batch: how far does n* rise before over-fitting ends it?",
-        problem_set="hard",
-        axes={"group_size": (4, 8, 16, 32, 64, 128), "seed": (0, 1, 2, 3, 4)},
-        overrides={"recipe.healthy": "hard", "problem_set_size": problems, "max_compute": 2**17},
+        name=name or f"problems_{problems}",
+        question=question
+        or f"Only {problems} training problems, 8 per batch: how far does n* rise before over-fitting ends it?",
+        problem_set=problem_set,
+        axes={"group_size": tuple(n for n in (4, 8, 16, 32, 64, 128) if n <= most), "seed": (0, 1, 2, 3, 4)},
+        overrides={"recipe.healthy": "hard", "problem_set_size": problems, "max_compute": 2**17, **fields},
     )
 
 
@@ -158,6 +168,12 @@ FULL = dataclasses.replace(
             overrides={"recipe.healthy": "hard", "problems_per_batch": 2, "max_compute": 2**19},
         ),
         *(scarce(size) for size in (16, 64, 256)),
+        scarce(64, "batch_2", "64 problems, 2 per batch: does n* depend on B_problem?", problems_per_batch=2),
+        scarce(64, "batch_32", "The same with 32 per batch, half of all.", problems_per_batch=32, most=64),
+        scarce(64, "rate_half", "64 problems at half the learning rate.", optimizer__base_lr=1.25e-4),
+        scarce(64, "rate_sqrt", "64 problems, rate as sqrt(B).", optimizer__lr_scaling_exponent=0.5),
+        scarce(64, "rate_linear", "64 problems, rate as B.", optimizer__lr_scaling_exponent=1.0),
+        scarce(64, "easy_64", "64 Easy problems: does n* saturate above that of Hard?", problem_set="easy"),
         *(
             Slice(
                 name=f"lr_{rule}",

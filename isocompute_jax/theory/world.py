@@ -28,13 +28,13 @@ class Constants:
     """What pass@1, n, B and the rate do not say of a model and its task. The defaults are the embedded study's."""
 
     skills: int = option(128, "Number of skills.", low=1)
-    skill_exponent: float = option(1.0, "Of Zipf's law: the i-th skill's share of errors is i^-exponent.", low=0)
-    wrong_answers: int = option(5, "Of each problem.", low=1)
-    wrong_spread: float = option(1.5, "Standard deviation of their logits in the base model.", low=0)
-    own: float = option(1.0, "Energy of an answer's own features, in units of a skill's.", low=0)
+    skill_exponent: float = option(1.06, "Of Zipf's law: the i-th skill's share of errors is i^-exponent.", low=0)
+    wrong_answers: int = option(15, "Of each problem.", low=1)
+    wrong_spread: float = option(3.5, "Standard deviation of their logits in the base model.", low=0)
+    own: float = option(0.55, "Energy of an answer's own features, in units of a skill's.", low=0)
     own_features: int = option(256, "How many there are: what can be learned by heart.", low=1)
-    wording: float = option(4.0, "Noise of a rollout's words in its gradient, in units of a skill's.", low=0)
-    gain: float = option(800.0, "Step of every weight, in units of the learning rate.", low=0)
+    wording: float = option(5.5, "Noise of a rollout's words in its gradient, in units of a skill's.", low=0)
+    gain: float = option(1902.0, "Step of every weight, in units of the learning rate.", low=0)
 
     def __post_init__(self) -> None:
         check(self)
