@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "theory": _BASE | {"app"},  # likewise
     "gallery": _BASE | {"app"},  # run directories are all that it knows
     "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
-    "study": _TRAINING | {"sweeps", "app", "fit"},
+    "study": _TRAINING | {"sweeps", "app", "fit", "theory"},
     "ablation": _TRAINING | {"sweeps", "fit"},
     "watching": _BASE,  # run directories are all that it knows: it must work, and start, without the training rooms
     # The mains: flags, then one call into a room.

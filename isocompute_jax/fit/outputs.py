@@ -23,6 +23,7 @@ from isocompute_jax.fit.report.html_page import render_law_report, render_report
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.fit.report.terminal import headline_table
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
@@ -44,7 +45,7 @@ def analyse(
     options: AnalysisOptions | None = None,
     *,
     before: Sequence[Section] = (),
-    after: Sequence[Section] = (),
+    after: Sequence[Section] | Callable[[SweepResult], Sequence[Section]] = (),
     png: bool = False,
     progress: bool = False,
 ) -> Written:
@@ -58,7 +59,7 @@ def analyse(
       out_dir: created if it does not exist.
       options: inputs, curves, frontier; None for the defaults.
       before: further sections of the report, before the analysis.
-      after: further sections, after it.
+      after: further sections, after it; or what makes them from the analysis.
       png: write every picture as figures/*.png too.
       progress: show how far reading is.
 
@@ -73,7 +74,7 @@ def analyse(
         return draw_figures(result, folder, png=png)
 
     def render(figures: Figures) -> str:
-        return render_report(result, figures, before=before, after=after)
+        return render_report(result, figures, before=before, after=after(result) if callable(after) else after)
 
     _write(pathlib.Path(out_dir), summary, {**tables(result), HEADLINE: f"{text}\n"}, draw, render)
     return Written(summary, text)

@@ -25,12 +25,15 @@ from isocompute_jax.experiment.curation.curate import curate
 from isocompute_jax.experiment.curation.samplers import Source, source_of
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.report.sections import Section
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report_sections
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.study.theory_section import theory_section
 from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
@@ -273,7 +276,12 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         return out / outputs.REPORT
     LOG.info("Report: %s", out / outputs.REPORT)
     before, after = report_sections.sections(preset, part, root)
-    outputs.analyse([runs], out, AnalysisOptions(title=part.question, records="strict"), before=before, after=after)
+
+    def closing(result: SweepResult) -> list[Section]:
+        theory = theory_section(planned_runs(preset, part, root), result, out) if preset.base else []
+        return [*theory, *after]
+
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question, records="strict"), before=before, after=closing)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 
