@@ -41,7 +41,7 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ study: $(RUNTIME) ## run the whole playbook on the embedded default; resumes whe
 
 gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR in gallery/, once each (ARGS="--name=NAME")
 	$(RUN) -m isocompute_jax.gallery record --sweep=$(SWEEP) $(ARGS)
+
+gallery: $(RUNTIME) ## write docs/findings.md and its pictures from gallery/, without training
+	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
 study-smoke: $(RUNTIME) ## the same walk in about a minute: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)

@@ -1,0 +1,63 @@
+"""What docs/findings.md states, computed anew from the gallery."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from isocompute_jax.gallery import read_sweep, recording
+from isocompute_jax.gallery.findings import course, seeds_of
+from isocompute_jax.gallery.page import build
+
+ROOT = pathlib.Path(__file__).parents[2]
+GALLERY = ROOT / "gallery"
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+@pytest.fixture(scope="module")
+def few_problems():
+    return read_sweep(GALLERY / "problems_64.parquet")
+
+
+def test_group_sizes_rise_with_compute(few_problems):
+    found = course(few_problems)
+    sizes = [size for _, size in found.budgets]
+    assert sizes == sorted(sizes) and found.octaves >= 4
+
+
+@pytest.mark.slow
+def test_they_rise_by_two_octaves_in_every_seed(few_problems):
+    assert len(seeds_of(few_problems)) == 5
+    assert min(course(few_problems, [seed]).octaves for seed in seeds_of(few_problems)) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [(0, 1), (2, 3, 4)])
+def test_disjoint_seeds_say_the_same(few_problems, seeds):
+    assert course(few_problems, seeds).octaves >= 2
+
+
+@pytest.mark.slow
+def test_switches_fall_at_one_number_of_epochs_and_their_intervals_exclude_each_other(few_problems):
+    switches = course(few_problems, bootstrap=True).switches
+    epochs = np.array([switch.epochs for switch in switches])
+    assert len(switches) == 5 and epochs.max() / epochs.min() < 1.6
+    ends = [switch.interval95 for switch in switches]
+    for (_, before), (after, _) in zip(ends, ends[2:], strict=False):  # two octaves apart
+        assert before < after
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_gallery_says(tmp_path):
+    """Words are the same; numbers too, but for the last digit that another processor may round otherwise."""
+    built = build(GALLERY, tmp_path).read_text()
+    page = (ROOT / "docs/findings.md").read_text()
+    assert NUMBER.sub("#", built) == NUMBER.sub("#", page)
+    numbers = [[float(found.replace(",", "")) for found in NUMBER.findall(text)] for text in (built, page)]
+    np.testing.assert_allclose(*numbers, rtol=0.06)
+    assert (tmp_path / "findings/rise.png").stat().st_size > 10_000
+
+
+def test_the_gallery_is_small():
+    assert sum(path.stat().st_size for path in GALLERY.glob("*.parquet")) < recording.LARGEST
