@@ -81,9 +81,7 @@ def _rising(sweep: Sweep, pooled: Course, alone: list[Course]) -> str:
     (start, first), (end, last) = pooled.budgets[0], pooled.budgets[-1]
     rows = ["| n\\* passes | at C | 95% interval | epochs |", "| :-- | --: | --: | --: |"]
     for switch in pooled.switches:
-        interval = (
-            "" if switch.interval95 is None else f"{_short(switch.interval95[0])} to {_short(switch.interval95[1])}"
-        )
+        interval = " to ".join(_short(end) for end in switch.interval95 or ())
         passes = f"{switch.from_size} to {switch.to_size}"
         rows.append(f"| {passes} | {_short(switch.compute)} | {interval} | {switch.epochs:.0f} |")
     each = [f"{one.budgets[0][1]} to {one.budgets[-1][1]}" for one in alone]
@@ -112,7 +110,7 @@ def _turns(sweep: Sweep) -> str:
         means = [reward[(size == n) & (compute == budget)].mean() for budget in budgets]
         top = int(np.argmax(means))
         said.append(
-            f"n = {n} peaks with {means[top]:.2f} at {budgets[top]:,.0f} rollouts and ends with {means[-1]:.2f}"
+            f"n = {n} peaks at {budgets[top]:,.0f} rollouts with {means[top]:.2f} and ends with {means[-1]:.2f}"
         )
     return ", ".join(said)
 
