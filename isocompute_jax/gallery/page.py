@@ -21,7 +21,7 @@ RISE = "problems_64"
 INTRODUCTION = """# Findings
 
 What the embedded study shows of the IsoCompute Playbook (arXiv 2603.12151), and what it does not: a Qwen2 of 0.1
-million parameters on chained sums, whose base model solves 4% of the Hard problems. Every number and picture on this
+million parameters on chained sums, whose base model solves {base:.1%} of samples on Hard problems. Every number and picture on this
 page is computed from the learning curves in `gallery/` by `make gallery`, without training; n\\* is read off the
 fitter's frontier over record-breaking evaluations, as in the paper.
 """
@@ -72,7 +72,9 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
         picture = docs / FOLDER / "rise.svg"
         save_figure(_rise(result, pooled, alone), picture, png=True)
         picture.unlink()  # pages show the .png
-    write_atomic(docs / PAGE, "\n".join([INTRODUCTION, _rising(sweep, pooled, alone), _epochs(pooled)]))
+    write_atomic(
+        docs / PAGE, "\n".join([INTRODUCTION.format(base=_base(sweep)), _rising(sweep, pooled, alone), _epochs(pooled)])
+    )
     return docs / PAGE
 
 
@@ -99,6 +101,11 @@ def _rising(sweep: Sweep, pooled: Course, alone: list[Course]) -> str:
         alone=", ".join(each),
         turns=_turns(sweep),
     )
+
+
+def _base(sweep: Sweep) -> float:
+    """Mean reward before any step."""
+    return float(sweep.column("avg@4")[sweep.column("compute") == 0].mean())
 
 
 def _turns(sweep: Sweep) -> str:
