@@ -21,9 +21,9 @@ RISE = "problems_64"
 INTRODUCTION = """# Findings
 
 What the embedded study shows of the IsoCompute Playbook (arXiv 2603.12151), and what it does not: a Qwen2 of 0.1
-million parameters on chained sums, whose base model solves {base:.1%} of samples on Hard problems. Every number and picture on this
-page is computed from the learning curves in `gallery/` by `make gallery`, without training; n\\* is read off the
-fitter's frontier over record-breaking evaluations, as in the paper.
+million parameters on chained sums, whose base model solves {base:.1%} of samples on Hard problems. Every number and
+picture on this page is computed from the learning curves in `gallery/` by `make gallery`, without training; n\\* is
+read off the fitter's frontier over record-breaking evaluations, as in the paper.
 """
 
 RISING = """## n\\* rises with compute: shown, where problems are few
