@@ -44,8 +44,8 @@ PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
     ["smoke", "quick", "full"],
-    "smoke: a minute, to see that everything works. quick: the main question, n*(C) on Hard problems, a quarter of an "
-    "hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules.",
+    "smoke: a minute, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a quarter of "
+    "an hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
