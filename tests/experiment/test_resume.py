@@ -68,7 +68,13 @@ def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
     return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())
 
 
-MOMENTS = ("log", "start-up", "checkpoint", "start-up", "log", "checkpoint")
+def whole_checkpoint(workdir: pathlib.Path) -> bool:
+    """Whether there is one to resume from."""
+    path = workdir / run_files.CHECKPOINTS
+    return path.exists() and any(entry.name.isdigit() for entry in path.iterdir())
+
+
+MOMENTS = ("log", "start-up", "checkpoint", "start-up", "log", "whole checkpoint", "checkpoint")
 
 
 @pytest.mark.slow
@@ -80,6 +86,8 @@ def test_killed_at_random_moments_ends_the_same(processes, config, reference, tm
             appended, growth = written(workdir), rng.integers(1, 6000)
             if moment == "start-up":
                 time.sleep(rng.uniform(0.1, 1.0))
+            elif moment == "whole checkpoint":
+                wait_for(process, lambda: whole_checkpoint(workdir))
             else:
                 wait_for(process, lambda appended=appended, growth=growth: appended() >= growth)
             if moment == "checkpoint":
