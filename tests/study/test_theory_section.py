@@ -40,6 +40,7 @@ def test_slices_that_differ_in_more_than_n_have_none(tmp_path):
     assert question_of(planned(one, tmp_path)) is None
 
 
+@pytest.mark.slow
 def test_the_section_lays_both_side_by_side(tmp_path):
     """On made curves, whose frontier goes from n = 4 to 16."""
     rows = [
