@@ -17,6 +17,7 @@ from tests.experiment import builders
 from tests.model.tiny import tiny_config
 
 
+@pytest.mark.slow
 def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, caplog):
     config = dataclasses.replace(
         base_run,

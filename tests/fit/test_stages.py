@@ -126,6 +126,7 @@ def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
     json.dumps(summary_of(conclude(other)), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_weights_move_the_fit_towards_what_is_sure(tmp_path):
     """Late evaluations are wrong by 0.05 and say so: with their standard errors the truth comes back."""
     path = table(tmp_path / "weighted.csv", se=lambda n, batch, c: 10.0 if c > 5e5 else 0.001)
@@ -265,6 +266,7 @@ def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluat
     np.testing.assert_allclose(errors[1], np.sqrt(0.01**2 + 0.02**2) / 2)
 
 
+@pytest.mark.slow
 def test_noise_of_pooled_seeds_has_its_memory_within_a_seed(tmp_path):
     """Evaluations of three seeds take turns: neighbours in compute are independent, those of a seed are alike."""
     rng = np.random.default_rng(2)
@@ -301,6 +303,7 @@ def seeded(path: pathlib.Path, curves: dict[int, tuple[float, float, float, floa
 LONG = np.geomspace(2e3, 1e6, 30)
 
 
+@pytest.mark.slow
 def test_curves_have_the_form_that_fits_the_sweep_clearly_better(tmp_path):
     """Under --form=auto; one that is named, or whose parameters are held, is kept."""
     compute = np.geomspace(2e3, 1e6, 25)

@@ -20,6 +20,7 @@ def few_problems():
     return read_sweep(GALLERY / "problems_64.parquet")
 
 
+@pytest.mark.slow
 def test_group_sizes_rise_with_compute(few_problems):
     found = course(few_problems)
     sizes = [size for _, size in found.budgets]

@@ -78,6 +78,7 @@ def test_what_a_killed_launcher_left_is_swept_away(launch, tmp_path):
     assert sorted(tmp_path.glob("isocompute-launch-*")) == sorted([alive, another])
 
 
+@pytest.mark.slow
 def test_a_dead_server_comes_back_at_its_address(launch, tmp_path):
     addresses = tmp_path / "addresses"
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"

@@ -44,6 +44,7 @@ def test_few_problems_want_larger_groups_sooner():
     assert lead[0] < 0.04 and lead == sorted(lead) and lead[2] > 0.1
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_learns_nothing_and_budgets_below_a_step_are_none():
     question = dataclasses.replace(SMALL, base_lr=0.0, first_budget=128)
     found = forecast(RATES, question)

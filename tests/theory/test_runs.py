@@ -75,6 +75,7 @@ def test_a_run_is_that_of_a_loop_over_rollouts(world, rule, drop):
             assert found.held_out[row, run] == pytest.approx(solved, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_room_for_larger_groups_changes_the_draw_and_not_the_law(world):
     """The mean over many runs is the same with the random numbers of a larger group."""
     means = [

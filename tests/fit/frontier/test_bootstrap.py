@@ -124,6 +124,7 @@ def coverage(seeds: int, rho: float, studies: int = 60) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("seeds", "rho"), [(3, 0.0), (5, 0.5)])
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say(seeds, rho):
     """52 or fewer of 60 have probability 0.009 at 95%."""
     assert min(coverage(seeds, rho)) >= 53

@@ -78,6 +78,7 @@ def test_solve_rates_of_a_single_evaluation_span_no_area():
     assert training_figures.solve_rates(result) is None  # the base model's, and one after it
 
 
+@pytest.mark.slow
 def test_unknown_group_sizes_are_told_apart_by_name():
     summary = put_all(rich(), "curves", "configuration", group_size=0, problems_per_batch=0)
     summary = put(summary, "", slices=())

@@ -98,6 +98,7 @@ def assert_bit_equal(ours, theirs):
         np.testing.assert_array_equal(ours[index].logprobs, completion.logprobs)
 
 
+@pytest.mark.slow
 def test_groups_in_any_company(directory):
     """Cut groups, short and long ones at once: whole, scored as the model scores them, and the same when redrawn."""
     short = SamplingParams(1.0, 1.0, 1)
