@@ -31,12 +31,10 @@ class Course:
     """n*(C) of some seeds of a sweep.
 
     Attributes:
-      seeds: which.
       budgets: (C, n*) at every evaluated budget.
       switches: in order of C.
     """
 
-    seeds: tuple[int, ...]
     budgets: tuple[tuple[float, int], ...]
     switches: tuple[Switch, ...]
 
@@ -69,4 +67,4 @@ def course(sweep: Sweep, seeds: Sequence[int] = (), *, bootstrap: bool = False) 
         for found in result.frontier.switches
         if found.row.compute <= budgets[-1][0]
     )
-    return Course(tuple(seeds or seeds_of(sweep)), budgets, switches)
+    return Course(budgets, switches)

@@ -17,7 +17,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory.exchange import RateRule, Rule
 from isocompute_jax.theory.runs import Curves, simulate
 from isocompute_jax.theory.signal import AdvantageScale, Baseline
-from isocompute_jax.theory.world import Constants, make_world
+from isocompute_jax.theory.world import Constants, World, make_world
 
 HELD_OUT = 300
 TIE_ERRORS = 2.0
@@ -142,8 +142,10 @@ def forecast(pass_rates: Float[np.ndarray, "P"], question: Question, constants: 
     return Forecast(compute, sizes, reward, error, spread, train)
 
 
-def _of_size(n, compute, question: Question, constants: Constants, world):
-    """Mean, standard error and spread of the metric, and mean training solve rate, at each budget."""
+def _of_size(
+    n: int, compute: Float[np.ndarray, "T"], question: Question, constants: Constants, world: World
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """[T] each: mean, standard error and spread of the metric, and mean training solve rate, at each budget."""
     curves: Curves = simulate(
         world,
         compute,

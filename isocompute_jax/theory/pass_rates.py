@@ -46,10 +46,9 @@ def read_pass_rates(path: str | pathlib.Path, *, seed: int = 0) -> Float[np.ndar
     path = pathlib.Path(path)
     samples, rates = 0, []
     for line, row in _rows(path):
-        counted = [int(found[1]) for name in row if (found := MEASURED.match(name)) and row[name] not in (None, "")]
-        name = (
-            f"avg@{max(counted)}" if counted else next((name for name in RATE if row.get(name) not in (None, "")), "")
-        )
+        there = [name for name, value in row.items() if value not in (None, "")]
+        counted = [int(found[1]) for name in there if (found := MEASURED.match(name))]
+        name = f"avg@{max(counted)}" if counted else next((name for name in RATE if name in there), "")
         if not name:
             raise InputError(f"{path}:{line}: no avg@k, pass_rate or pass@1; `isocompute_jax.curate` measures it")
         try:

@@ -78,9 +78,5 @@ def make_world(
     errors = constants.wrong_spread * rng.standard_normal((count, wrong))
     errors -= np.log(np.exp(errors).sum(axis=1, keepdims=True))  # all of them together weigh 1
     logits = np.concatenate([np.log(drawn / (1 - drawn))[:, None], errors], axis=1).astype(np.float32)
-    halves = [Problems(jnp.asarray(features[part]), jnp.asarray(logits[part])) for part in _parts(problems)]
-    return World(*halves)
-
-
-def _parts(problems: int) -> tuple[slice, slice]:
-    return slice(None, problems), slice(problems, None)
+    parts = slice(None, problems), slice(problems, None)
+    return World(*(Problems(jnp.asarray(features[part]), jnp.asarray(logits[part])) for part in parts))
