@@ -54,7 +54,7 @@ class _Weights(NamedTuple):
 
 def simulate(
     world: World,
-    compute: Sequence[float],
+    compute: Sequence[float] | Float[np.ndarray, "T"],
     *,
     group_size: int,
     problems_per_batch: int,
