@@ -52,7 +52,7 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
 
     service = ServiceConfig(endpoints=servers, shared_dir=directory, push="device")
     if do == "mixed" and index:
-        service = dataclasses.replace(service, push="auto")
+        service = dataclasses.replace(service, push="stream")
     if do == "stranger":
         token = os.path.join(directory, "wrong" if index else "right")
         service = dataclasses.replace(service, push="stream", token_file=token)
@@ -141,7 +141,7 @@ def test_the_devices_of_all_processes_send_and_leave_nothing_behind(servers, fol
 def test_a_process_that_cannot_is_named_and_all_goes_by_file(servers, folder, tmp_path, do, why):
     said = learn(servers, folder, tmp_path, do)
     for server in servers:
-        assert (server.engine.received, len(server.engine.files)) == (0, 3)
+        assert (server.engine.received, len(server.engine.files)) == (0, 3), said
     assert said.count("go by file: process 1 (") == 3 and why in said
     assert list(folder.iterdir()) == []
 
