@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons import sections
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures
@@ -69,12 +70,14 @@ def analyse(
     analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
     result = conclude(analysis)
     summary, text = summary_of(result), headline_table(result)
+    folder = pathlib.Path(out_dir) / FIGURES
 
     def draw(folder: pathlib.Path) -> Figures:
         return draw_figures(result, folder, png=png)
 
     def render(figures: Figures) -> str:
-        return render_report(result, figures, before=before, after=after(result) if callable(after) else after)
+        closing = [*sections(result, folder), *(after(result) if callable(after) else after)]
+        return render_report(result, figures, before=before, after=closing)
 
     _write(pathlib.Path(out_dir), summary, {**tables(result), HEADLINE: f"{text}\n"}, draw, render)
     return Written(summary, text)
