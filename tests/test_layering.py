@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
     "fit": _BASE | {"app"},  # it must work without the training rooms
     "theory": _BASE | {"app"},  # likewise
-    "gallery": _BASE | {"app", "fit"},  # run directories are all that it records
+    "gallery": _BASE | {"app", "fit", "theory"},  # run directories are all that it records
     "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
     "study": _TRAINING | {"sweeps", "app", "fit", "theory"},
     "ablation": _TRAINING | {"sweeps", "fit"},

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
-    ["smoke", "quick", "full"],
+    ["smoke", "quick", "full", "other_base"],
     "smoke: a minute, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a quarter of "
-    "an hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules.",
+    "an hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules. "
+    "other_base: the main question again, for a base model taught for half as long.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
@@ -68,6 +69,12 @@ ENDPOINTS = flags.DEFINE_string(
 )
 TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the token that the servers ask for before new weights.")
 ONLY = flags.DEFINE_list("only", [], "Slices of the study to run, by name; all of them where it is not given.")
+FORECAST = flags.DEFINE_string(
+    "forecast",
+    "",
+    "Existing directory: write what theory expects of each slice there, before it is run, and end. Problem sets must "
+    "have been cut already.",
+)
 BASE_ONLY = flags.DEFINE_bool("base_only", False, "End when the base model is there, which servers are started with.")
 define_flags(Limits)
 define_flags(SlurmOptions)
@@ -91,6 +98,12 @@ def main() -> None:
         from isocompute_jax.study.plan import print_study
 
         print_study(chosen, pathlib.Path(root), TOPOLOGY.value)
+        return
+    if FORECAST.value:
+        from isocompute_jax.study.forecasts import write_forecasts
+
+        for path in write_forecasts(chosen, pathlib.Path(root), pathlib.Path(FORECAST.value), ONLY.value):
+            print(path)
         return
     if BASE_ONLY.value:
         prepare(chosen, root)
@@ -119,7 +132,7 @@ def check_flags() -> None:
         raise InputError("give both --model and --problems, or neither for the embedded study of --preset")
     if MODEL.value and not WORKDIR.value:
         raise InputError("--workdir is missing: say where the study of --model goes")
-    others = [PRESET, BASE_ONLY] if MODEL.value else [CONFIG, *OF_OWN]
+    others = [PRESET, BASE_ONLY, FORECAST] if MODEL.value else [CONFIG, *OF_OWN]
     if given := [flag.name for flag in others if flag.present]:
         what = "a study of --model and --problems" if MODEL.value else "a preset; it goes with --model and --problems"
         raise InputError(f"--{given[0]} is no flag of {what}")

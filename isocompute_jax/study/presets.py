@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from isocompute_jax.experiment.base_model import BaseModelConfig
@@ -29,6 +30,7 @@ class Slice:
       axes: swept fields of the run config.
       overrides: fields that differ from `base_run`.
       max_rollouts_per_step: combinations above it are left out.
+      evaluated: further sets whose held-out problems every run is evaluated on, each under its name.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Slice:
     axes: Mapping[str, Sequence[Any]]
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_rollouts_per_step: int | None = None
+    evaluated: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,24 +93,39 @@ EASY = Slice(
 )
 
 
-def scarce(problems: int, name: str = "", question: str = "", **overrides: Any) -> Slice:
+SIZES = (4, 8, 16, 32, 64, 128)
+"""Group sizes of the slices with few problems."""
+
+
+def scarce(
+    problems: int,
+    name: str = "",
+    question: str = "",
+    *,
+    problem_set: str = "hard",
+    sizes: Sequence[int] = SIZES,
+    evaluated: tuple[str, ...] = (),
+    fields: Mapping[str, Any] = MappingProxyType({}),
+) -> Slice:
     """Few training problems: small groups see each more often at the same compute, and learn it by heart sooner.
 
     Args:
       problems: D.
       name: of the slice; problems_D if empty.
       question: what it asks, where it differs in more than D.
-      **overrides: `optimizer__base_lr=...` and the like; `problem_set` and `most`, the largest n, too.
+      problem_set: what it trains on.
+      sizes: n that are compared.
+      evaluated: see `Slice`.
+      fields: of the config, that differ.
     """
-    problem_set, most = overrides.pop("problem_set", "hard"), overrides.pop("most", 128)
-    fields = {field.replace("__", "."): value for field, value in overrides.items()}
     return Slice(
         name=name or f"problems_{problems}",
         question=question
         or f"Only {problems} training problems, 8 per batch: how far does n* rise before over-fitting ends it?",
         problem_set=problem_set,
-        axes={"group_size": tuple(n for n in (4, 8, 16, 32, 64, 128) if n <= most), "seed": (0, 1, 2, 3, 4)},
+        axes={"group_size": sizes, "seed": (0, 1, 2, 3, 4)},
         overrides={"recipe.healthy": "hard", "problem_set_size": problems, "max_compute": 2**17, **fields},
+        evaluated=evaluated,
     )
 
 
@@ -125,7 +143,7 @@ QUICK = Preset(
     curation=CurationConfig(sets=("easy", "hard"), validation_size=300),
     run=embedded_run(max_compute=2**18, points=15, samples=8),
     # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md).
-    slices=(dataclasses.replace(scarce(64), axes={"group_size": (4, 8, 16, 32, 64, 128), "seed": (0, 1, 2, 3)}),),
+    slices=(dataclasses.replace(scarce(64), axes={"group_size": SIZES, "seed": (0, 1, 2, 3)}),),
 )
 
 FULL = dataclasses.replace(
@@ -169,12 +187,53 @@ FULL = dataclasses.replace(
             overrides={"recipe.healthy": "hard", "problems_per_batch": 2, "max_compute": 2**19},
         ),
         *(scarce(size) for size in (16, 64, 256)),
-        scarce(64, "batch_2", "64 problems, 2 per batch: does n* depend on B_problem?", problems_per_batch=2),
-        scarce(64, "batch_32", "The same with 32 per batch, half of all.", problems_per_batch=32, most=64),
-        scarce(64, "rate_half", "64 problems at half the learning rate.", optimizer__base_lr=1.25e-4),
-        scarce(64, "rate_sqrt", "64 problems, rate as sqrt(B).", optimizer__lr_scaling_exponent=0.5),
-        scarce(64, "rate_linear", "64 problems, rate as B.", optimizer__lr_scaling_exponent=1.0),
+        scarce(
+            64, "batch_2", "64 problems, 2 per batch: does n* depend on B_problem?", fields={"problems_per_batch": 2}
+        ),
+        scarce(
+            64,
+            "batch_32",
+            "The same with 32 per batch, half of all.",
+            sizes=SIZES[:-1],
+            fields={"problems_per_batch": 32},
+        ),
+        scarce(64, "rate_half", "64 problems at half the learning rate.", fields={"optimizer.base_lr": 1.25e-4}),
+        scarce(64, "rate_sqrt", "64 problems, rate as sqrt(B).", fields={"optimizer.lr_scaling_exponent": 0.5}),
+        scarce(64, "rate_linear", "64 problems, rate as B.", fields={"optimizer.lr_scaling_exponent": 1.0}),
         scarce(64, "easy_64", "64 Easy problems: does n* saturate above that of Hard?", problem_set="easy"),
+        *(
+            scarce(
+                64,
+                f"terms_{name}",
+                f"64 {name.title()} problems with KL and entropy terms: do they help?",
+                problem_set=name,
+                sizes=(8, 32),
+                fields={"recipe.healthy": "easy"},
+            )
+            for name in ("easy", "hard")
+        ),
+        *(
+            scarce(
+                64,
+                f"crossed_{name}",
+                f"64 {name.title()} problems, evaluated on Easy and Hard: what is forgotten?",
+                problem_set=name,
+                sizes=(4, 16, 64),
+                evaluated=("easy", "hard"),
+            )
+            for name in ("hard", "mixture")
+        ),
+        scarce(
+            64,
+            "late",
+            "64 problems, twice the budget, larger groups: does n* saturate?",
+            sizes=(32, 64, 128, 256),
+            fields={"max_compute": 2**18},
+        ),
+        dataclasses.replace(
+            scarce(64, "steps_64", "64 problems, 128 rollouts per step: n against the number of steps M."),
+            axes={**fixed_rollouts_per_step(128, SIZES[:-1]), "seed": (0, 1, 2, 3, 4)},
+        ),
         *(
             Slice(
                 name=f"lr_{rule}",
@@ -188,4 +247,10 @@ FULL = dataclasses.replace(
     ),
 )
 
-PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL}
+OTHER_BASE = dataclasses.replace(
+    QUICK,
+    base=BaseModelConfig(steps=600),
+    slices=(scarce(64, "base_600", "A base model taught for half as long: is n* another one?"),),
+)
+
+PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL, "other_base": OTHER_BASE}

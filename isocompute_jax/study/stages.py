@@ -217,7 +217,9 @@ def planned_runs(
     model = preset.run.model if preset.base is None else str(root / "base")
     config: RunConfig = override(dataclasses.replace(preset.run, service=service), "model", model)
     config = override(config, "train_set", str(sets / "train.jsonl"))
-    config = override(config, "evaluation.sets", {"validation": str(sets / "validation.jsonl")})
+    held_out = {"validation": part.problem_set} | {name: name for name in part.evaluated if name != part.problem_set}
+    files = {name: str(root / "curated" / chosen / "validation.jsonl") for name, chosen in held_out.items()}
+    config = override(config, "evaluation.sets", files)
     for field, value in part.overrides.items():
         config = override(config, field, value)
     return grid(config, part.axes, max_rollouts_per_step=part.max_rollouts_per_step)

@@ -17,20 +17,24 @@ from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.theory import Forecast, Question, forecast, read_pass_rates
-from isocompute_jax.theory.exchange import RateRule
+from isocompute_jax.theory.exchange import RULES
 
 FIGURE = "theory.svg"
-RULES: dict[float, RateRule] = {0.0: "constant", 0.5: "sqrt", 1.0: "linear"}
 
 
 def question_of(planned: list[PlannedRun]) -> Question | None:
-    """The sweep as theory asks about it; None where more than n and the seed differ, or no budgets can be compared."""
-    first = planned[0].config
+    """The sweep as theory asks about it; None where it has nothing to say.
+
+    It knows runs that differ in n and the seed alone, at two budgets or more, without KL and entropy terms.
+    """
+    first = planned[0].config.resolved()
     sizes = tuple(sorted({run.config.group_size for run in planned}))
     alike = {_without_size(run.config) for run in planned}
     rule = RULES.get(first.optimizer.lr_scaling_exponent)
     few = len(sizes) < 2 or first.evaluation.first_compute >= first.max_compute
-    if len(alike) > 1 or few or rule is None or first.recipe.advantage_scale not in ("group_std", "none"):
+    if len(alike) > 1 or few or rule is None or first.loss.kl_coef or first.loss.entropy_coef:
+        return None
+    if first.recipe.advantage_scale not in ("group_std", "none"):
         return None
     return Question(
         budget=first.max_compute,
@@ -43,6 +47,7 @@ def question_of(planned: list[PlannedRun]) -> Question | None:
         rate_rule=rule,
         warmup_steps=first.optimizer.warmup_steps,
         advantage_scale=first.recipe.advantage_scale,
+        baseline=first.recipe.baseline,
         zero_variance_groups="drop" if first.recipe.zero_variance_groups == "drop" else "keep",
         clip_norm=first.optimizer.clip_norm,
         k=first.evaluation.k,
@@ -68,7 +73,7 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
     expected = found.best[at]
     near = np.abs(np.log2(expected / measured)) <= 1
     rewards = [
-        np.interp(np.log(row.compute), np.log(found.compute), np.nan_to_num(found.reward[_row(found, row.group_size)]))
+        np.interp(np.log(row.compute), np.log(found.compute), np.nan_to_num(found.records[_row(found, row.group_size)]))
         for row in budgets
     ]
     out.mkdir(parents=True, exist_ok=True)

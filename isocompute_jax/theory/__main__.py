@@ -11,8 +11,6 @@ saturates. How far to trust it, and what its constants mean for a model of your 
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,6 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.run_files import write_atomic
 
 with app.imports():
     from isocompute_jax.theory.forecast import Question
@@ -39,6 +36,7 @@ define_flags(Constants)
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.theory.forecast import forecast
+    from isocompute_jax.theory.forecast_files import Filed, write_forecast
     from isocompute_jax.theory.pass_rates import read_pass_rates
 
     if OUT.value and not pathlib.Path(OUT.value).parent.is_dir():
@@ -51,14 +49,16 @@ def main() -> None:
     found = forecast(rates, question, constants)
     print(as_text(found, f"{question.metric}@{question.k}"))
     if OUT.value:
-        asked = {"question": dataclasses.asdict(question), "constants": dataclasses.asdict(constants)}
-        write_atomic(OUT.value, json.dumps(asked | found.as_dict(), indent=1) + "\n")
+        write_forecast(OUT.value, Filed(question, constants, found))
 
 
 def as_text(found: Forecast, metric: str) -> str:
     """The table, and what it says."""
     heads = "".join(f"{f'n={n}':>8}" for n in found.group_sizes)
-    lines = [f"{metric} of held-out problems\n", f"{'rollouts':>12}{heads}{'best n':>8}  tied"]
+    lines = [
+        f"{metric} of held-out problems; best n has the highest so far\n",
+        f"{'rollouts':>12}{heads}{'best n':>8}  tied",
+    ]
     for row, (compute, best, (low, high)) in enumerate(zip(found.compute, found.best, found.tied, strict=True)):
         rewards = "".join(f"{value:8.3f}" if value == value else f"{'-':>8}" for value in found.reward[:, row])
         tied = f"{low} to {high}" if low < high else ""

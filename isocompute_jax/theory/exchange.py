@@ -34,6 +34,7 @@ from isocompute_jax.theory.signal import AdvantageScale, Baseline, group_signals
 RateRule = Literal["constant", "sqrt", "linear"]
 
 POWERS: dict[RateRule, float] = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
+RULES: dict[float, RateRule] = {power: rule for rule, power in POWERS.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,16 +84,21 @@ class Forecast:
     train: Float[np.ndarray, "N T"]
 
     @property
+    def records(self) -> Float[np.ndarray, "N T"]:
+        """[N, T] highest mean reward so far, which is what a run that keeps its best checkpoint has."""
+        return np.fmax.accumulate(self.reward, axis=1)
+
+    @property
     def best(self) -> Int[np.ndarray, "T"]:
-        """[T] n*(C): the group size of the highest mean reward."""
-        return self.group_sizes[np.nanargmax(self.reward, axis=0)]
+        """[T] n*(C): the group size of the highest record."""
+        return self.group_sizes[np.nanargmax(self.records, axis=0)]
 
     @property
     def tied(self) -> Int[np.ndarray, "T 2"]:
         """[T, 2] smallest and largest n that the simulation cannot tell from the best."""
-        top = np.nanargmax(self.reward, axis=0)
+        top = np.nanargmax(self.records, axis=0)
         columns = np.arange(len(top))
-        bar = self.reward[top, columns] - self.reward
+        bar = self.records[top, columns] - self.records
         near = bar <= TIE_ERRORS * np.hypot(self.error, self.error[top, columns])
         return np.stack([[self.group_sizes[column].min(), self.group_sizes[column].max()] for column in near.T])
 
@@ -120,13 +125,17 @@ class Forecast:
         return columns | {"best": self.best.tolist(), "tied": self.tied.tolist()}
 
 
-def forecast(pass_rates: Float[np.ndarray, "P"], question: Question, constants: Constants = EMBEDDED) -> Forecast:
+def forecast(
+    pass_rates: Float[np.ndarray, "P"], question: Question, constants: Constants = EMBEDDED, *, repeated: bool = False
+) -> Forecast:
     """Simulates every group size and compares them at equal compute.
 
     Args:
       pass_rates: pass@1 of problems like those that are trained on (`pass_rates.read_pass_rates`).
       question: the sweep.
       constants: of the model.
+      repeated: whether it is asked many times: every n then has a program of its own, which takes seconds to compile
+        and runs several times faster.
 
     Raises:
       InputError: a batch is larger than the training set.
@@ -137,13 +146,14 @@ def forecast(pass_rates: Float[np.ndarray, "P"], question: Question, constants: 
     world = make_world(pass_rates, problems=problems, held_out=HELD_OUT, constants=constants, seed=question.seed)
     sizes = np.unique(question.group_sizes)
     compute = np.geomspace(question.first_budget, question.budget, question.points)
-    columns = [_of_size(int(n), compute, question, constants, world) for n in sizes]
+    most = 0 if repeated else int(sizes[-1])
+    columns = [_of_size(int(n), compute, question, constants, world, most) for n in sizes]
     reward, error, spread, train = (np.stack(part) for part in zip(*columns, strict=True))
     return Forecast(compute, sizes, reward, error, spread, train)
 
 
 def _of_size(
-    n: int, compute: Float[np.ndarray, "T"], question: Question, constants: Constants, world: World
+    n: int, compute: Float[np.ndarray, "T"], question: Question, constants: Constants, world: World, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """[T] each: mean, standard error and spread of the metric, and mean training solve rate, at each budget."""
     curves: Curves = simulate(
@@ -159,7 +169,7 @@ def _of_size(
         warmup_steps=question.warmup_steps,
         k=question.k,
         seed=question.seed,
-        most=max(question.group_sizes),
+        most=most,
     )
     values = {"avg": curves.held_out, "best": curves.best, "worst": curves.worst}[question.metric]
 

@@ -102,7 +102,7 @@ def simulate(
         world,
         jax.random.split(jax.random.key(seed), runs),
         jnp.asarray(np.diff([0, *steps])),
-        jnp.asarray([group_size, rate, clip_norm, warmup_steps, constants.wording], jnp.float32),
+        jnp.asarray([group_size, rate, clip_norm, warmup_steps, constants.wording, constants.slip], jnp.float32),
         shape=(max(group_size, most), problems_per_batch, k),
         scaled=rule.advantage_scale == "group_std",
         loo=rule.baseline == "leave_one_out",
@@ -126,7 +126,7 @@ def _curves(
     """(held-out, best@k, worst@k, train, updates), each [T, R]."""
     most, batch, k = shape
     problems, features = len(world.train.logits), world.train.features.shape[-1]
-    group_size, rate, clip_norm, warmup, wording = numbers
+    group_size, rate, clip_norm, warmup, wording, slip = numbers
 
     def one(key: Array) -> tuple[Array, ...]:
         order_key, key = jax.random.split(key)
@@ -138,7 +138,7 @@ def _curves(
             chosen = order[(count * batch + jnp.arange(batch)) % problems]
             drawn = Problems(*(part[chosen] for part in world.train))
             uniforms = jax.random.uniform(answer_key, (batch, most, 1))
-            counts = _answers(drawn.logits + drawn.features @ weights.values, uniforms, group_size)
+            counts = _answers(drawn.logits + drawn.features @ weights.values, uniforms, group_size, slip)
             pushes, noise, mixed = _advantages(counts, group_size, scaled=scaled, loo=loo)
             groups = jnp.sum(mixed)
             words = wording * jnp.sqrt(jnp.sum(noise) / features) * jax.random.normal(word_key, (features,))
@@ -151,8 +151,8 @@ def _curves(
 
         def span(state: tuple[_Weights, Array], steps: Array) -> tuple[tuple[_Weights, Array], tuple[Array, ...]]:
             state = jax.lax.fori_loop(0, steps, step, state)
-            rates = _solve_rates(world.held_out, state[0].values)
-            trained = _solve_rates(world.train, state[0].values)
+            rates = (1 - slip) * _solve_rates(world.held_out, state[0].values)
+            trained = (1 - slip) * _solve_rates(world.train, state[0].values)
             columns = rates.mean(), 1 - jnp.mean((1 - rates) ** k), jnp.mean(rates**k), trained.mean()
             return state, (*columns, state[0].updates)
 
@@ -164,14 +164,14 @@ def _curves(
 
 
 def _answers(
-    logits: Float[Array, "B A"], uniforms: Float[Array, "B N 1"], group_size: Float[Array, ""]
+    logits: Float[Array, "B A"], uniforms: Float[Array, "B N 1"], group_size: Array, slip: Array
 ) -> Float[Array, "B A"]:
-    """How many of n rollouts gave each answer; the uniforms beyond n are not used."""
-    below = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)[:, None, :-1]
+    """How many of n rollouts gave each answer, and did not slip; the uniforms beyond n are not used."""
+    below = (1 - slip) * jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)[:, None]
     drawn = jnp.arange(uniforms.shape[1])[:, None] < group_size
     beyond = jnp.sum((uniforms >= below) & drawn, axis=1).astype(jnp.float32)
     at_least = jnp.concatenate([jnp.full((len(logits), 1), group_size), beyond], axis=1)
-    return at_least - jnp.pad(at_least[:, 1:], ((0, 0), (0, 1)))
+    return at_least[:, :-1] - at_least[:, 1:]
 
 
 def _advantages(

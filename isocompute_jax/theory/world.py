@@ -8,7 +8,8 @@ skill has been learned, plus what the weights know about this answer alone:
 
 so that w carries over to problems that were never trained on, and v, random features of the answer itself, is what
 learning by heart uses. b is such that pass@1 of the problems has the given distribution, with the right answer's logit
-equal to its log-odds.
+equal to its log-odds. A share of rollouts **slips**: it fails whatever was learned, and so even what is solved keeps a
+signal, which is noise.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from jaxtyping import Array, Float
 
 from isocompute_jax.options import check, option
 
+MOST_SOLVED = 0.999
+"""No problem is solved by more than this share of the rollouts that do not slip."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
     """What pass@1, n, B and the rate do not say of a model and its task. The defaults are the embedded study's."""
 
     skills: int = option(128, "Number of skills.", low=1)
-    skill_exponent: float = option(1.06, "Of Zipf's law: the i-th skill's share of errors is i^-exponent.", low=0)
+    skill_exponent: float = option(0.68, "Of Zipf's law: the i-th skill's share of errors is i^-exponent.", low=0)
     wrong_answers: int = option(15, "Of each problem.", low=1)
-    wrong_spread: float = option(3.5, "Standard deviation of their logits in the base model.", low=0)
-    own: float = option(0.55, "Energy of an answer's own features, in units of a skill's.", low=0)
+    wrong_spread: float = option(8.2, "Standard deviation of their logits in the base model.", low=0)
+    own: float = option(0.75, "Energy of an answer's own features, in units of a skill's.", low=0)
     own_features: int = option(256, "How many there are: what can be learned by heart.", low=1)
-    wording: float = option(5.5, "Noise of a rollout's words in its gradient, in units of a skill's.", low=0)
-    gain: float = option(1902.0, "Step of every weight, in units of the learning rate.", low=0)
+    wording: float = option(2.35, "Noise of a rollout's words in its gradient, in units of a skill's.", low=0)
+    slip: float = option(0.003, "Share of rollouts that fail for no skill's reason.", low=0)
+    gain: float = option(1320.0, "Step of every weight, in units of the learning rate.", low=0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -69,6 +74,7 @@ def make_world(
     rng = np.random.default_rng([seed, problems])
     count, wrong = problems + held_out, constants.wrong_answers
     drawn = rng.choice(np.asarray(pass_rates, np.float64), size=count)
+    drawn = np.minimum(drawn / (1 - constants.slip), MOST_SOLVED)  # of the rollouts that do not slip
     share = np.arange(1.0, constants.skills + 1) ** -constants.skill_exponent
     skill = rng.choice(constants.skills, size=(count, wrong), p=share / share.sum())
     features = np.zeros((count, wrong + 1, constants.skills + constants.own_features), np.float32)

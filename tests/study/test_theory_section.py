@@ -21,7 +21,8 @@ def planned(part, tmp_path):
 
 
 def test_the_question_is_that_of_the_runs(tmp_path):
-    runs = planned(scarce(64, problems_per_batch=2, optimizer__lr_scaling_exponent=0.5), tmp_path)
+    fields = {"problems_per_batch": 2, "optimizer.lr_scaling_exponent": 0.5}
+    runs = planned(scarce(64, fields=fields), tmp_path)
     question = question_of(runs)
     assert question is not None
     assert (question.group_sizes, question.problems_per_batch) == ((4, 8, 16, 32, 64, 128), 2)
@@ -36,6 +37,7 @@ def test_slices_that_differ_in_more_than_n_have_none(tmp_path):
     slices = {part.name: part for part in FULL.slices}
     assert question_of(planned(slices["free"], tmp_path)) is None
     assert question_of(planned(slices["fixed_batch"], tmp_path)) is None
+    assert question_of(planned(slices["terms_easy"], tmp_path)) is None  # theory knows no KL term
     one = dataclasses.replace(slices["hard"], axes={"group_size": (4,), "seed": (0, 1)})
     assert question_of(planned(one, tmp_path)) is None
 

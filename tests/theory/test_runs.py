@@ -9,7 +9,7 @@ from isocompute_jax.theory.exchange import Rule
 from isocompute_jax.theory.runs import simulate
 from isocompute_jax.theory.world import Constants, make_world
 
-CONSTANTS = Constants(skills=6, own_features=10, wrong_answers=3, wording=2.0, gain=900.0)
+CONSTANTS = Constants(skills=6, own_features=10, wrong_answers=3, wording=2.0, slip=0.1, gain=900.0)
 RATES = np.array([0.05, 0.2, 0.5])
 RULES = [Rule("group_std", rate=2.5e-4), Rule(baseline="leave_one_out", rate_rule="sqrt", rate=1e-3)]
 
@@ -37,7 +37,7 @@ def run_by_hand(world, key, rule, *, n, batch, steps, drop):
         noise = np.asarray(jax.random.normal(word_key, (size,)))
         gradient, words, groups = np.zeros(size), 0.0, 0
         for row, problem in enumerate(order[(step * batch + np.arange(batch)) % len(logits)]):
-            edges = np.cumsum(softmax(logits[problem] + features[problem] @ weights))[:-1]
+            edges = 0.9 * np.cumsum(softmax(logits[problem] + features[problem] @ weights))  # beyond the last: slipped
             answers = np.searchsorted(edges, uniforms[row], side="right")
             rewards = (answers == 0).astype(float)
             if rewards.min() == rewards.max():
@@ -46,7 +46,8 @@ def run_by_hand(world, key, rule, *, n, batch, steps, drop):
             [advantages] = group_advantages(
                 rewards[None], np.ones(1, bool), scale=rule.advantage_scale, baseline=rule.baseline
             )
-            gradient += sum(a * features[problem, answer] for a, answer in zip(advantages, answers, strict=True)) / n
+            known = np.vstack([features[problem], np.zeros(size)])  # a slip is no skill's
+            gradient += sum(a * known[answer] for a, answer in zip(advantages, answers, strict=True)) / n
             words += np.sum(np.asarray(advantages, np.float64) ** 2) / n**2
         if not groups:
             continue
@@ -57,7 +58,7 @@ def run_by_hand(world, key, rule, *, n, batch, steps, drop):
         rate = rule.rate_at(n) * CONSTANTS.gain * min((step + 1) / 10, 1.0)
         weights += rate * first / (1 - 0.9**updates) / np.sqrt(second / (1 - 0.999**updates))
     held_features, held_logits = (np.asarray(part, np.float64) for part in world.held_out)
-    return softmax(held_logits + held_features @ weights)[:, 0].mean(), updates
+    return 0.9 * softmax(held_logits + held_features @ weights)[:, 0].mean(), updates
 
 
 @pytest.mark.parametrize("drop", [True, False])
@@ -89,7 +90,7 @@ def test_room_for_larger_groups_changes_the_draw_and_not_the_law(world):
 
 def test_a_world_starts_at_its_pass_rates(world):
     for problems in world:
-        rates = softmax(np.asarray(problems.logits))[:, 0]
+        rates = 0.9 * softmax(np.asarray(problems.logits))[:, 0]
         np.testing.assert_allclose(np.sort(np.unique(rates.round(4))), RATES, atol=1e-4)
 
 
