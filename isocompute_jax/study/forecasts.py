@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 
@@ -35,7 +36,9 @@ def write_forecasts(
         if question is None and part.name in only:
             raise InputError(f"--only={part.name}: theory knows runs that differ in n and the seed alone")
         if question is not None:
-            found = forecast(read_pass_rates(planned[0].config.train_set), question)
+            rates = read_pass_rates(planned[0].config.train_set)
+            question = dataclasses.replace(question, problem_set_size=question.problem_set_size or len(rates))
+            found = forecast(rates, question)
             written.append(folder / f"{part.name}.json")
             write_forecast(written[-1], Filed(question, EMBEDDED, found))
     return written

@@ -7,6 +7,7 @@ its tasks are beside that are `Constants`; their defaults were calibrated once, 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -82,6 +83,12 @@ class Forecast:
     error: Float[np.ndarray, "N T"]
     spread: Float[np.ndarray, "N T"]
     train: Float[np.ndarray, "N T"]
+
+    def of(self, group_sizes: Sequence[int]) -> Forecast:
+        """The part that is about some of the group sizes."""
+        rows = np.isin(self.group_sizes, group_sizes)
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Forecast(**{name: value if name == "compute" else value[rows] for name, value in arrays.items()})
 
     @property
     def records(self) -> Float[np.ndarray, "N T"]:

@@ -1,6 +1,6 @@
-"""What the recorded sweeps say of the IsoCompute Playbook's findings: numbers alone, each from a file of the gallery.
+"""n*(C) of a recorded sweep and its switches, by the fitter: as a study makes them.
 
-The analysis is the fitter's, as a study makes it: record-breaking evaluations, one curve for each n, their envelope.
+Record-breaking evaluations, one curve for each n, their envelope.
 """
 
 from __future__ import annotations

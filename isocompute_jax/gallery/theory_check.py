@@ -14,10 +14,12 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float
 
+from isocompute_jax.gallery.curves import best_sizes, curves_of, estimates, means
 from isocompute_jax.gallery.tables import Sweep
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.theory import Forecast, Question, forecast
+from isocompute_jax.theory import Question, forecast
 from isocompute_jax.theory.exchange import RULES
+from isocompute_jax.theory.forecast_files import Filed
 from isocompute_jax.theory.pass_rates import smoothed
 from isocompute_jax.theory.world import Constants
 
@@ -61,14 +63,11 @@ def measured(sweep: Sweep, *, points: int = 13, runs: int = 16) -> Measured:
     counts = sweep.facts.pass_rates[sweep.facts.shared["train_set"]]
     samples = round(1 / min(float(rate) for rate in counts if float(rate) > 0))
     solved = np.concatenate([np.full(count, round(float(rate) * samples)) for rate, count in counts.items()])
-    sizes, compute, reward = (sweep.column(name) for name in ("group_size", "compute", f"avg@{question.k}"))
     budgets = np.geomspace(question.first_budget, question.budget, points)
     rows = []
-    for n in question.group_sizes:
-        at = np.unique(compute[(sizes == n) & (compute > 0)])
-        means = [reward[(sizes == n) & (compute == one)].mean() for one in at]
-        found = np.interp(np.log(budgets), np.log(at), means)
-        rows.append(np.where(budgets < at[0], np.nan, found))
+    for compute, mean in means(curves_of(sweep, f"avg@{question.k}")).values():
+        found = np.interp(np.log(budgets), np.log(compute), mean[:, 0])
+        rows.append(np.where(budgets < compute[0], np.nan, found))
     return Measured(sweep.name, question, smoothed(solved, samples), np.stack(rows))
 
 
@@ -139,10 +138,52 @@ def calibrated(
     return constants(solved.x)
 
 
-def octaves_apart(measured: Measured, found: Forecast) -> Float[np.ndarray, "T"]:
-    """|log2| of expected over measured n*, the one of the highest record of mean reward, at each budget."""
-    records = np.fmax.accumulate(measured.reward, axis=1)
-    return np.abs(np.log2(found.best / found.group_sizes[np.nanargmax(records, axis=0)]))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Agreement:
+    """n*(C) expected and measured, as log2, at T budgets.
+
+    Attributes:
+      compute: [T] C.
+      expected: [T] of the forecast.
+      measured: [T] of the mean curves.
+      low: [T] lower end of the 95% interval of `measured` over seeds.
+      high: [T] its upper end.
+    """
+
+    compute: Float[np.ndarray, "T"]
+    expected: Float[np.ndarray, "T"]
+    measured: Float[np.ndarray, "T"]
+    low: Float[np.ndarray, "T"]
+    high: Float[np.ndarray, "T"]
+
+    @property
+    def apart(self) -> Float[np.ndarray, "T"]:
+        """Octaves between the two."""
+        return np.abs(self.expected - self.measured)
+
+    @property
+    def beyond(self) -> Float[np.ndarray, "T"]:
+        """Octaves by which the expected one lies outside the interval of the measured one."""
+        return np.maximum(np.maximum(self.low - self.expected, self.expected - self.high), 0.0)
+
+
+def agreement(sweep: Sweep, filed: Filed) -> Agreement:
+    """A forecast beside the sweep that it is of, over the n that were run.
+
+    Raises:
+      InputError: the forecast is of another sweep.
+    """
+    asked = question_of(sweep, points=filed.question.points, runs=filed.question.runs)
+    changed = [name for name, value in vars(asked).items() if value != getattr(filed.question, name)]
+    changed = [name for name in changed if name != "group_sizes"]
+    if changed or not set(asked.group_sizes) <= set(filed.question.group_sizes):
+        name = (*changed, "group_sizes")[0]
+        raise InputError(f"{sweep.name}: the forecast is of another sweep: {name} is {getattr(filed.question, name)!r}")
+    compute = filed.forecast.compute
+    found = estimates(lambda mean: best_sizes(mean, compute).tolist(), curves_of(sweep, f"avg@{asked.k}"))
+    columns = ([getattr(one, name) for one in found] for name in ("value", "low", "high"))
+    expected = np.log2(filed.forecast.of(asked.group_sizes).best)
+    return Agreement(compute, expected, *(np.array(column) for column in columns))
 
 
 def _log_odds(reward: np.ndarray) -> np.ndarray:
