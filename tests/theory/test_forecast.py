@@ -8,6 +8,8 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Forecast, Question, forecast
+from isocompute_jax.theory.forecast import EMBEDDED
+from isocompute_jax.theory.forecast_files import Filed, read_forecast, write_forecast
 from tests import mains
 
 RATES = np.full(50, 0.05)
@@ -31,6 +33,33 @@ def test_the_best_is_read_off_by_hand():
 def test_ties_are_what_errors_cannot_tell_apart():
     found = made([[0.30, 0.30], [0.31, 0.30], [0.20, 0.50]], error=0.01)
     assert found.tied.tolist() == [[4, 8], [16, 16]]
+
+
+def test_a_curve_that_falls_keeps_its_record():
+    found = made([[0.3, 0.4, 0.1], [0.2, 0.2, 0.3], [np.nan, 0.1, 0.2]])
+    assert found.best.tolist() == [4, 4, 4]
+    part = found.of([8, 16])
+    assert part.group_sizes.tolist() == [8, 16] and part.best.tolist() == [8, 8, 8]
+    np.testing.assert_array_equal(part.reward, found.reward[1:])
+
+
+def test_a_forecast_on_disk_is_the_forecast(tmp_path):
+    filed = Filed(SMALL, EMBEDDED, made([[0.3, 0.4], [np.nan, 0.25], [np.nan, np.nan]]))
+    write_forecast(tmp_path / "found.json", filed)
+    back = read_forecast(tmp_path / "found.json")
+    assert (back.question, back.constants) == (SMALL, EMBEDDED)
+    for name, value in vars(filed.forecast).items():
+        np.testing.assert_array_equal(getattr(back.forecast, name), value)
+    assert back.forecast.best.tolist() == [4, 4]
+
+
+def test_other_files_are_no_forecasts(tmp_path):
+    with pytest.raises(InputError, match="does not exist: `python -m isocompute_jax.theory --out"):
+        read_forecast(tmp_path / "none.json")
+    for text in ("{", "{}", '{"question": {}}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(InputError, match=r"bad\.json is no forecast"):
+            read_forecast(tmp_path / "bad.json")
 
 
 @pytest.mark.slow
