@@ -3,10 +3,12 @@ r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished run
     python -m isocompute_jax.gallery record --sweep=runs/study-full/runs/hard
     python -m isocompute_jax.gallery record --sweep=runs/sweep --gallery=gallery --name=tail
     python -m isocompute_jax.gallery build --docs=docs
+    python -m isocompute_jax.gallery calibrate --sweeps=problems_64,problems_256
 
 `record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
 not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
-`build` writes docs/findings.md and its pictures anew, from what was recorded.
+`build` writes docs/findings.md and its pictures anew, from what was recorded. `calibrate` prints the constants under
+which theory errs least on some sweeps, from its present ones on.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ SWEEP = flags.DEFINE_string("sweep", None, "Directory of a sweep, or of one slic
 GALLERY = flags.DEFINE_string("gallery", "gallery", "Directory of the gallery.")
 NAME = flags.DEFINE_string("name", "", "Name in the gallery; that of the sweep's directory if empty.")
 DOCS = flags.DEFINE_string("docs", "docs", "Directory that `build` writes findings.md to.")
+SWEEPS = flags.DEFINE_list("sweeps", [], "Sweeps of the gallery to calibrate theory on.")
+ROUNDS = flags.DEFINE_integer("rounds", 4, "Steps of the calibration, some twenty seconds each.", lower_bound=1)
+RUNS = flags.DEFINE_integer("runs", 8, "Simulated runs of each n in the calibration.", lower_bound=2)
 
-RECORD, BUILD = ACTIONS = ("record", "build")
+RECORD, BUILD, CALIBRATE = ACTIONS = ("record", "build", "calibrate")
 
 
 def main(action: str) -> None:
@@ -33,12 +38,38 @@ def main(action: str) -> None:
 
         print(build(GALLERY.value, DOCS.value))
         return
+    if action == CALIBRATE:
+        calibrate()
+        return
     if action != RECORD:
-        raise InputError(f"say what to do: `python -m isocompute_jax.gallery {RECORD} --sweep=DIR`, or `{BUILD}`")
+        raise InputError(
+            f"say what to do: `python -m isocompute_jax.gallery {RECORD} --sweep=DIR`, `{BUILD}` or `{CALIBRATE}`"
+        )
     if not SWEEP.value:
         raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
     found = record(SWEEP.value, GALLERY.value, name=NAME.value)
     print(f"{len(found.added)} runs recorded, {len(found.known)} there already, {len(found.unfinished)} not done yet")
+
+
+def calibrate() -> None:
+    """Prints constants and their error as the solver goes."""
+    from isocompute_jax.gallery import read_sweep
+    from isocompute_jax.gallery.tables import SUFFIX
+    from isocompute_jax.gallery.theory_check import SEARCHED, calibrated, measured
+    from isocompute_jax.theory.forecast import EMBEDDED
+    from isocompute_jax.theory.world import Constants
+
+    if not SWEEPS.value:
+        raise InputError("--sweeps is missing: name the sweeps to calibrate on, by commas")
+    sweeps = [
+        measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in SWEEPS.value
+    ]
+
+    def told(constants: Constants, error: float) -> None:
+        values = "  ".join(f"{name} {getattr(constants, name):.4g}" for name in SEARCHED)
+        print(f"error {error:.3f} in log-odds: {values}", flush=True)
+
+    calibrated(sweeps, EMBEDDED, rounds=ROUNDS.value, told=told)
 
 
 if __name__ == "__main__":

@@ -76,9 +76,10 @@ def question_of(sweep: Sweep, *, points: int, runs: int) -> Question:
     shared = sweep.facts.shared
     varied = {name for fields in sweep.facts.runs.values() for name in fields} - {"seed", "group_size"}
     rule = RULES.get(shared["optimizer.lr_scaling_exponent"])
-    if varied or rule is None:
+    if varied or rule is None or shared["loss.kl_coef"] or shared["loss.entropy_coef"]:
         raise InputError(
-            f"{sweep.name}: theory compares runs that differ in n and the seed alone, and have a rate rule"
+            f"{sweep.name}: theory knows runs that differ in n and the seed alone, have a rate rule, and no KL or "
+            "entropy term"
         )
     return Question(
         budget=shared["max_compute"],

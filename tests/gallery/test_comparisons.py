@@ -54,8 +54,9 @@ def test_level_is_the_highest_of_the_mean_curves():
 
 def test_spreads_over_batches_and_over_n_are_told_apart():
     other = {n: Seeds(BUDGETS, one.values + 0.02) for n, one in FLAT.items()}
-    by_batch, by_size = batch_effect({2: FLAT, 8: other})
+    by_batch, by_size, ratio = batch_effect({2: FLAT, 8: other})
     assert by_batch.value == pytest.approx(0.02 / np.sqrt(2)) and by_size.value == pytest.approx(0.4 / np.sqrt(2))
+    assert ratio.value == pytest.approx(0.05)
 
 
 def test_the_interval_is_that_of_a_mean_over_seeds():

@@ -6,6 +6,7 @@ intervals over seeds. Every function takes sweeps of the gallery; `page` puts wh
 
 from isocompute_jax.gallery.findings.comparisons import (
     batch_effect,
+    level,
     level_gain,
     rise_of,
     size_shift,
@@ -19,6 +20,7 @@ __all__ = [
     "analysed",
     "batch_effect",
     "course",
+    "level",
     "level_gain",
     "rise_of",
     "seeds_of",

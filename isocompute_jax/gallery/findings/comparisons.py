@@ -13,6 +13,7 @@ from isocompute_jax.gallery.curves import (
     best_sizes,
     common_budgets,
     estimate,
+    estimates,
     records_at,
 )
 
@@ -59,8 +60,8 @@ def level(mean: Means, sizes: Sequence[int] = ()) -> float:
     return max(float(value[:, 0].max()) for n, (_, value) in mean.items() if not sizes or n in sizes)
 
 
-def batch_effect(sweeps: Mapping[int, Curves]) -> tuple[Estimate, Estimate]:
-    """Spread of reward over B_problem at equal n, and over n at equal B_problem, at equal compute.
+def batch_effect(sweeps: Mapping[int, Curves]) -> tuple[Estimate, Estimate, Estimate]:
+    """Spread of reward over B_problem at equal n, over n at equal B_problem, both at equal compute, and their ratio.
 
     A spread is the standard deviation of records, a mean over log-spaced budgets and over what is held equal.
 
@@ -71,11 +72,10 @@ def batch_effect(sweeps: Mapping[int, Curves]) -> tuple[Estimate, Estimate]:
     shared = [{n: curves[n] for n in sizes} for curves in sweeps.values()]
     budgets = common_budgets(*shared)
 
-    def spread(*found: Means, axis: int) -> float:
+    def spreads(*found: Means) -> list[float]:
         records = np.stack([records_at(mean, budgets) for mean in found])  # [B_problem, n, C]
-        return float(records.std(axis=axis, ddof=1).mean())
+        by_batch, by_size = (float(records.std(axis=axis, ddof=1).mean()) for axis in (0, 1))
+        return [by_batch, by_size, by_batch / by_size]
 
-    return (
-        estimate(lambda *found: spread(*found, axis=0), *shared),
-        estimate(lambda *found: spread(*found, axis=1), *shared),
-    )
+    by_batch, by_size, ratio = estimates(spreads, *shared)
+    return by_batch, by_size, ratio

@@ -1,0 +1,57 @@
+"""The last part of docs/findings.md: n*(C) that theory expected of each sweep, beside what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isocompute_jax.gallery.page.chapter import Gallery, table
+from isocompute_jax.gallery.theory_check import agreement
+from isocompute_jax.theory.forecast_files import read_forecast
+
+PREDICTED = "predicted"
+CALIBRATED = ("problems_64", "problems_256")
+"""Sweeps that the constants were calibrated on; `hard_b2` was seen, and not used. All others were forecast unseen."""
+SEEN = (*CALIBRATED, "hard_b2")
+
+TEXT = """## What theory expected
+
+`python -m isocompute_jax.theory` forecasts n\\*(C) from pass@1, the number of problems, n, B_problem and the rate
+([docs/theory.md](theory.md)). Its constants were calibrated on {calibrated}; the forecasts of the other sweeps were
+written to `gallery/predicted/` before they were run. Shares are of the {budgets} budgets of a sweep; an interval is
+that of the measured n\\* over seeds.
+
+{rows}
+
+Over the sweeps that were forecast unseen, {share:.0%} of budgets are within one octave, and {inside:.0%} within one
+octave of the interval.
+"""
+
+
+def section(gallery: Gallery) -> str:
+    """Markdown."""
+    found = {
+        path.stem: agreement(gallery.sweep(path.stem), read_forecast(path))
+        for path in sorted((gallery.path / PREDICTED).glob("*.json"))
+        if path.stem in gallery
+    }
+    rows = [
+        (
+            f"{name}{'' if name in SEEN else ' (unseen)'}",
+            f"{2 ** one.expected[0]:.0f} to {2 ** one.expected[-1]:.0f}",
+            f"{2 ** one.measured[0]:.0f} to {2 ** one.measured[-1]:.0f}",
+            f"{np.mean(one.apart <= 1):.0%}",
+            f"{np.mean(one.beyond <= 1):.0%}",
+            f"{one.apart.mean():.1f}",
+        )
+        for name, one in found.items()
+    ]
+    unseen = [one for name, one in found.items() if name not in SEEN]
+    apart, beyond = (np.concatenate([getattr(one, name) for one in unseen]) for name in ("apart", "beyond"))
+    heads = ("sweep", "expected n\\*", "measured n\\*", "within an octave", "of the interval", "mean octaves apart")
+    return TEXT.format(
+        calibrated=" and ".join(f"`{name}`" for name in CALIBRATED),
+        budgets=len(next(iter(found.values())).compute),
+        rows=table(heads, rows),
+        share=float(np.mean(apart <= 1)),
+        inside=float(np.mean(beyond <= 1)),
+    )

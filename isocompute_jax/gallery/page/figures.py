@@ -1,0 +1,60 @@
+"""Pictures of docs/findings.md that several chapters share."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from isocompute_jax.fit.report.figures.by_configuration import size_axis
+from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels, save_figure
+from isocompute_jax.gallery.curves import Curves, best_sizes, means, records_at
+
+FOLDER = "findings"
+POINTS = 60
+
+
+def save(figure: Figure, docs: pathlib.Path, name: str) -> str:
+    """Writes docs/findings/NAME.png; returns its path from docs. Pages show the .png alone."""
+    picture = docs / FOLDER / f"{name}.svg"
+    save_figure(figure, picture, png=True)
+    picture.unlink()
+    return f"{FOLDER}/{name}.png"
+
+
+def overlaid(sweeps: Mapping[str, Curves], docs: pathlib.Path, name: str, *, reward: str = "avg@4") -> str:
+    """The frontier of each sweep, and its n*(C); returns the picture's path from `docs`.
+
+    Args:
+      sweeps: label -> curves.
+      docs: directory of the page.
+      name: of the picture.
+      reward: what is on the upper axis.
+    """
+    with in_style():
+        figure, (top, bottom) = panels(2, height=5.6, share=False)
+        shift = np.linspace(-0.08, 0.08, len(sweeps))  # so that steps at one n do not cover each other
+        colours = [PALETTE(place) for place in np.linspace(0, 1, max(2, len(sweeps)))]
+        lines = []
+        for (label, curves), colour, up in zip(sweeps.items(), colours, shift, strict=False):
+            lines += _course(curves, top, bottom, label=label, colour=colour, up=float(up))
+        top.set(ylabel=f"{reward} of the best n")
+        bottom.set(xlabel="compute C, rollouts", ylabel="optimal group size n*")
+        size_axis(bottom, sorted({n for curves in sweeps.values() for n in curves}))
+        for axes in (top, bottom):
+            log_axis(axes)
+        legend(figure, lines)
+        return save(figure, docs, name)
+
+
+def _course(curves: Curves, top: Axes, bottom: Axes, *, label: str, colour: object, up: float) -> list:
+    """One sweep in both panels."""
+    start = min(one.compute[0] for one in curves.values())
+    end = max(one.compute[-1] for one in curves.values())
+    budgets = np.geomspace(start, end, POINTS)
+    mean = means(curves)
+    bottom.step(budgets, best_sizes(mean, budgets) + up, where="post", color=colour, linewidth=1.8)
+    return top.plot(budgets, np.nanmax(records_at(mean, budgets), axis=0), color=colour, linewidth=1.8, label=label)

@@ -1,0 +1,99 @@
+"""Findings 6, 7 and 9: what B_problem does at fixed n, how the rate should grow with B, and n against M at fixed B."""
+
+from __future__ import annotations
+
+import pathlib
+
+from isocompute_jax.gallery.findings import batch_effect, level_gain, rise_of
+from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict
+from isocompute_jax.gallery.page.figures import overlaid
+
+BATCHES = {2: "batch_2", 8: "problems_64", 32: "batch_32"}
+"""Sweeps that differ in B_problem."""
+LITTLE = 0.5
+"""B_problem matters little where what it does is surely below this share of what n does."""
+RATES = {"constant": "problems_64", "sqrt": "rate_sqrt", "linear": "rate_linear"}
+"""Sweeps that differ in how the rate grows with B; they have one rate at B = 64."""
+LARGE = (64, 128)
+"""n whose batches are large: 512 and 1,024 rollouts per step."""
+STEPS = "steps_64"
+
+
+def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
+    """Of this module."""
+    return [batches(gallery, docs), rates(gallery, docs), against_steps(gallery, docs)]
+
+
+def batches(gallery: Gallery, docs: pathlib.Path) -> Chapter:
+    """Finding 6."""
+    claim = "B_problem matters little at fixed n"
+    sweeps = {size: gallery.curves(name) for size, name in BATCHES.items() if name in gallery}
+    if len(sweeps) < len(BATCHES):
+        return not_run(6, claim, list(BATCHES.values()))
+    by_batch, by_size, ratio = batch_effect(sweeps)
+    picture = overlaid({f"B_problem = {size}": curves for size, curves in sweeps.items()}, docs, "batches")
+    return Chapter(
+        6,
+        claim,
+        "shown" if ratio.high < LITTLE else "refuted" if ratio.low > LITTLE else "not settled",
+        f"{ratio.value:.2f} of what n does ({ratio.low:.2f} to {ratio.high:.2f})",
+        ratio.seeds,
+        f"64 Hard problems with {', '.join(map(str, sweeps))} per batch. At equal n and compute, reward spreads over "
+        f"B_problem by {100 * by_batch.value:.1f} points ({100 * by_batch.low:.1f} to {100 * by_batch.high:.1f}; a "
+        f"standard deviation); at equal B_problem, over n, by {100 * by_size.value:.1f} "
+        f"({100 * by_size.low:.1f} to {100 * by_size.high:.1f}). The verdict asks for less than {LITTLE:g} of it.\n\n"
+        f"![Reward and n* for each B_problem]({picture})",
+        "At equal n and compute a batch four times as large takes a quarter of the steps. At a rate that is the same "
+        "for all, B_problem then is a choice of how many steps are taken, as n is; what n has beside it, the signal of "
+        "a group, B_problem has not.",
+        "A rate tuned for each B: then fewer steps are made up for by longer ones.",
+        "Small effects of B_problem over a broad range, beside those of n.",
+    )
+
+
+def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
+    """Finding 7."""
+    claim = "A rate that grows as sqrt(B) beats a constant and a linear one at large B"
+    if needed := [name for name in RATES.values() if name not in gallery]:
+        return not_run(7, claim, needed)
+    sweeps = {rule: gallery.curves(name) for rule, name in RATES.items()}
+    gains = {rule: level_gain(sweeps["sqrt"], sweeps[rule], LARGE) for rule in ("constant", "linear")}
+    signs = [found.sign for found in gains.values()]
+    rows = [(f"sqrt less {rule}", points(found)) for rule, found in gains.items()]
+    picture = overlaid({f"{rule} rate": curves for rule, curves in sweeps.items()}, docs, "rates")
+    return Chapter(
+        7,
+        claim,
+        "shown" if min(signs) > 0 else "refuted" if min(signs) < 0 else "not settled",
+        "; ".join(f"{row}: {value}" for row, value in rows),
+        min(found.seeds for found in gains.values()),
+        f"One rate at 64 rollouts per step, 2.5e-4, and three rules for larger batches. Highest avg@4 within the "
+        f"budget at n = {' and '.join(map(str, LARGE))}, 512 and 1,024 rollouts per step:\n\n"
+        f"{table(('', 'difference'), rows)}\n\n![Reward and n* for each rule]({picture})",
+        "",
+        "Budgets at which a constant rate has had the steps it needs: at equal compute a large batch takes few, and a "
+        "rate that grows makes up for them.",
+        "Square root beats constant and linear at the batches it uses, up to 65,536 rollouts.",
+    )
+
+
+def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
+    """Finding 9."""
+    claim = "At fixed B, n\\* is a sigmoid in the number of steps M"
+    if STEPS not in gallery:
+        return not_run(9, claim, [STEPS])
+    curves = gallery.curves(STEPS)
+    rise = rise_of(curves)
+    picture = overlaid({"B = 128 rollouts per step": curves}, docs, "steps")
+    return Chapter(
+        9,
+        claim,
+        verdict(rise),
+        octaves(rise),
+        rise.seeds,
+        f"128 rollouts per step, shared out as n times B_problem: n\\* rises by {octaves(rise)} from the first budget "
+        f"to the last.\n\n![Reward and n* at fixed B]({picture})",
+        "",
+        "",
+        "A sigmoid in log n\\* against M.",
+    )
