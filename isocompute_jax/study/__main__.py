@@ -69,6 +69,12 @@ ENDPOINTS = flags.DEFINE_string(
 )
 TOKEN_FILE = flags.DEFINE_string("token_file", "", "File with the token that the servers ask for before new weights.")
 ONLY = flags.DEFINE_list("only", [], "Slices of the study to run, by name; all of them where it is not given.")
+FIRST_SEED = flags.DEFINE_integer(
+    "first_seed",
+    0,
+    "First seed of every configuration: with 4, seeds 4, 5, ... in place of 0, 1, ..., in another --workdir.",
+    lower_bound=0,
+)
 FORECAST = flags.DEFINE_string(
     "forecast",
     "",
@@ -90,10 +96,11 @@ def main() -> None:
 
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig
+    from isocompute_jax.study.presets import from_seed
     from isocompute_jax.study.report_sections import summary_of
     from isocompute_jax.study.stages import prepare, run_study
 
-    chosen = preset()
+    chosen = from_seed(preset(), FIRST_SEED.value)
     if DRY_RUN.value:
         from isocompute_jax.study.plan import print_study
 

@@ -76,6 +76,15 @@ def embedded_run(*, max_compute: int, points: int, samples: int) -> RunConfig:
     )
 
 
+def from_seed(preset: Preset, first: int) -> Preset:
+    """The same study with other seeds: `first` is added to those of every slice."""
+
+    def moved(part: Slice) -> Slice:
+        return dataclasses.replace(part, axes={**part.axes, "seed": tuple(first + seed for seed in part.axes["seed"])})
+
+    return dataclasses.replace(preset, slices=tuple(moved(part) for part in preset.slices))
+
+
 HARD = Slice(
     name="hard",
     question="Hard problems, 8 problems per batch: how many rollouts per problem at which budget?",

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.study.presets import PRESETS
+from isocompute_jax.study.presets import PRESETS, from_seed
 from isocompute_jax.study.stages import STUDY, open_study, planned_runs, run_study
 
 SLICES = [(name, part) for name, preset in PRESETS.items() for part in preset.slices]
@@ -33,6 +33,17 @@ def test_slices_of_a_preset_have_directories_of_their_own():
 def test_full_holds_the_fixed_batch_at_one_size(tmp_path):
     [part] = [part for part in PRESETS["full"].slices if part.name == "fixed_batch"]
     assert {run.config.rollouts_per_step for run in planned_runs(PRESETS["full"], part, tmp_path)} == {256}
+
+
+def test_other_seeds_are_another_study(tmp_path):
+    """Disjoint seeds, all else the same; they do not mix in one directory."""
+    quick = PRESETS["quick"]
+    other = from_seed(quick, 4)
+    seeds = [{run.config.seed for run in planned_runs(one, one.slices[0], tmp_path)} for one in (quick, other)]
+    assert seeds == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+    open_study(quick, tmp_path)
+    with pytest.raises(InputError, match=r"axes\.seed: .* choose another --workdir"):
+        open_study(other, tmp_path)
 
 
 def test_a_study_may_gain_slices_and_not_change_them(tmp_path):
