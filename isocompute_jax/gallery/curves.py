@@ -1,8 +1,10 @@
 """Mean curves of a recorded sweep, n*(C) read off them, and what a statistic of them would be with other seeds.
 
-n*(C) here is the configuration of the highest mean reward up to C, the record of the mean curve: no form is fitted, so
-sweeps can be laid beside each other whatever their curves look like. Intervals are of a bootstrap over seeds: the seeds
-of every configuration are drawn anew with replacement, and the statistic computed again.
+No form is fitted to a curve, so that sweeps can be laid beside each other whatever their curves look like: what counts
+at C is the highest mean reward up to it, the record. n*(C) is the n of the highest record (`best_sizes`), or, with less
+noise, the vertex of a parabola through the records over log n (`profile_sizes`; approach 2 of Hoffmann et al. 2022,
+arXiv 2203.15556, over group sizes). Intervals are of a bootstrap over seeds: the seeds of every configuration are drawn
+anew with replacement, and the statistic computed again.
 """
 
 from __future__ import annotations
@@ -80,6 +82,25 @@ def records_at(mean: Means, budgets: Float[np.ndarray, "C"], column: int = 0) ->
 def best_sizes(mean: Means, budgets: Float[np.ndarray, "C"], column: int = 0) -> Float[np.ndarray, "C"]:
     """log2 n*(C)."""
     return np.log2(list(mean))[np.nanargmax(records_at(mean, budgets, column), axis=0)]
+
+
+def profile_sizes(mean: Means, budgets: Float[np.ndarray, "C"], column: int = 0) -> Float[np.ndarray, "C"]:
+    """log2 n*(C), the vertex of a parabola in log2 n through the records at C, within the n that were run.
+
+    Where the parabola has no maximum it is the better end. Fewer than three n have no parabola: then `best_sizes`.
+    """
+    records, sizes = records_at(mean, budgets, column), np.log2(list(mean))
+    found = best_sizes(mean, budgets, column)
+    for at, record in enumerate(records.T):
+        known = np.isfinite(record)
+        if known.sum() < 3:
+            continue
+        x = sizes[known]
+        parabola = np.polyfit(x, record[known], 2)
+        ends = np.polyval(parabola, x[[0, -1]])
+        vertex = -parabola[1] / (2 * parabola[0]) if parabola[0] < 0 else x[-1 if ends[1] > ends[0] else 0]
+        found[at] = np.clip(vertex, x[0], x[-1])
+    return found
 
 
 def common_budgets(*sweeps: Curves, points: int = 13) -> Float[np.ndarray, "C"]:

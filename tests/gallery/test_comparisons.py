@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from isocompute_jax.gallery import Sweep
-from isocompute_jax.gallery.curves import Seeds, common_budgets, curves_of, estimate, means, records_at
+from isocompute_jax.gallery.curves import Seeds, common_budgets, curves_of, estimate, means, profile_sizes, records_at
 from isocompute_jax.gallery.findings import batch_effect, level_gain, rise_of, size_shift, target_shift
 from isocompute_jax.gallery.tables import Facts
 
@@ -32,6 +32,13 @@ def test_a_curve_that_falls_keeps_its_record():
     between = records_at(means(CROSSING), np.array([np.sqrt(2) * 1024]))  # half way in log C
     np.testing.assert_allclose(between[:, 0], [0.35, 0.2])
     assert np.isnan(records_at(means(CROSSING), np.array([500.0]))).all()
+
+
+def test_the_vertex_of_a_parabola_is_between_the_group_sizes():
+    """Through 0.3, 0.5, 0.4 at log2 n = 2, 3, 4: 0.5 + 0.05 u - 0.15 u^2, highest at u = 1/6."""
+    for rewards, vertex in (((0.3, 0.5, 0.4), 3 + 1 / 6), ((0.5, 0.3, 0.4), 2.0), ((0.1, 0.2, 0.4), 4.0)):
+        one = {n: Seeds(BUDGETS[:1], np.full((1, 1, 1), value)) for n, value in zip((4, 8, 16), rewards, strict=True)}
+        assert profile_sizes(means(one), BUDGETS[:1])[0] == pytest.approx(vertex)
 
 
 def test_shift_is_the_mean_over_log_spaced_budgets():

@@ -1,4 +1,7 @@
-"""Sweeps held against each other: how far n* moves, how much reward is gained, each with its interval over seeds."""
+"""Sweeps held against each other: how far n* moves, how much reward is gained, each with its interval over seeds.
+
+n*(C) is that of `profile_sizes`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from isocompute_jax.gallery.curves import (
     Curves,
     Estimate,
     Means,
-    best_sizes,
     common_budgets,
     estimate,
     estimates,
+    profile_sizes,
     records_at,
 )
 
@@ -21,7 +24,7 @@ from isocompute_jax.gallery.curves import (
 def rise_of(curves: Curves) -> Estimate:
     """Octaves of n* from the smallest budget that all n were evaluated at to the largest."""
     budgets = common_budgets(curves)
-    return estimate(lambda mean: float(np.diff(best_sizes(mean, budgets[[0, -1]]))[0]), curves)
+    return estimate(lambda mean: float(np.diff(profile_sizes(mean, budgets[[0, -1]]))[0]), curves)
 
 
 def size_shift(of: Curves, beside: Curves) -> Estimate:
@@ -29,7 +32,7 @@ def size_shift(of: Curves, beside: Curves) -> Estimate:
     budgets = common_budgets(of, beside)
 
     def shift(one: Means, other: Means) -> float:
-        return float(np.mean(best_sizes(one, budgets) - best_sizes(other, budgets)))
+        return float(np.mean(profile_sizes(one, budgets) - profile_sizes(other, budgets)))
 
     return estimate(shift, of, beside)
 
@@ -39,7 +42,7 @@ def target_shift(curves: Curves) -> Estimate:
     budgets = common_budgets(curves)
 
     def shift(mean: Means) -> float:
-        return float(np.mean(best_sizes(mean, budgets, 0) - best_sizes(mean, budgets, 1)))
+        return float(np.mean(profile_sizes(mean, budgets, 0) - profile_sizes(mean, budgets, 1)))
 
     return estimate(shift, curves)
 

@@ -19,8 +19,9 @@ million parameters on chained sums, whose base model solves {base:.1%} of sample
 picture on this page is computed from the learning curves in `gallery/` by `make gallery`, without training.
 
 Intervals are 95%, of a bootstrap over seeds. A finding is shown where its whole interval is on the paper's side,
-refuted where it is on the other, and not settled else. In finding 1 and 8 n\\* is read off the fitter's frontier over
-record-breaking evaluations, as in the paper; elsewhere it is the n of the highest mean reward so far.
+refuted where it is on the other, and not settled else. In findings 1 and 8 n\\* is read off the fitter's frontier over
+record-breaking evaluations, as in the paper; elsewhere it is the vertex of a parabola through the highest mean rewards
+so far over log n, as Chinchilla's second approach has it over model sizes, which takes no form of curve for granted.
 
 | | the paper's finding | here | effect | seeds |
 | --: | :-- | :-- | :-- | --: |

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels, save_figure
-from isocompute_jax.gallery.curves import Curves, best_sizes, means, records_at
+from isocompute_jax.gallery.curves import Curves, means, profile_sizes, records_at
 
 FOLDER = "findings"
 POINTS = 60
@@ -36,7 +36,7 @@ def overlaid(sweeps: Mapping[str, Curves], docs: pathlib.Path, name: str, *, rew
     """
     with in_style():
         figure, (top, bottom) = panels(2, height=5.6, share=False)
-        shift = np.linspace(-0.08, 0.08, len(sweeps))  # so that steps at one n do not cover each other
+        shift = np.linspace(-0.08, 0.08, len(sweeps))  # so that lines at one n do not cover each other
         colours = [PALETTE(place) for place in np.linspace(0, 1, max(2, len(sweeps)))]
         lines = []
         for (label, curves), colour, up in zip(sweeps.items(), colours, shift, strict=False):
@@ -56,5 +56,5 @@ def _course(curves: Curves, top: Axes, bottom: Axes, *, label: str, colour: obje
     end = max(one.compute[-1] for one in curves.values())
     budgets = np.geomspace(start, end, POINTS)
     mean = means(curves)
-    bottom.step(budgets, best_sizes(mean, budgets) + up, where="post", color=colour, linewidth=1.8)
+    bottom.plot(budgets, profile_sizes(mean, budgets) + up, color=colour, linewidth=1.8)
     return top.plot(budgets, np.nanmax(records_at(mean, budgets), axis=0), color=colour, linewidth=1.8, label=label)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from isocompute_jax.fit import SweepResult
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import INK, QUIET, in_style, legend, log_axis, panels, shades
-from isocompute_jax.gallery.curves import best_sizes, common_budgets, estimate
+from isocompute_jax.gallery.curves import common_budgets, estimate, profile_sizes
 from isocompute_jax.gallery.findings import Course, analysed, course, seeds_of
 from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, table
 from isocompute_jax.gallery.page.figures import overlaid, save
@@ -73,8 +73,8 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     curves = gallery.curves(LATE)
     end = common_budgets(curves)[-1]
     ends = np.array([end / 4, end])
-    below = estimate(lambda mean: float(np.log2(max(mean)) - best_sizes(mean, ends)[-1]), curves)
-    still = estimate(lambda mean: float(np.diff(best_sizes(mean, ends))[0]), curves)
+    below = estimate(lambda mean: float(np.log2(max(mean)) - profile_sizes(mean, ends)[-1]), curves)
+    still = estimate(lambda mean: float(np.diff(profile_sizes(mean, ends))[0]), curves)
     largest = max(curves)
     saturates = below.low > 0 and still.high <= 0
     rises = still.low > 0
