@@ -77,7 +77,9 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
         f"On 64 {name} problems n\\* of {metric} lies {octaves(shift)} above that of avg@4 of the same runs, a mean "
         f"over equal budgets. The other cases, for comparison: {rest}.\n\n"
         f"![Reward and n* by {metric} and by avg@4]({picture})",
-        "",
+        "Every step sharpens: what is solved is solved more surely, and what is not is given up. A small group takes "
+        "more of them at equal compute, so it has the highest worst@4 first and loses best@4 first; a larger one keeps "
+        "its rollouts different for longer.",
         "A base model whose rollouts differ more: with four samples, best@4 and worst@4 of a model that is sure of its "
         "answers say little that avg@4 does not.",
         "Large n buys sharpening (worst@k) on Easy and coverage (best@k) on Hard.",
