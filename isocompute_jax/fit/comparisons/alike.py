@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
 from isocompute_jax.fit.read import RunCurve
@@ -123,6 +123,43 @@ def leaders(analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequ
     if resampled is not None and len(compute) and all(resampled.tells(analysis.fits[i], i) for i in fitted):
         replicates = np.stack([leaders_among(resampled, analysis.fits, c, fitted) for c in compute], axis=1)
     return Leaders(compute, index, reward, replicates)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Course:
+    """How one field of the leader moves over compute, as n* or B_problem* does.
+
+    Attributes:
+      compute: [P] budgets.
+      value: [P] of the leader.
+      low: [P] ends of the value's 95% interval over replicates; None without.
+      high: [P].
+    """
+
+    compute: np.ndarray
+    value: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+    @property
+    def switches(self) -> list[tuple[float, int]]:
+        """The first value and every other one, with the budget that has it first."""
+        new = [0, *(np.flatnonzero(np.diff(self.value)) + 1)] if len(self.value) else []
+        return [(float(self.compute[i]), int(self.value[i])) for i in new]
+
+    @property
+    def last95(self) -> tuple[int, int] | None:
+        """The interval at the last budget."""
+        return None if self.low is None or self.high is None else (int(self.low[-1]), int(self.high[-1]))
+
+
+def course(found: Leaders, values: Sequence[int]) -> Course:
+    """The course of a field with `values` [K], one for each configuration."""
+    field = np.asarray(values)
+    low = high = None
+    if found.replicates is not None:
+        low, high = np.percentile(field[found.replicates], PERCENTILES, axis=0, method="nearest")
+    return Course(found.compute, field[found.index], low, high)
 
 
 def rewards_at(curve: Curve, compute: np.ndarray) -> np.ndarray:
