@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from isocompute_jax.fit.comparisons import batch_effect, best_batches, stable_batches
+from isocompute_jax.fit.comparisons import batch_effect, batch_targets, best_batches, stable_batches
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -17,6 +17,7 @@ QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
     batch_effect.section,
     stable_batches.section,
     best_batches.section,
+    batch_targets.section,
 )
 """In the order of the report: (result, directory for pictures) -> sections."""
 
