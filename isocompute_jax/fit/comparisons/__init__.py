@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from isocompute_jax.fit.comparisons import batch_effect, batch_targets, best_batches, stable_batches
+from isocompute_jax.fit.comparisons import batch_effect, batch_targets, best_batches, data_sizes, stable_batches
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -18,6 +18,7 @@ QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
     stable_batches.section,
     best_batches.section,
     batch_targets.section,
+    data_sizes.section,
 )
 """In the order of the report: (result, directory for pictures) -> sections."""
 
