@@ -118,11 +118,17 @@ def leaders(analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequ
     compute = np.array([budget.compute for budget, _ in found])
     index = np.array([i for _, i in found], dtype=int)
     reward = np.array([float(analysis.fits[i].reward(c)) for c, i in zip(compute, index, strict=True)])
+    return Leaders(compute, index, reward, replicate_leaders(analysis, resampled, members, compute))
+
+
+def replicate_leaders(
+    analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], compute: np.ndarray
+) -> np.ndarray | None:
+    """[R, P] numbers of the leaders of bootstrap replicates among some configurations; None where nothing tells."""
     fitted = [i for i in members if analysis.fits[i].status != "failed"]
-    replicates = None
-    if resampled is not None and len(compute) and all(resampled.tells(analysis.fits[i], i) for i in fitted):
-        replicates = np.stack([leaders_among(resampled, analysis.fits, c, fitted) for c in compute], axis=1)
-    return Leaders(compute, index, reward, replicates)
+    if resampled is None or not len(compute) or not all(resampled.tells(analysis.fits[i], i) for i in fitted):
+        return None
+    return np.stack([leaders_among(resampled, analysis.fits, c, fitted) for c in compute.tolist()], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
