@@ -8,7 +8,8 @@ averaged over matched budgets; the effect is the square root, a standard deviati
 Noise adds its own variance to that of means. The bootstrap adds it once more: seeds are drawn again, each with its
 whole curve, and what the variance grows by is taken off (basic bootstrap, Davison and Hinkley 1997, section 5.2), which
 leaves a variance without bias. Deviations of S seeds from their mean are scaled by sqrt(S / (S - 1)), so that few seeds
-do not look surer than they are.
+do not look surer than they are. In simulated sweeps of 3 n, 2 B_problem and 2, 3 or 5 seeds (150 of each), whose effect
+of n was 0 or as large as the noise of a seed, the 95% intervals of the difference held the truth in 89% to 100%.
 """
 
 from __future__ import annotations

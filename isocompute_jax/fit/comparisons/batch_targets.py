@@ -116,7 +116,7 @@ def _section(result: SweepResult, found: BatchTargets, figures: pathlib.Path, nu
         for name, each in by_target.items():
             ends = each.last95
             interval = None if ends is None else " to ".join(str(end) for end in dict.fromkeys(ends))
-            edge = "the largest run" if each.value[-1] == max(found.sizes[batch]) else None
+            edge = "the largest that was run" if each.value[-1] == max(found.sizes[batch]) else None
             largest = int(each.value.max())
             rows.append((batch, name, int(each.value[0]), int(each.value[-1]), interval, largest, edge))
     return Section(

@@ -187,7 +187,7 @@ def _section(result: SweepResult, found: DataSizes, figures: pathlib.Path, numbe
     rows = []
     for each in found.sizes:
         saturation = f"n = {each.law.saturation:.3g}" if each.law.status == "ok" else "not established"
-        edge = "the largest run" if each.at_edge else f"runs go to {max(each.group_sizes)}"
+        edge = "the largest that was run" if each.at_edge else f"runs go to {max(each.group_sizes)}"
         ends = each.reward.interval95
         reward = f"{each.reward.value:.3f}" + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
         rows.append((each.problem_set_size, int(each.course.value[0]), each.largest, edge, saturation, reward,

@@ -31,6 +31,7 @@ from isocompute_jax.fit.frontier_results import SURE, SliceResult
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
+    DOTTED,
     INK,
     PALETTE,
     QUIET,
@@ -64,10 +65,9 @@ class StepsLaw:
       group_size: [P] n*.
       sizes: the n that were run.
       aicc: of each shape.
-      slope: k of the sigmoid, per octave of M.
-      midpoint: M at its half, 2^m.
-      midpoint95: percentiles over the replicates whose n* rises; None without a bootstrap, or where too few rise.
       line: a and b of the straight line.
+      bounded: sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M.
+      midpoint95: of the sigmoid, in steps, over the replicates whose n* rises; None without a bootstrap, or where few do.
       shares: line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap.
     """
 
@@ -75,10 +75,9 @@ class StepsLaw:
     group_size: np.ndarray
     sizes: tuple[int, ...]
     aicc: Mapping[str, float]
-    slope: float
-    midpoint: float
-    midpoint95: tuple[float, float] | None
     line: tuple[float, float]
+    bounded: Mapping[str, tuple[float, float]]
+    midpoint95: tuple[float, float] | None
     shares: Mapping[str, float]
 
     def ahead(self, of: Shape) -> float:
@@ -102,8 +101,13 @@ class StepsLaw:
         x = np.log2(steps)
         if shape == "line":
             return self.line[0] + self.line[1] * x
-        place = np.array([math.log2(self.midpoint)])
-        return _curves("sigmoid", place, np.array([self.slope]), x, np.log2(self.sizes))[0]
+        place, slope = np.array(self.bounded[shape]).reshape(2, 1)
+        return _curves(shape, place, slope, x, np.log2(self.sizes))[0]
+
+    @property
+    def midpoint(self) -> float:
+        """M at the sigmoid's half."""
+        return 2.0 ** self.bounded["sigmoid"][0]
 
 
 def fit_steps_law(
@@ -131,26 +135,21 @@ def fit_steps_law(
     found = {shape: _bounded(shape, x, y, np.log2(sizes)) for shape in bounded}
     sums = {"line": squares, **{shape: each[2] for shape, each in found.items()}}
     aicc = {shape: _aicc(each, len(x), least) for shape, each in sums.items()}
-    place, slope, _ = found["sigmoid"]
-    rising = line[1:, 1] > 0
+    place, rising = found["sigmoid"][0], line[1:, 1] > 0
     interval = None
     if rising.sum() >= max(2, 0.5 * len(rising)):
         low, high = np.percentile(place[1:][rising], PERCENTILES)
         interval = float(2.0**low), float(2.0**high)
+    others = {other: aicc["sigmoid"][1:] < aicc[other][1:] for other in ("line", "cut line")}
     return StepsLaw(
         steps=np.asarray(steps, float),
         group_size=np.asarray(group_size),
         sizes=sizes,
         aicc={shape: float(aicc[shape][0]) for shape in aicc},
-        slope=float(slope[0]),
-        midpoint=float(2.0 ** place[0]),
-        midpoint95=interval,
         line=(float(line[0, 0]), float(line[0, 1])),
-        shares={}
-        if replicates is None
-        else {
-            other: float(np.mean(aicc["sigmoid"][1:] < each[1:])) for other, each in aicc.items() if other != "sigmoid"
-        },
+        bounded={shape: (float(each[0][0]), float(each[1][0])) for shape, each in found.items()},
+        midpoint95=interval,
+        shares={} if replicates is None else {other: float(better.mean()) for other, better in others.items()},
     )
 
 
@@ -270,7 +269,7 @@ def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
                 "grid.",
             ),
             figure=_draw(found, picture(figures, "steps_law", 0)),
-            alt="Optimal group size against steps for each number of rollouts per step, with a sigmoid and a line",
+            alt="Optimal group size against steps for each number of rollouts per step, with a sigmoid and lines",
             how_to_read=f"One panel for each B (at most {MOST_PANELS}), both axes logarithmic.",
             findings=tuple(_sentence(each) for each in found),
             table=ReportTable(
@@ -338,6 +337,7 @@ def _draw(found: Sequence[StepsSlice], path: pathlib.Path) -> pathlib.Path:
                 panel.plot(law.steps, np.log2(law.group_size), "o", color=PALETTE(0.3), label="n* read off")[0],
                 panel.plot(grid, law.octaves("sigmoid", grid), color=INK, label="sigmoid")[0],
                 panel.plot(grid, law.octaves("line", grid), color=QUIET, linestyle=DASHED, label="line")[0],
+                panel.plot(grid, law.octaves("cut line", grid), color=QUIET, linestyle=DOTTED, label="cut line")[0],
             ]
             panel.set_title(f"B = {each.rollouts_per_step}{each.label}", loc="left", fontweight="bold")
             size_axis(panel, law.sizes, most=6)
