@@ -67,7 +67,7 @@ class StepsLaw:
       aicc: of each shape.
       line: a and b of the straight line.
       bounded: sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M.
-      midpoint95: of the sigmoid, in steps, over the replicates whose n* rises; None without a bootstrap, or where few do.
+      midpoint95: of the sigmoid, steps, over the replicates whose n* rises; None without a bootstrap, or where few do.
       shares: line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap.
     """
 

@@ -56,7 +56,7 @@ def test_means_and_raw_variances_are_those_of_a_loop():
 def test_the_variance_has_no_bias():
     """Over many sweeps the variance that is left averages to the truth, 0 over B_problem and 0.01 over n."""
     rng = np.random.default_rng(3)
-    sweeps = [batch_effect(grid(lambda n, b: 0.1 * n, seeds=3, noise=0.1, rng=rng), "r")[0] for _ in range(60)]
+    sweeps = [batch_effect(grid(lambda n, b: 0.1 * n, seeds=3, noise=0.1, rng=rng), "r")[0] for _ in range(40)]
     left = [[found.batch.variance, found.group.variance] for found in sweeps]
     error = np.std(left, axis=0, ddof=1) / np.sqrt(len(left))
     assert np.all(np.abs(np.mean(left, axis=0) - [0.0, 0.01]) < 3 * error)
