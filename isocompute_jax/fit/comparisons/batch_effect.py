@@ -113,15 +113,15 @@ def batch_effect(runs: Sequence[RunCurve], metric: str, *, seed: int = 0) -> tup
 
 
 def _effects(part: Part, metric: str, seed: int) -> BatchEffect | None:
+    averaged = [(group, average_seeds(group, metric)) for group in part.groups]
+    known = [(group, curve) for group, curve in averaged if curve is not None]
+    part, curves = dataclasses.replace(part, groups=tuple(group for group, _ in known)), [curve for _, curve in known]
     configurations = part.configurations
     over_batch, over_size = _lines(configurations, "group_size"), _lines(configurations, "problems_per_batch")
-    curves = [average_seeds(group, metric) for group in part.groups]
-    if not (over_batch and over_size):
-        return None
     compute = _budgets(curves, over_batch, over_size)
     if not len(compute):
         return None
-    levels = [np.full((1, len(compute)), np.nan) if curve is None else rewards_at(curve, compute) for curve in curves]
+    levels = [rewards_at(curve, compute) for curve in curves]
     reward = np.stack([level.mean(axis=0) for level in levels])
     rng, drawn = np.random.default_rng(seed), None
     if all(len(level) > 1 for level in levels):
@@ -144,9 +144,9 @@ def _lines(configurations: Sequence[Configuration], fixed: str) -> list[list[int
     return [line for _, line in sorted(shared.items()) if len(line) > 1]
 
 
-def _budgets(curves: Sequence[Curve | None], *kinds: list[list[int]]) -> np.ndarray:
+def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
     """[P] budgets at which a line of each kind has two configurations or more, all of their seeds evaluated."""
-    ends = [None if curve is None else _covered(curve) for curve in curves]
+    ends = [_covered(curve) for curve in curves]
     stretches = []
     for lines in kinds:
         pairs = [(ends[i], ends[j]) for line in lines for i in line for j in line if i < j]
@@ -160,9 +160,7 @@ def _budgets(curves: Sequence[Curve | None], *kinds: list[list[int]]) -> np.ndar
         return np.array([])
     grid = np.geomspace(low, high, BUDGETS)
     grid[[0, -1]] = low, high  # rounding would put the ends outside of the data
-    reward = np.stack(
-        [np.full(BUDGETS, np.nan) if curve is None else rewards_at(curve, grid).mean(axis=0) for curve in curves]
-    )
+    reward = np.stack([rewards_at(curve, grid).mean(axis=0) for curve in curves])
     known = np.isfinite(reward)
     both = [np.any([known[line].sum(axis=0) > 1 for line in lines], axis=0) for lines in kinds]
     return grid[np.all(both, axis=0)]

@@ -88,6 +88,13 @@ def test_a_short_run_leaves_the_rest_of_the_grid():
     assert np.isnan(found.reward[0, -1]) and np.isfinite(found.reward[1:, -1]).all()
 
 
+def test_runs_without_the_metric_are_left_out():
+    runs = grid(lambda n, b: 0.1 * n + 0.01 * b)
+    (found,) = batch_effect([*runs, run(32, 8, COMPUTE, {"other": COMPUTE})], "r")
+    (alone,) = batch_effect(runs, "r")
+    assert found.group.sd == alone.group.sd and found.difference95 == alone.difference95
+
+
 def test_what_differs_in_more_is_not_compared():
     """B_problem = 8 on 64 problems and B_problem = 32 on 1,000: nothing says which of the two makes the difference."""
     apart = [run(n, b, COMPUTE, {"r": 0 * COMPUTE}, size=d) for n in (4, 8) for b, d in ((8, 64), (32, 1000))]
