@@ -9,10 +9,25 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
+from isocompute_jax.fit.comparisons import (
+    batch_effect,
+    batch_targets,
+    best_batches,
+    data_sizes,
+    stable_batches,
+    steps_law,
+)
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
-QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = ()
+QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
+    batch_effect.section,
+    stable_batches.section,
+    best_batches.section,
+    batch_targets.section,
+    data_sizes.section,
+    steps_law.section,
+)
 """In the order of the report: (result, directory for pictures) -> sections."""
 
 

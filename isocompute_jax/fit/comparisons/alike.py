@@ -1,0 +1,185 @@
+"""Parts of a sweep in which configurations differ in some fields and in nothing else, and who leads in them.
+
+What two configurations differ in explains a difference between their rewards only where the rest is equal: a smaller
+B_problem that was run on fewer problems says nothing about B_problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.sweep_results import SweepResult
+
+HOW_FAR = ("max_compute", "evaluation.")
+"""Fields, and groups of them, that say how far a run goes and where it is evaluated: at one compute runs are alike."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """Configurations that differ in the fields that were asked for alone.
+
+    Attributes:
+      groups: [K] configurations with their runs, by n and then by B_problem.
+      differs: what tells this part from the others of the sweep; empty for the only one.
+    """
+
+    groups: tuple[ConfigurationRuns, ...]
+    differs: Mapping[str, Any]
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """[K]."""
+        return [group.configuration for group in self.groups]
+
+    @property
+    def label(self) -> str:
+        """` (problem_set_size = 64)`; empty for the only part."""
+        text = ", ".join(f"{name.rsplit('.', 1)[-1]} = {value}" for name, value in self.differs.items())
+        return f" ({text})" if text else ""
+
+
+def parts(runs: Sequence[RunCurve], *free: str) -> list[Part]:
+    """The parts of a sweep, in the order of its configurations; those without n or B_problem are in none.
+
+    Args:
+      runs: all runs of the sweep.
+      free: names of fields, without groups, in which the configurations of a part may differ.
+    """
+    groups, _ = group_runs(runs)
+    shared: dict[tuple, list[ConfigurationRuns]] = {}
+    for group in groups:
+        if group.configuration.rollouts_per_step:
+            shared.setdefault(tuple(sorted(_setting(group, free).items())), []).append(group)
+    settings = [dict(key) for key in shared]
+    names = sorted({name for setting in settings for name in setting})
+    told = [name for name in names if len({str(setting.get(name)) for setting in settings}) > 1]
+    return [
+        Part(tuple(found), {name: setting[name] for name in told if name in setting})
+        for setting, found in zip(settings, shared.values(), strict=True)
+    ]
+
+
+def _setting(group: ConfigurationRuns, free: Sequence[str]) -> dict[str, Any]:
+    """The fields of a configuration that must be equal, as text where they cannot be compared."""
+    own = group.runs[0].identity
+    return {
+        name: str(value)
+        for name, value in own.items()
+        if name.rsplit(".", 1)[-1] not in free and not name.startswith(HOW_FAR)
+    }
+
+
+def stages_of(result: SweepResult, part: Part) -> Stages:
+    """The stages of the analysis of a part alone, in the form that the whole sweep was fitted in."""
+    return Stages(result.options, part.groups, result.form.name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Leaders:
+    """Who leads among some configurations, at the budgets where none without data would.
+
+    Attributes:
+      compute: [P] increasing.
+      index: [P] numbers of the configurations.
+      reward: [P] of their fitted curves.
+      replicates: [R, P] numbers of the leaders of bootstrap replicates; None without.
+    """
+
+    compute: np.ndarray
+    index: np.ndarray
+    reward: np.ndarray
+    replicates: np.ndarray | None
+
+
+def leaders(analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int]) -> Leaders:
+    """The upper envelope of some configurations of an analysis (arXiv 2603.12151), and its replicates.
+
+    Args:
+      analysis: of one metric.
+      resampled: bootstrap of its curves; None without.
+      members: numbers of the configurations.
+    """
+    fits = [fit if i in members else dataclasses.replace(fit, status="failed") for i, fit in enumerate(analysis.fits)]
+    envelope = frontier(fits, [curve.configuration for curve in analysis.curves])
+    found = uncontested(analysis, envelope, members)
+    compute = np.array([budget.compute for budget, _ in found])
+    index = np.array([i for _, i in found], dtype=int)
+    reward = np.array([float(analysis.fits[i].reward(c)) for c, i in zip(compute, index, strict=True)])
+    return Leaders(compute, index, reward, replicate_leaders(analysis, resampled, members, compute))
+
+
+def replicate_leaders(
+    analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], compute: np.ndarray
+) -> np.ndarray | None:
+    """[R, P] numbers of the leaders of bootstrap replicates among some configurations; None where nothing tells."""
+    fitted = [i for i in members if analysis.fits[i].status != "failed"]
+    if resampled is None or not len(compute) or not all(resampled.tells(analysis.fits[i], i) for i in fitted):
+        return None
+    return np.stack([leaders_among(resampled, analysis.fits, c, fitted) for c in compute.tolist()], axis=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Course:
+    """How one field of the leader moves over compute, as n* or B_problem* does.
+
+    Attributes:
+      compute: [P] budgets.
+      value: [P] of the leader.
+      low: [P] ends of the value's 95% interval over replicates; None without.
+      high: [P].
+    """
+
+    compute: np.ndarray
+    value: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+    @property
+    def switches(self) -> list[tuple[float, int]]:
+        """The first value and every other one, with the budget that has it first."""
+        new = [0, *(np.flatnonzero(np.diff(self.value)) + 1)] if len(self.value) else []
+        return [(float(self.compute[i]), int(self.value[i])) for i in new]
+
+    @property
+    def last95(self) -> tuple[int, int] | None:
+        """The interval at the last budget."""
+        return None if self.low is None or self.high is None else (int(self.low[-1]), int(self.high[-1]))
+
+
+def course(found: Leaders, values: Sequence[int]) -> Course:
+    """The course of a field with `values` [K], one for each configuration."""
+    field = np.asarray(values)
+    low = high = None
+    if found.replicates is not None:
+        low, high = np.percentile(field[found.replicates], PERCENTILES, axis=0, method="nearest")
+    return Course(found.compute, field[found.index], low, high)
+
+
+def rewards_at(curve: Curve, compute: np.ndarray) -> np.ndarray:
+    """[S, P] reward of each seed at computes [P], linear in log C between evaluations; NaN outside of its data."""
+    found = np.full((len(curve.seeds), len(compute)), math.nan)
+    for number in range(len(curve.seeds)):
+        own, reward = curve.of_seed(number)
+        own, reward = own[own > 0], reward[own > 0]
+        if len(own):
+            found[number] = np.interp(np.log(compute), np.log(own), reward, left=math.nan, right=math.nan)
+    return found
+
+
+def picture(figures: pathlib.Path, name: str, number: int) -> pathlib.Path:
+    """Where the picture of part `number` goes: `comparison_NAME.svg`, then `comparison_NAME_2.svg`."""
+    figures.mkdir(parents=True, exist_ok=True)
+    return figures / (f"comparison_{name}.svg" if number == 0 else f"comparison_{name}_{number + 1}.svg")

@@ -1,0 +1,347 @@
+"""n*(M) at a fixed number of rollouts per step: is log n* against log M a sigmoid?
+
+The IsoCompute Playbook (arXiv 2603.12151) draws one. n* is read off a grid that ends at a smallest and a largest n, and
+whatever rises is flat beyond them, so a straight line that is cut off there looks like a sigmoid too. Three shapes with
+two free parameters each are therefore laid over log2 n* [P] against x = log2 M:
+
+    line       log2 n* = a + b x
+    cut line   log2 n* = clip(lo + (hi - lo) (1/2 + k (x - m) / 4), lo, hi)
+    sigmoid    log2 n* = lo + (hi - lo) / (1 + exp(-k (x - m))),
+
+with lo and hi the smallest and the largest n that was run, so that the last two have one slope at the midpoint m. Their
+AICc is that of Gaussian residuals whose variance is at least 1/12 of a squared grid step: no n between two that were
+run can lead, and closer than that nothing is told. Neighbouring budgets are no independent evidence, so AICc alone
+settles nothing: the bootstrap's replicates of n*(M) are fitted too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from isocompute_jax.fit.comparisons.alike import parts, picture, replicate_leaders, stages_of
+from isocompute_jax.fit.curve_results import SOME_AICC
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
+from isocompute_jax.fit.frontier_results import SURE, SliceResult
+from isocompute_jax.fit.report.figures.by_configuration import size_axis
+from isocompute_jax.fit.report.figures.style import (
+    DASHED,
+    DOTTED,
+    INK,
+    PALETTE,
+    QUIET,
+    in_style,
+    labels,
+    legend,
+    log_axis,
+    multiples,
+    picked,
+    save_figure,
+)
+from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.wording import amount, listed
+from isocompute_jax.fit.sweep_results import SweepResult
+
+Shape = Literal["line", "cut line", "sigmoid"]
+SLOPES = (0.05, 50.0)
+"""Bounds of k, per octave of M."""
+MOST_PANELS = 6
+_GRID = (241, 61)
+_POLISH = 4
+_LEAST_SIZES = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepsLaw:
+    """The shape of n*(M) at one number of rollouts per step.
+
+    Attributes:
+      steps: [P] M, increasing.
+      group_size: [P] n*.
+      sizes: the n that were run.
+      aicc: of each shape.
+      line: a and b of the straight line.
+      bounded: sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M.
+      midpoint95: of the sigmoid, steps, over the replicates whose n* rises; None without a bootstrap, or where few do.
+      shares: line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap.
+    """
+
+    steps: np.ndarray
+    group_size: np.ndarray
+    sizes: tuple[int, ...]
+    aicc: Mapping[str, float]
+    line: tuple[float, float]
+    bounded: Mapping[str, tuple[float, float]]
+    midpoint95: tuple[float, float] | None
+    shares: Mapping[str, float]
+
+    def ahead(self, of: Shape) -> float:
+        """AICc of another shape less that of the sigmoid: above 0 where the sigmoid is better."""
+        return self.aicc[of] - self.aicc["sigmoid"]
+
+    def against(self, other: Shape) -> Literal["better", "worse", "open"]:
+        """What the sigmoid is: `open` unless AICc differs by more than 2 and 95% of replicates have the same order."""
+        ahead, share = self.ahead(other), self.shares.get(other, math.nan)
+        if ahead > SOME_AICC and share >= SURE:
+            return "better"
+        return "worse" if ahead < -SOME_AICC and 1.0 - share >= SURE else "open"
+
+    @property
+    def at_ends(self) -> int:
+        """Budgets at which n* is the smallest or the largest n that was run."""
+        return int(np.isin(self.group_size, (self.sizes[0], self.sizes[-1])).sum())
+
+    def octaves(self, shape: Shape, steps: np.ndarray) -> np.ndarray:
+        """log2 n* of a shape at `steps`."""
+        x = np.log2(steps)
+        if shape == "line":
+            return self.line[0] + self.line[1] * x
+        place, slope = np.array(self.bounded[shape]).reshape(2, 1)
+        return _curves(shape, place, slope, x, np.log2(self.sizes))[0]
+
+    @property
+    def midpoint(self) -> float:
+        """M at the sigmoid's half."""
+        return 2.0 ** self.bounded["sigmoid"][0]
+
+
+def fit_steps_law(
+    steps: np.ndarray, group_size: np.ndarray, *, sizes: Sequence[int], replicates: np.ndarray | None = None
+) -> StepsLaw:
+    """Fits the three shapes.
+
+    Args:
+      steps: [P] M, increasing, P of 5 or more.
+      group_size: [P] n* at those steps.
+      sizes: the n that were run, two or more.
+      replicates: [R, P] n* of bootstrap replicates at the same steps.
+
+    Raises:
+      ValueError: fewer points than an AICc of three parameters needs, or one n alone.
+    """
+    sizes = tuple(sorted(set(sizes)))
+    if len(steps) < 5 or len(sizes) < 2:
+        raise ValueError(f"{len(steps)} budgets and {len(sizes)} group sizes: 5 and 2 are the least")
+    x = np.log2(np.asarray(steps, float))
+    y = np.log2(np.vstack([group_size, *([] if replicates is None else replicates)]))
+    least = float(np.diff(np.log2(sizes)).min()) ** 2 / 12.0
+    line, squares = _straight(x, y)
+    bounded: tuple[Shape, ...] = ("cut line", "sigmoid")
+    found = {shape: _bounded(shape, x, y, np.log2(sizes)) for shape in bounded}
+    sums = {"line": squares, **{shape: each[2] for shape, each in found.items()}}
+    aicc = {shape: _aicc(each, len(x), least) for shape, each in sums.items()}
+    place, rising = found["sigmoid"][0], line[1:, 1] > 0
+    interval = None
+    if rising.sum() >= max(2, 0.5 * len(rising)):
+        low, high = np.percentile(place[1:][rising], PERCENTILES)
+        interval = float(2.0**low), float(2.0**high)
+    others = {other: aicc["sigmoid"][1:] < aicc[other][1:] for other in ("line", "cut line")}
+    return StepsLaw(
+        steps=np.asarray(steps, float),
+        group_size=np.asarray(group_size),
+        sizes=sizes,
+        aicc={shape: float(aicc[shape][0]) for shape in aicc},
+        line=(float(line[0, 0]), float(line[0, 1])),
+        bounded={shape: (float(each[0][0]), float(each[1][0])) for shape, each in found.items()},
+        midpoint95=interval,
+        shares={} if replicates is None else {other: float(better.mean()) for other, better in others.items()},
+    )
+
+
+def _aicc(squares: np.ndarray, points: int, least: float) -> np.ndarray:
+    """[R] of two parameters and a variance that is at least `least`."""
+    variance = np.maximum(squares / points, least)
+    return points * np.log(2 * np.pi * variance) + squares / variance + 2 * 3 + 2 * 3 * 4 / (points - 4)
+
+
+def _straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[R, 2] a and b of the least-squares line through y [R, P], and [R] its sums of squares."""
+    design = np.stack([np.ones_like(x), x], axis=1)
+    found = np.linalg.lstsq(design, y.T, rcond=None)[0].T
+    return found, ((y - found @ design.T) ** 2).sum(axis=1)
+
+
+def _curves(shape: Shape, place: np.ndarray, slope: np.ndarray, x: np.ndarray, octaves: np.ndarray) -> np.ndarray:
+    """[G, P] a bounded shape at x [P], for G places and slopes."""
+    z = slope[:, None] * (x - place[:, None])
+    share = np.clip(0.5 + z / 4, 0.0, 1.0) if shape == "cut line" else 0.5 * (1.0 + np.tanh(z / 2))
+    return octaves[0] + (octaves[-1] - octaves[0]) * share
+
+
+def _bounded(
+    shape: Shape, x: np.ndarray, y: np.ndarray, octaves: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[R] places, slopes and sums of squares of a bounded shape through y [R, P]: a grid, made finer about its least.
+
+    The midpoint is sought up to one range of the data beyond them.
+    """
+    span = float(np.ptp(x))
+    places, slopes = np.linspace(x[0] - span, x[-1] + span, _GRID[0]), np.geomspace(*SLOPES, _GRID[1])
+    place, slope = (each.ravel() for each in np.meshgrid(places, slopes, indexing="ij"))
+    curves = _curves(shape, place, slope, x, octaves)
+    squares = (curves**2).sum(axis=1) - 2 * y @ curves.T + (y**2).sum(axis=1, keepdims=True)
+    at = squares.argmin(axis=1)
+    found = place[at], slope[at]
+    steps = places[1] - places[0], math.log(slopes[1] / slopes[0])
+    around = np.stack(np.meshgrid(np.linspace(-1, 1, 9), np.linspace(-1, 1, 9), indexing="ij"), axis=-1).reshape(-1, 2)
+    least = np.empty(len(y))
+    for r, row in enumerate(y):
+        centre, width = np.array([found[0][r], math.log(found[1][r])]), np.array(steps)
+        for _ in range(_POLISH):
+            tried = centre + around * width
+            tried[:, 1] = np.clip(tried[:, 1], *np.log(SLOPES))
+            errors = ((_curves(shape, tried[:, 0], np.exp(tried[:, 1]), x, octaves) - row) ** 2).sum(axis=1)
+            centre, width = tried[errors.argmin()], width / 4
+            least[r] = errors.min()
+        found[0][r], found[1][r] = centre[0], math.exp(centre[1])
+    return *found, least
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepsSlice:
+    """The law of the configurations that share B = n B_problem, and a label of the part of the sweep they are from."""
+
+    rollouts_per_step: int
+    law: StepsLaw
+    label: str
+
+
+def steps_laws(result: SweepResult) -> tuple[StepsSlice, ...]:
+    """The shape of n*(M) in each slice of fixed B (`SweepResult.slices`) that can show one.
+
+    A slice can where its configurations differ in n and B_problem alone, have three n or more, and five budgets at
+    which n* is told and moves.
+
+    Args:
+      result: of the analysis; curves are fitted, and resampled, as its options say.
+    """
+    slices = [each for each in result.slices_of("rollouts_per_step") if _shows(each)]
+    found = []
+    for part in parts(result.runs, "group_size", "problems_per_batch") if slices else []:
+        names = {configuration.name for configuration in part.configurations}
+        own = [each for each in slices if set(each.runs) <= names]
+        if not own:
+            continue
+        stages = stages_of(result, part)
+        main = stages.metric(result.metric, intervals=True, profiles=False)
+        resampled = stages.bootstrap(main)
+        number = {curve.configuration.name: i for i, curve in enumerate(main.curves)}
+        sizes = np.array([curve.configuration.group_size for curve in main.curves])
+        for each in own:
+            members = [number[run] for run in each.runs]
+            if len(set(sizes[members])) < _LEAST_SIZES:
+                continue
+            compute = np.array([row.compute for row in each.budgets])
+            drawn = replicate_leaders(main, resampled, members, compute)
+            law = fit_steps_law(
+                np.array([row.num_steps for row in each.budgets], float),
+                np.array([row.group_size for row in each.budgets]),
+                sizes=sizes[members].tolist(),
+                replicates=None if drawn is None else sizes[drawn],
+            )
+            found.append(StepsSlice(each.value, law, part.label))
+    return tuple(found)
+
+
+def _shows(part: SliceResult) -> bool:
+    """Whether a slice has enough budgets."""
+    known = all(row.num_steps is not None for row in part.budgets)
+    return known and len({row.group_size for row in part.budgets}) > 1 and len(part.budgets) >= 5
+
+
+def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
+    """One section where a slice of fixed B has three n or more."""
+    found = steps_laws(result)
+    if not found:
+        return []
+    return [
+        Section(
+            title="n* against steps at fixed B: a sigmoid or a line?",
+            paragraphs=(
+                "Among configurations with the same B = n B_problem, a larger n means fewer problems in a step, at the "
+                "same number of steps M. A line that is cut off at the smallest and the largest n that was run looks "
+                "like a sigmoid, so it is compared too. Residuals below 0.3 octaves tell nothing, for n was run on a "
+                "grid.",
+            ),
+            figure=_draw(found, picture(figures, "steps_law", 0)),
+            alt="Optimal group size against steps for each number of rollouts per step, with a sigmoid and lines",
+            how_to_read=f"One panel for each B (at most {MOST_PANELS}), both axes logarithmic.",
+            findings=tuple(_sentence(each) for each in found),
+            table=ReportTable(
+                ("B", "n run", "AICc: line less sigmoid", "replicates", "cut line less sigmoid", "replicates",
+                 "midpoint (steps)", "95%", "budgets at an end of the n run"),
+                tuple(_row(each) for each in found),
+            ),
+        )
+    ]  # fmt: skip
+
+
+def _row(each: StepsSlice) -> tuple[object, ...]:
+    law = each.law
+    ends = law.midpoint95
+    return (
+        f"{each.rollouts_per_step}{each.label}",
+        listed(law.sizes),
+        law.ahead("line"),
+        _percent(law, "line"),
+        law.ahead("cut line"),
+        _percent(law, "cut line"),
+        amount(law.midpoint),
+        f"{amount(ends[0])} to {amount(ends[1])}" if ends else None,
+        f"{law.at_ends} of {len(law.steps)}",
+    )
+
+
+def _percent(law: StepsLaw, other: Shape) -> str | None:
+    """In which share of replicates the sigmoid is better."""
+    return f"{law.shares[other]:.0%}" if other in law.shares else None
+
+
+def _sentence(each: StepsSlice) -> str:
+    law = each.law
+    ends = f" (95%: {amount(law.midpoint95[0])} to {amount(law.midpoint95[1])})" if law.midpoint95 else ""
+    share = f"; lower in {law.shares['line']:.0%} of replicates" if law.shares else ""
+    at, ahead = f"At B = {each.rollouts_per_step}{each.label}", law.ahead("line")
+    apart = f"AICc {abs(ahead):.3g} {'lower' if ahead > 0 else 'higher'}{share}"
+    said = {
+        "better": f"{at} n*(M) is a sigmoid rather than a straight line in log M ({apart}), with its midpoint at "
+        f"M = {amount(law.midpoint)}{ends}.",
+        "worse": f"{at} log n* is a straight line in log M rather than a sigmoid, whose AICc is worse ({apart}).",
+        "open": f"{at} it cannot be told whether n*(M) is a sigmoid or a straight line in log M (sigmoid: {apart}).",
+    }[law.against("line")]
+    if law.against("line") != "better":
+        return said
+    cut = {
+        "better": "Nor is it a line that is cut off at the n that were run.",
+        "worse": "A line that is cut off at the smallest and the largest n that were run fits better still.",
+        "open": "Its flat ends may be the ends of the n that were run: a line that is cut off there cannot be told "
+        "from it.",
+    }[law.against("cut line")]
+    return f"{said} {cut}"
+
+
+def _draw(found: Sequence[StepsSlice], path: pathlib.Path) -> pathlib.Path:
+    with in_style():
+        shown = picked(found, MOST_PANELS)
+        figure, axes = multiples(len(shown), panel=1.9)
+        lines = []
+        for panel, each in zip(axes, shown, strict=True):
+            law = each.law
+            grid = np.geomspace(law.steps[0], law.steps[-1], 200)
+            lines = [
+                panel.plot(law.steps, np.log2(law.group_size), "o", color=PALETTE(0.3), label="n* read off")[0],
+                panel.plot(grid, law.octaves("sigmoid", grid), color=INK, label="sigmoid")[0],
+                panel.plot(grid, law.octaves("line", grid), color=QUIET, linestyle=DASHED, label="line")[0],
+                panel.plot(grid, law.octaves("cut line", grid), color=QUIET, linestyle=DOTTED, label="cut line")[0],
+            ]
+            panel.set_title(f"B = {each.rollouts_per_step}{each.label}", loc="left", fontweight="bold")
+            size_axis(panel, law.sizes, most=6)
+            log_axis(panel)
+        labels(figure, axes, "steps M", "n*")
+        legend(figure, lines)
+        return save_figure(figure, path)
