@@ -54,7 +54,7 @@ def test_a_forecast_on_disk_is_the_forecast(tmp_path):
 
 
 def test_other_files_are_no_forecasts(tmp_path):
-    with pytest.raises(InputError, match="does not exist: `python -m isocompute_jax.theory --out"):
+    with pytest.raises(InputError, match=r"does not exist: `python -m isocompute_jax.theory --out"):
         read_forecast(tmp_path / "none.json")
     for text in ("{", "{}", '{"question": {}}'):
         (tmp_path / "bad.json").write_text(text)
