@@ -9,10 +9,12 @@ from isocompute_jax.fit.read.memory_tables import MemoryTable, memory_table
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
+from isocompute_jax.fit.read.training_log import TRAIN_REWARD
 
 __all__ = [
     "MAX_POINTS",
     "SOLVE_SHARES",
+    "TRAIN_REWARD",
     "MemoryTable",
     "ReadOptions",
     "RunCurve",
