@@ -153,7 +153,7 @@ class _Reader:
             own: dict[str, object] = {} if known else {"run": readings.run}
             curve = self._curve(readings, source, own, finished=True)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
-            self.curves.append(dataclasses.replace(curve, identity=facts | own))
+            self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
             self.seeded.append("seed" in readings.facts)
 
     def _readings(
