@@ -9,13 +9,14 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from isocompute_jax.fit.comparisons import cross_sets, train_test
+from isocompute_jax.fit.comparisons import base_models, cross_sets, train_test
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
 QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
     train_test.section,
     cross_sets.section,
+    base_models.section,
 )  # fmt: skip
 """In the order of the report: (result, directory for pictures) -> sections."""
 
