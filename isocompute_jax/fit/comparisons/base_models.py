@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.comparisons.over_seeds import Estimate, aligned, over_seeds
+from isocompute_jax.fit.comparisons.over_seeds import Estimate, over_seeds
 from isocompute_jax.fit.comparisons.short_names import short_names
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
@@ -88,10 +88,9 @@ def by_model(runs: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
         found.setdefault((str(run.identity.get("model") or ""), run.facts.model_params), []).append(run)
     short = short_names(sorted({model for model, _ in found}))
     sizes = len({params for _, params in found}) > 1
-    names = {
-        (model, params): " ".join(filter(None, [short[model], f"({scale(params)} parameters)" if sizes else ""]))
-        for model, params in found
-    }
+    names = {key: short[key[0]] or f"{scale(key[1])} parameters" for key in found}
+    if sizes:
+        names |= {key: f"{short[key[0]]} ({scale(key[1])} parameters)" for key in found if short[key[0]]}
     return {names[key]: found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))}
 
 
@@ -101,10 +100,12 @@ def _course(name: str, sweep: SweepResult) -> ModelCourse:
     group = next(group for group in group_runs(sweep.runs)[0] if group.configuration == leader)
     curve = average_seeds(group, sweep.metric)
     assert curve is not None  # it leads
-    compute, reward = aligned(curve)
-    gain = over_seeds(reward[:, -1] - reward[:, 0]) if compute[0] == 0 else None
+    seeds = [curve.of_seed(i) for i in range(len(curve.seeds))]
+    last = np.array([reward[-1] for _, reward in seeds])
+    first = np.array([reward[0] for compute, reward in seeds if compute[0] == 0])
+    gain = over_seeds(last - first) if len(first) == len(last) else None
     base = sweep.base_model.get(sweep.metric, math.nan)
-    return ModelCourse(name, sweep.runs[0].facts.model_params, base, budgets, over_seeds(reward[:, -1]), gain)
+    return ModelCourse(name, sweep.runs[0].facts.model_params, base, budgets, over_seeds(last), gain)
 
 
 def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
@@ -191,8 +192,9 @@ def _draw(found: Sequence[ModelCourse], result: SweepResult, path: pathlib.Path)
             axes[2].set(ylabel="n*")
             size_axis(axes[2], result.group_sizes)
         axes[-1].set(xlabel=compute_label(result))
+        for panel in axes[1:]:
+            panel.sharex(axes[0])
         for panel in axes:
-            panel.sharex(axes[0]) if panel is not axes[0] else None
             log_axis(panel)
         legend(figure, lines)
         return save_figure(figure, path)

@@ -39,6 +39,7 @@ from isocompute_jax.records.errors import InputError
 FIGURE = "comparison_cross_sets.svg"
 MIXTURE, MIXED = "curriculum.train_sets.", " + "
 """The fields that name the sets of a mixture, and what stands between their names."""
+UNNAMED = "an unnamed set"
 MOST_PANELS = 12
 
 
@@ -204,7 +205,7 @@ def by_training_set(evaluated: Mapping[str, Sequence[RunCurve]]) -> dict[str, di
         for file, short in short_names(files).items()
     }
     train_sets = {_training_set(run) for runs in evaluated.values() for run in runs}
-    mixed = {name: name for name in train_sets if MIXED in name}
+    mixed = {name: name or UNNAMED for name in train_sets if MIXED in name or not name}
     train_names = mixed | short_names(sorted(train_sets - mixed.keys()))
     found: dict[str, dict[str, list[RunCurve]]] = {}
     for name, runs in evaluated.items():

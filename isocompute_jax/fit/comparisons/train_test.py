@@ -216,14 +216,19 @@ def _of_best(found: TrainTest, result: SweepResult) -> list[str]:
     pairs = [(row, found.best_near(row.compute)) for row in held_out]
     (first, on_first), (last, on_last) = pairs[0], pairs[-1]
     text = (
-        f"From {amount(first.compute)} to {amount(last.compute)} {unit(result)}, n* goes from {on_first.group_size} to "
-        f"{on_last.group_size} by training reward and from {first.group_size} to {last.group_size} by held-out reward."
+        f"From {amount(first.compute)} to {amount(last.compute)} {unit(result)}, n* "
+        f"{_moves(on_first.group_size, on_last.group_size)} by training reward and "
+        f"{_moves(first.group_size, last.group_size)} by held-out reward."
     )
     known = [(a.interval95, b.interval95) for a, b in pairs if a.interval95 and b.interval95]
     if not known:
         return [text]
     apart = sum(a[1] < b[0] or b[1] < a[0] for a, b in known)
     return [f"{text} The 95% intervals of the two exclude each other at {apart} of {len(known)} budgets."]
+
+
+def _moves(first: int, last: int) -> str:
+    return f"goes from {first} to {last}" if first != last else f"is {first} at both ends"
 
 
 def _draw(found: TrainTest, result: SweepResult, path: pathlib.Path) -> pathlib.Path:
