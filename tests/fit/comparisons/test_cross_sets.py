@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_every_pair_of_sets(sweeps):
 
 
 def test_the_section_names_what_is_forgotten(sweeps, tmp_path):
-    result = analyze(str(sweeps), AnalysisOptions(**vars(QUICK) | {"read": ReadOptions(eval_set="easy")}))
+    result = analyze(str(sweeps), dataclasses.replace(QUICK, read=ReadOptions(eval_set="easy")))
     (found,) = section(result, tmp_path)
     assert any("Trained on hard, easy ends below the base model in 2 of 2 configurations" in t for t in found.findings)
     assert any("most with n = 4, where it changes by -0.295 (-0.359 to -0.231)" in text for text in found.findings)
