@@ -76,6 +76,15 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
       InputError: there is nothing that could be fitted.
     """
     runs, warnings = read_curves(roots, options.read, progress=progress)
+    return analyse_curves(runs, options, warnings=warnings)
+
+
+def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnings: Sequence[str] = ()) -> Analysis:
+    """The same of runs that have been read; `warnings` are of their reading.
+
+    Raises:
+      InputError: there is nothing that could be fitted.
+    """
     groups, more = group_runs(runs)
     stages = Stages(options, groups).in_best_form()
     main = stages.metric(options.metric, intervals=True)

@@ -10,23 +10,29 @@ import pathlib
 from collections.abc import Callable
 
 from isocompute_jax.fit.comparisons import (
+    base_models,
     batch_effect,
     batch_targets,
     best_batches,
+    cross_sets,
     data_sizes,
     stable_batches,
     steps_law,
+    train_test,
 )
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
 QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
+    train_test.section,
     batch_effect.section,
     stable_batches.section,
     best_batches.section,
     batch_targets.section,
     data_sizes.section,
     steps_law.section,
+    cross_sets.section,
+    base_models.section,
 )
 """In the order of the report: (result, directory for pictures) -> sections."""
 

@@ -1,18 +1,21 @@
 """Learning curves in: run directories and tables (CSV, JSONL, Parquet) of any framework become one `RunCurve` per run.
 
 A table in long form has the columns `run, group_size, problems_per_batch, compute, <metric...>` and optionally `step,
-tokens, gpu_hours, seed, eval_set, problem_set_size, model_params`; `layout` has the wide forms. Rows without the metric
-are log lines of something else. A bad row is reported with its file and line and left out; the rest is read.
+tokens, gpu_hours, seed, eval_set, problem_set_size, model_params, model, train_set`; `layout` has the wide forms. Rows
+without the metric are log lines of something else. A bad row is reported with its file and line and left out; the rest
+is read.
 """
 
 from isocompute_jax.fit.read.memory_tables import MemoryTable, memory_table
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
+from isocompute_jax.fit.read.training_log import TRAIN_REWARD
 
 __all__ = [
     "MAX_POINTS",
     "SOLVE_SHARES",
+    "TRAIN_REWARD",
     "MemoryTable",
     "ReadOptions",
     "RunCurve",

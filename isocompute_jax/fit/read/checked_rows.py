@@ -10,6 +10,7 @@ import numpy as np
 from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.blocks import Block, TableError
 from isocompute_jax.fit.read.decimal_commas import comma_remedy
+from isocompute_jax.fit.read.labels import Labels, label_codes
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
 from isocompute_jax.fit.read.run_curve import CLOCK, SOLVE_SHARES, UNITS, Readings, Source, solve_shares
@@ -103,6 +104,8 @@ class Collector:
         self._source, self._options, self._notices = source, options, notices
         self._name, self._given = name, facts
         self._runs: dict[str, int] = {}
+        self._eval_sets: dict[str, None] = {}
+        self._labels = Labels()
         self._facts = np.empty((0, len(FACTS)))
         self._chunks: list[dict[str, np.ndarray]] = []
         self._left_out: dict[str, list[tuple[str, int]]] = {}
@@ -121,7 +124,7 @@ class Collector:
         if not len(block.lines):
             return
         runs, facts = self._codes(block), self._fact_numbers(block)
-        good = ~self._changed_facts(block, runs, facts)
+        good = ~(self._changed_facts(block, runs, facts) | self._changed_labels(block, runs))
         block, runs = block.keep(good), runs[good]
         self._chunks.append({"": runs.astype(np.int16), "line": block.lines} | self._numbers(block))
 
@@ -129,6 +132,7 @@ class Collector:
         if "eval_set" not in block.columns:
             return np.ones(len(block.lines), dtype=bool)
         codes, names = cells.texts(block.columns["eval_set"])
+        self._eval_sets |= dict.fromkeys(names[code] for code in np.unique(codes) if code >= 0)
         return np.array([name == self._options.eval_set for name in names] + [True], dtype=bool)[codes]
 
     def _without_run(self, block: Block) -> np.ndarray:
@@ -205,6 +209,22 @@ class Collector:
             wrong |= bad
         return wrong
 
+    def _changed_labels(self, block: Block, runs: np.ndarray) -> np.ndarray:
+        """[n] bool: the same of the words that tables say of runs; a run directory's stand in its config.json."""
+        wrong = np.zeros(len(runs), dtype=bool)
+        for name, bad in self._labels.changed(block, runs) if self._given is None else ():
+            given, of_run = block.columns[name], [self._labels.of(run).get(name) for run in range(len(self._runs))]
+            self._report(
+                block,
+                f"row left out for its {name}",
+                bad & ~wrong,
+                lambda i, name=name, given=given, of_run=of_run: (
+                    f"{name} is {shown(cells.cell(given, i))}, but the run began with {shown(of_run[runs[i]])}"
+                ),
+            )
+            wrong |= bad
+        return wrong
+
     def _fact_numbers(self, block: Block) -> dict[str, np.ndarray]:
         if self._given is not None:
             return {}
@@ -220,12 +240,19 @@ class Collector:
             codes, names = cells.texts(block.columns["run"])
             return np.array([self._code(name) for name in names])[codes]
         facts = {name: values for name, values in self._fact_numbers(block).items() if name in IDENTITY}
-        if not facts:
+        labels = label_codes(block)
+        if not facts and not labels:
             return np.full(count, self._code(self._name))
-        rows = np.nan_to_num(np.stack(list(facts.values()), axis=1), nan=-1.0)
+        columns = {**facts, **{name: codes for name, (codes, _) in labels.items()}}
+        rows = np.nan_to_num(np.stack(list(columns.values()), axis=1), nan=-1.0)
         distinct, codes = np.unique(rows, axis=0, return_inverse=True)
         told = [
-            [f"{name}={value:.0f}" for name, value in zip(facts, row, strict=True) if value >= 0] for row in distinct
+            [
+                f"{name}={labels[name][1][int(value)] if name in labels else f'{value:.0f}'}"
+                for name, value in zip(columns, row, strict=True)
+                if value >= 0
+            ]
+            for row in distinct
         ]
         return np.array([self._code(", ".join([self._name, *parts])) for parts in told])[codes.reshape(-1)]
 
@@ -286,7 +313,7 @@ class Collector:
             rows = slice(ends[code - 1] if code else 0, ends[code])
             if rows.start < rows.stop:
                 own = {name: values[rows] for name, values in columns.items()}
-                readings = self._readings(run, self._known(run, code), lines[rows], own)
+                readings = self._readings(run, code, lines[rows], own)
                 if readings is not None:
                     yield readings
         self._report_left_out()
@@ -312,10 +339,9 @@ class Collector:
         constants = {name: int(value) for name, value in self._options.constants.items()}
         return constants | (named or {}) | known
 
-    def _readings(
-        self, run: str, facts: dict[str, int], lines: np.ndarray, columns: dict[str, np.ndarray]
-    ) -> Readings | None:
+    def _readings(self, run: str, code: int, lines: np.ndarray, columns: dict[str, np.ndarray]) -> Readings | None:
         """Derives rollouts where a table gives none, by C = B_problem n M (docs/method.md, Compute)."""
+        facts = self._known(run, code)
         nothing = np.full(len(lines), np.nan)
         per_step = facts.get("problems_per_batch", 0) * facts.get("group_size", 0)
         step = columns.get("step", nothing)
@@ -341,7 +367,7 @@ class Collector:
         if not known.all():
             lines, axis, columns = lines[known], axis[known], {key: values[known] for key, values in columns.items()}
         columns = {key: values for key, values in columns.items() if np.isfinite(values).any()}
-        return Readings(run, facts, lines, axis, columns)
+        return Readings(run, facts, lines, axis, columns, self._labels.of(code), tuple(self._eval_sets))
 
     def _remedy(self, facts: dict[str, int], step: np.ndarray) -> str:
         name = UNITS[self._options.compute]

@@ -11,6 +11,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import rich.console
 import rich.progress
 
@@ -32,9 +33,10 @@ from isocompute_jax.fit.read.table_layout import (
     plan,
     unnamed,
 )
+from isocompute_jax.fit.read.training_log import TRAIN_REWARD, training_reward
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
-from isocompute_jax.records.run_files import EVAL
+from isocompute_jax.records.run_files import EVAL, METRICS
 
 EXTRAS_BYTES = 100_000_000
 """Tables up to this size (a tenth of it when packed) keep every numeric column; larger ones what is asked for."""
@@ -107,7 +109,7 @@ class _Reader:
         )  # fmt: skip
 
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
-        """Adds the curve of a run directory. Only config.json and eval.jsonl are read: metrics.jsonl can be large."""
+        """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
         try:
             run = read_directory(path)
         except InputError as error:
@@ -115,11 +117,24 @@ class _Reader:
             return
         for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
             curve = self._curve(readings, source, run.identity, finished=run.finished)
-            self.curves.append(curve)
+            self.curves.append(self._with_training(curve, path / METRICS))
             self.seeded.append(True)
             if not run.finished:
                 text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
                 self._notices.note("--runs", "run that is not finished", text)
+
+    def _with_training(self, curve: RunCurve, log: pathlib.Path) -> RunCurve:
+        """The curve with the reward of training as a column; without, and a finding, where its log is damaged."""
+        step = curve.columns.get("step", np.array([np.nan]))
+        if not log.exists() or not np.isfinite(step).all():
+            return curve
+        try:
+            reward = training_reward(log, step)
+        except (TableError, OSError) as error:
+            self._notices.finding(log, "log of training", f"{log}: {error}")
+            return curve
+        known = {TRAIN_REWARD: reward} if np.isfinite(reward).any() else {}
+        return dataclasses.replace(curve, columns=curve.columns | known)
 
     def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
         """Adds the curves of a table in a file; `name` is the run's where the table names none."""
@@ -138,7 +153,7 @@ class _Reader:
             own: dict[str, object] = {} if known else {"run": readings.run}
             curve = self._curve(readings, source, own, finished=True)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
-            self.curves.append(dataclasses.replace(curve, identity=facts | own))
+            self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
             self.seeded.append("seed" in readings.facts)
 
     def _readings(

@@ -52,6 +52,7 @@ class RunCurve:
         model.
       columns: name -> [E] float64, NaN where a row has no number: the metric, every other numeric column under our
         names, `compute` (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram.
+      eval_sets: names of the evaluation sets that the file has rows of; empty where its rows name none.
     """
 
     run: str
@@ -62,6 +63,7 @@ class RunCurve:
     finished: bool
     compute: np.ndarray
     columns: dict[str, np.ndarray]
+    eval_sets: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,6 +76,8 @@ class Readings:
       lines: [E] where the rows stand in the file.
       axis: [E] compute in the unit that was asked for.
       columns: name -> [E].
+      labels: what a table says of the run in words (`labels.LABELS`).
+      eval_sets: as in `RunCurve`.
     """
 
     run: str
@@ -81,6 +85,8 @@ class Readings:
     lines: np.ndarray
     axis: np.ndarray
     columns: dict[str, np.ndarray]
+    labels: dict[str, str]
+    eval_sets: tuple[str, ...]
 
     def keep(self, rows: np.ndarray) -> Readings:
         """The rows with these numbers, in this order."""
@@ -143,6 +149,7 @@ def make_curve(
         finished=finished,
         compute=axis,
         columns=columns,
+        eval_sets=readings.eval_sets,
     )
 
 

@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.blocks import Block
+from isocompute_jax.fit.read.labels import LABELS
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"
-OURS = ("run", "eval_set", *FACTS, "compute", "step", "tokens", "gpu_hours")
+OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours")
 ALIASES = {
     "step": ("Step", "global_step", "train/global_step", "training/global_step", "trainer/global_step"),
     "gpu_hours": ("device_hours",),
