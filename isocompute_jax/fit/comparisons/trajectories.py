@@ -123,16 +123,22 @@ def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
             how_to_read="Each row is a problem (or a few neighbouring ones), dark if never solved, bright if always; "
             "the order of rows is the same in all panels: easiest above.",
             findings=tuple(_findings(result, rows)),
-            table=ReportTable(
-                ("configuration", "last compute", "first mean rate", "last", "first spread", "last", "in common", "fallen"),
-                tuple(
-                    (row.run, f"{row.compute:,.0f}", row.first_rate, row.last_rate, row.first_spread, row.last_spread,
-                     _with_error(row), f"{row.fallen:.1%}")
-                    for row in rows
-                ),
-            ),
+            table=_table(rows),
         )
-    ]  # fmt: skip
+    ]
+
+
+def _table(rows: Sequence[ProblemSpread]) -> ReportTable:
+    return ReportTable(
+        ("configuration", "last compute", "first mean rate", "last", "first spread", "last", "in common", "fallen"),
+        tuple(
+            (
+                *(row.run, f"{row.compute:,.0f}", row.first_rate, row.last_rate, row.first_spread, row.last_spread),
+                *(_with_error(row), f"{row.fallen:.1%}"),
+            )
+            for row in rows
+        ),
+    )
 
 
 def _findings(result: SweepResult, rows: Sequence[ProblemSpread]) -> list[str]:

@@ -108,14 +108,14 @@ class UniformityTrend:
     Attributes:
       at: what is equal, `compute` or `gain`.
       level: the compute, or mean gain, at which runs are compared.
-      values: name of a configuration -> U of its seeds there (those that can be told).
+      values: [K] of each curve U of its seeds there (those that can be told).
       slope: change of U for each doubling of n, at equal B_problem (least squares).
       interval95: of the slope, by Student's t with the runs' scatter about the line.
     """
 
     at: Literal["compute", "gain"]
     level: float
-    values: dict[str, np.ndarray]
+    values: tuple[np.ndarray, ...]
     slope: float
     interval95: tuple[float, float]
 
@@ -143,8 +143,8 @@ def uniformity_trend(curves: Sequence[UniformityCurve], *, at: Literal["compute"
     else:
         level = float(min(curve.gain.max(axis=1).min() for curve in curves))
         read = [_at_gain(curve, level) for curve in curves]
-    values = {curve.run: each[np.isfinite(each)] for curve, each in zip(curves, read, strict=True)}
-    slope, interval = _slope(curves, list(values.values()))
+    values = tuple(each[np.isfinite(each)] for each in read)
+    slope, interval = _slope(curves, values)
     return UniformityTrend(at, level, values, slope, interval) if np.isfinite(slope) else None
 
 

@@ -57,7 +57,7 @@ def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
 
 
 def _finding(result: SweepResult, trend: UniformityTrend) -> str:
-    runs, (low, high) = sum(map(len, trend.values.values())), trend.interval95
+    runs, (low, high) = sum(map(len, trend.values)), trend.interval95
     where = spent(result, trend.level) if trend.at == "compute" else f"an equal mean gain of {trend.level:.3f}"
     return (
         f"At {where} U changes by {trend.slope:+.3f} for each doubling of n (95% interval over {runs} runs: {low:+.3f} "
@@ -74,9 +74,9 @@ def _table(result: SweepResult, found: Sequence[UniformityCurve], trends: Sequen
             (
                 curve.run,
                 f"{np.nanmax(curve.gain.mean(axis=0)):.3f}",
-                *(_with_error(trend.values[curve.run]) for trend in trends),
+                *(_with_error(trend.values[number]) for trend in trends),
             )
-            for curve in found
+            for number, curve in enumerate(found)
         ),
     )
 
