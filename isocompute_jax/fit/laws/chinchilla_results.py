@@ -75,6 +75,7 @@ class ConvergenceFit:
       message: empty, or what is wrong.
       x: [P] rising.
       loss: [P].
+      chinchilla_loss: [P] the pre-training law's loss at these points; NaN without one.
     """
 
     variable: str
@@ -92,6 +93,12 @@ class ConvergenceFit:
     message: str
     x: np.ndarray
     loss: np.ndarray
+    chinchilla_loss: np.ndarray
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval of the forecast holds what was measured."""
+        return self.forecast.low <= self.held_out_loss <= self.forecast.high
 
     def predicted(self, x: np.ndarray | float) -> np.ndarray:
         """L of the fit at x."""

@@ -126,6 +126,7 @@ def fit_convergence(
         message=message,
         x=chosen.x,
         loss=chosen.loss,
+        chinchilla_loss=_chinchilla_loss(law, chosen),
     )
 
 
@@ -140,7 +141,10 @@ def _select(n: np.ndarray, d: np.ndarray, loss: np.ndarray, variable: Variable) 
         x, rows = d, n == n.max(initial=0.0)
     else:
         x = FLOPS_PER_PARAMETER_TOKEN * n * d
-        order = np.lexsort((loss, x))
+        budget = np.empty(len(x), int)
+        order = np.argsort(x, kind="stable")
+        budget[order] = np.concatenate([[0], np.cumsum(np.diff(np.log(x[order])) > SAME)])[: len(x)]
+        order = np.lexsort((loss, budget))
         before = np.minimum.accumulate(np.concatenate([[np.inf], loss[order]]))[:-1]
         rows = np.zeros(len(x), bool)
         rows[order[loss[order] < before]] = True
@@ -216,6 +220,12 @@ def _expected_exponent(law: ChinchillaFit | None, variable: Variable) -> float:
     return {"N": alpha, "D": beta, "C": alpha * beta / (alpha + beta)}[variable]
 
 
+def _chinchilla_loss(law: ChinchillaFit | None, points: _Selected) -> np.ndarray:
+    if law is None or law.status == "failed":
+        return np.full_like(points.x, np.nan)
+    return law.loss(points.model_params, points.tokens)
+
+
 def _chinchilla_forecast(
     n: np.ndarray, d: np.ndarray, loss: np.ndarray, largest: _Selected, variable: Variable
 ) -> float:
@@ -233,5 +243,5 @@ def _failed(variable: Variable, points: _Selected, message: str) -> ConvergenceF
     return ConvergenceFit(
         variable=variable, e=none, a=none, alpha=none, num_points=len(points.x), r2=np.nan, chinchilla_alpha=np.nan,
         held_out_x=np.nan, held_out_loss=np.nan, forecast=none, chinchilla_forecast=np.nan, status="failed",
-        message=message, x=points.x, loss=points.loss,
+        message=message, x=points.x, loss=points.loss, chinchilla_loss=np.full_like(points.x, np.nan),
     )  # fmt: skip
