@@ -1,4 +1,4 @@
-"""Gradients of problems: parts of the training loss's gradient, inner products without noise, sketches, mean cosines."""
+"""Gradients of problems: parts of the gradient in training, inner products without noise, sketches, mean cosines."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.learner.alignment import alignment, by_problem, mean_cosine, microbatch_gradients
+from isocompute_jax.learner.alignment import _sketched, alignment, by_problem, mean_cosine, microbatch_gradients
 from isocompute_jax.learner.objective import make_loss
 from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, REWARDS, make_groups, pack
 
@@ -48,17 +48,22 @@ def test_they_add_up_to_the_gradient_of_the_batch(params, laid_out):
         assert np.any(pair) == (len(set(REWARDS[group])) > 1)  # without signal, without gradient
 
 
-def test_sketches_have_unbiased_inner_products(params, laid_out):
-    exact = np.asarray(microbatch_gradients(linear_score, CONFIG, features=100, seed=0)(params, *laid_out, None))
-    sketches = [
-        np.asarray(microbatch_gradients(linear_score, CONFIG, features=12, seed=seed)(params, *laid_out, None))
-        for seed in range(40)
+def test_sketches_have_unbiased_inner_products():
+    rng = RNG(3)
+    pair = [
+        {"a": rng.normal(size=(5, 7)).astype(np.float32), "b": rng.normal(size=40).astype(np.float32)} for _ in "xy"
     ]
-    assert sketches[0].shape == (12, 12) and exact.shape == (12, 36)
-    products = np.array([each @ each.T for each in sketches])
-    truth, error = exact @ exact.T, products.std(axis=0) / np.sqrt(40)
-    assert np.all(np.abs(products.mean(axis=0) - truth) <= 4.5 * error + 1e-6)
-    assert products.std(axis=0).max() > 0
+    x, y = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in pair)
+    sketches = [np.asarray(jax.vmap(lambda s, t=tree: _sketched(t, 16, s))(jnp.arange(2000))) for tree in pair]
+    products = np.sum(sketches[0] * sketches[1], axis=1)
+    assert products.mean() == pytest.approx(x @ y, abs=4 * products.std() / np.sqrt(2000))
+    assert products.std() < 1.5 * np.linalg.norm(x) * np.linalg.norm(y) / np.sqrt(16)
+    np.testing.assert_array_equal(_sketched(pair[0], 75, 0), x)  # not more than are kept: as they are
+
+
+def test_a_larger_model_is_sketched(params, laid_out):
+    found = microbatch_gradients(linear_score, CONFIG, features=12, seed=0)(params, *laid_out, None)
+    assert found.shape == (12, 12) and np.any(np.asarray(found))
 
 
 def test_inner_products_by_hand():
@@ -82,7 +87,7 @@ def test_noise_does_not_bias_inner_products_or_mean_cosines():
     exact = truth @ truth.T
     inner, values, errors, naive = [], [], [], []
     for _ in range(300):
-        a, b = truth + 0.7 * rng.normal(size=(2, *truth.shape))
+        a, b = truth + 0.4 * rng.normal(size=(2, *truth.shape))
         found = alignment(a, b)
         mean = mean_cosine(found.inner, solved, ~solved)
         inner.append(found.inner)
