@@ -105,7 +105,7 @@ def measure_interference(
     Args:
       config: of a run: prompts, sampling, rewards, recipe and loss. Its model is the reference of a KL term.
       weights: Hugging Face directory of the policy.
-      problems_file: problem set.
+      problems_file: problem set; of the run's own, those that it trained on.
       out: made if absent.
       options: how.
       make_sampler: makes what draws the rollouts.
@@ -122,7 +122,8 @@ def measure_interference(
     check_length(policy, shape)
     tokenizer = load_tokenizer(policy.model)
     check_vocabulary(policy.model, tokenizer, shape.vocab_size)
-    problems = load_problems(problems_file, grader_name=config.reward.name_for)
+    trained_on = config.problem_set_size if problems_file == config.train_set else 0
+    problems = load_problems(problems_file, trained_on, grader_name=config.reward.name_for)
     if options.num_problems:
         chosen = np.random.default_rng(options.seed).permutation(len(problems))[: options.num_problems]
         problems = [problems[index] for index in sorted(chosen)]

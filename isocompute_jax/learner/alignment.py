@@ -80,20 +80,20 @@ def microbatch_gradients(score: Score, config: LossConfig, *, features: int, see
 
         def one(index: Array) -> Float[Array, "F"]:
             part = microbatch_of(batch, index, None)
-            return _sketched(jax.grad(lambda p: loss(p, part)[0])(params), features, seed)
+            return _sketched(jax.grad(lambda p: loss(p, part)[0])(params), features, jax.random.key(seed))
 
         return jax.lax.map(one, jnp.arange(batch.tokens.shape[0]))
 
     return gradients
 
 
-def _sketched(gradients: Params, features: int, seed: int) -> Float[Array, "F"]:
+def _sketched(gradients: Params, features: int, key: Array) -> Float[Array, "F"]:
     leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(gradients)]
     if sum(leaf.size for leaf in leaves) <= features:
         return jnp.concatenate(leaves)
     total = jnp.zeros(features, jnp.float32)
-    for key, leaf in zip(jax.random.split(jax.random.key(seed), len(leaves)), leaves, strict=True):
-        signed = leaf * jax.random.rademacher(key, leaf.shape, jnp.float32)
+    for own, leaf in zip(jax.random.split(key, len(leaves)), leaves, strict=True):
+        signed = leaf * jax.random.rademacher(own, leaf.shape, jnp.float32)
         total += jnp.pad(signed, (0, -leaf.size % features)).reshape(-1, features).sum(axis=0)
     return total
 

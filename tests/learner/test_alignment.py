@@ -50,19 +50,19 @@ def test_they_add_up_to_the_gradient_of_the_batch(params, laid_out):
 
 def test_sketches_have_unbiased_inner_products():
     rng = RNG(3)
-    pair = [
-        {"a": rng.normal(size=(5, 7)).astype(np.float32), "b": rng.normal(size=40).astype(np.float32)} for _ in "xy"
-    ]
+    pair = [{"a": jnp.asarray(rng.normal(size=(5, 7))), "b": jnp.asarray(rng.normal(size=40))} for _ in "xy"]
+    keys = jax.random.split(jax.random.key(0), 2000)
     x, y = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in pair)
-    sketches = [np.asarray(jax.vmap(lambda s, t=tree: _sketched(t, 16, s))(jnp.arange(2000))) for tree in pair]
+    sketches = [np.asarray(jax.vmap(lambda key, t=tree: _sketched(t, 16, key))(keys)) for tree in pair]
     products = np.sum(sketches[0] * sketches[1], axis=1)
     assert products.mean() == pytest.approx(x @ y, abs=4 * products.std() / np.sqrt(2000))
     assert products.std() < 1.5 * np.linalg.norm(x) * np.linalg.norm(y) / np.sqrt(16)
-    np.testing.assert_array_equal(_sketched(pair[0], 75, 0), x)  # not more than are kept: as they are
+    np.testing.assert_array_equal(_sketched(pair[0], 75, keys[0]), x)  # not more than are kept: as they are
 
 
 def test_a_larger_model_is_sketched(params, laid_out):
-    found = microbatch_gradients(linear_score, CONFIG, features=12, seed=0)(params, *laid_out, None)
+    batch, credited = laid_out
+    found = microbatch_gradients(linear_score, CONFIG, features=12, seed=0)(params, batch, credited, None)
     assert found.shape == (12, 12) and np.any(np.asarray(found))
 
 
