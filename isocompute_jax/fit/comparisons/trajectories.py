@@ -14,16 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories, alike, solve_trajectories
-from isocompute_jax.fit.report.figures.by_configuration import MOST_PANELS, compute_label
-from isocompute_jax.fit.report.figures.style import (
-    PALETTE,
-    in_style,
-    labels,
-    log_axis,
-    multiples,
-    picked,
-    save_figure,
-)
 from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import EN_DASH, listed, shortened, spent
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -170,7 +160,19 @@ def _with_error(row: ProblemSpread) -> str:
 
 def _draw(result: SweepResult, found: Sequence[SolveTrajectories], path: pathlib.Path) -> pathlib.Path:
     """Rows in the order of their mean rate over everything drawn."""
-    found = picked(found, MOST_PANELS)
+    # matplotlib takes a second to import, which a library call need not wait for
+    from isocompute_jax.fit.report.figures import by_configuration
+    from isocompute_jax.fit.report.figures.style import (
+        PALETTE,
+        in_style,
+        labels,
+        log_axis,
+        multiples,
+        picked,
+        save_figure,
+    )
+
+    found = picked(found, by_configuration.MOST_PANELS)
     order = np.argsort(np.mean([each.mean_rates.mean(axis=0) for each in found], axis=0), kind="stable")
     bands = np.array_split(order, min(MOST_ROWS, len(order)))
     with in_style():
@@ -184,7 +186,7 @@ def _draw(result: SweepResult, found: Sequence[SolveTrajectories], path: pathlib
             panel.set_title(shortened(each.configuration.name, 22), loc="left", fontweight="bold")
             panel.grid(False)
             log_axis(panel)
-        labels(figure, axes, compute_label(result), "problems")
+        labels(figure, axes, by_configuration.compute_label(result), "problems")
         figure.colorbar(axes[0].collections[0], ax=axes, label="solve rate", location="top", shrink=0.5, aspect=40)
         return save_figure(figure, path)
 

@@ -15,8 +15,6 @@ from isocompute_jax.fit.comparisons.uniformity import (
     uniformity_curve,
     uniformity_trend,
 )
-from isocompute_jax.fit.report.figures import by_configuration
-from isocompute_jax.fit.report.figures.style import in_style, legend, log_axis, panels, save_figure
 from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import EN_DASH, spent
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -91,6 +89,10 @@ def _with_error(values: np.ndarray) -> str:
 
 def _draw(result: SweepResult, found: Sequence[UniformityCurve], path: pathlib.Path) -> pathlib.Path:
     """Where every seed can be told."""
+    # matplotlib takes a second to import, which a library call need not wait for
+    from isocompute_jax.fit.report.figures import by_configuration
+    from isocompute_jax.fit.report.figures.style import in_style, legend, log_axis, panels, save_figure
+
     colours = by_configuration.colours(result)
     with in_style():
         figure, axes = panels(2, height=6.4, share=False)
