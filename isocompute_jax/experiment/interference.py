@@ -27,6 +27,7 @@ from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.learner.alignment import (
     Alignment,
     MeanCosine,
+    MicrobatchGradients,
     alignment,
     by_problem,
     mean_cosine,
@@ -190,9 +191,17 @@ def _gradients(
     )
     rows = len(halves) * (half // laid_out.rollouts)
     batch = learner.layout(halves, dataclasses.replace(laid_out, microbatches=rows, rows=1))
-    score = learner.make_score(shape, temperature=config.temperature, chunk_tokens=config.loss.chunk_tokens)
-    gradients = microbatch_gradients(score, config.loss, features=options.features, seed=options.seed)
+    gradients = _program(shape, config.loss, config.temperature, options.features, options.seed)
     return np.asarray(gradients(params, batch, credited, reference))
+
+
+@functools.lru_cache(maxsize=4)
+def _program(
+    shape: model.ModelConfig, loss: learner.LossConfig, temperature: float, features: int, seed: int
+) -> MicrobatchGradients:
+    """Compiled once for all weights that are measured in one process."""
+    score = learner.make_score(shape, temperature=temperature, chunk_tokens=loss.chunk_tokens)
+    return microbatch_gradients(score, loss, features=features, seed=seed)
 
 
 def _part(group: RolloutGroup, rows: slice) -> RolloutGroup:
