@@ -50,8 +50,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": _TRAINING | {"app"},
     "convert": _BASE | {"app", "tasks"},
     "split": _BASE | {"app", "tasks"},
+    "interference": _TRAINING | {"app"},
 }
-MAINS = {"train", "sweep", "watch", "ablate", "curate", "serve", "health", "make_model", "export", "convert", "split"}
+MAINS = {
+    "train",
+    "sweep",
+    "watch",
+    "ablate",
+    "curate",
+    "serve",
+    "health",
+    "make_model",
+    "export",
+    "convert",
+    "split",
+    "interference",
+}
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.

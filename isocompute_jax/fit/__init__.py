@@ -6,6 +6,8 @@ From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 """
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories, solve_trajectories
+from isocompute_jax.fit.comparisons.uniformity import uniformity, uniformity_curve, uniformity_trend
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
@@ -27,6 +29,7 @@ __all__ = [
     "LearningRate",
     "ReadOptions",
     "Recommendation",
+    "SolveTrajectories",
     "SweepResult",
     "allocate",
     "analyze",
@@ -35,4 +38,8 @@ __all__ = [
     "fit_curves",
     "frontier",
     "record_breaking",
+    "solve_trajectories",
+    "uniformity",
+    "uniformity_curve",
+    "uniformity_trend",
 ]

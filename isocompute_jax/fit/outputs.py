@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.comparisons import sections
+from isocompute_jax.fit.comparisons.questions import sections
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.figures import draw_law_figures

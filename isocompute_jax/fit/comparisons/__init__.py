@@ -2,46 +2,5 @@
 
 A module has one question: a function that takes runs or a `SweepResult` and returns numbers, and `section`, which
 puts them into words, a table and a picture for the report, or returns nothing where the sweep cannot answer.
+`questions` names them all, in the order of the report.
 """
-
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Callable
-
-from isocompute_jax.fit.comparisons import (
-    base_models,
-    batch_effect,
-    batch_targets,
-    best_batches,
-    cross_sets,
-    data_sizes,
-    stable_batches,
-    steps_law,
-    train_test,
-)
-from isocompute_jax.fit.report.sections import Section
-from isocompute_jax.fit.sweep_results import SweepResult
-
-QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
-    train_test.section,
-    batch_effect.section,
-    stable_batches.section,
-    best_batches.section,
-    batch_targets.section,
-    data_sizes.section,
-    steps_law.section,
-    cross_sets.section,
-    base_models.section,
-)
-"""In the order of the report: (result, directory for pictures) -> sections."""
-
-
-def sections(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """Those that the data of a sweep allow.
-
-    Args:
-      result: of the analysis.
-      figures: existing directory that pictures are written to.
-    """
-    return [section for question in QUESTIONS for section in question(result, figures)]

@@ -22,6 +22,7 @@ from isocompute_jax.fit.laws.chinchilla_results import (
     LossSurface,
     Optimum,
 )
+from isocompute_jax.fit.laws.convergence import VARIABLES, fit_convergence
 from isocompute_jax.fit.laws.crossover import crossovers
 from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model, mean_score
 from isocompute_jax.fit.laws.law_options import LawOptions
@@ -197,6 +198,18 @@ def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[Chinchil
         points=data,
         fits=fits,
         optimal=tuple(_optimum(fit, float(c)) for fit in fits for c in flops),
+        convergence=tuple(
+            fit_convergence(
+                data.model_params,
+                data.tokens,
+                data.loss,
+                variable=variable,
+                law=fits[-1],
+                resamples=options.resamples,
+                seed=options.seed,
+            )
+            for variable in VARIABLES
+        ),
         surface=_surface(trusted[-1], data) if trusted else None,  # Huber where it is there
     )
     return result, warnings + list(fits[0].left_out)

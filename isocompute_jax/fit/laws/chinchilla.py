@@ -63,7 +63,7 @@ def fit_chinchilla(
     solver = squares if method == "squares" else huber
     found = solver.fit(n, d, y, weight=np.ones_like(y), start=None)
     replicates = _bootstrap(solver, (n, d, y), group, found, resamples, seed)
-    doubts = _doubts(n, d)
+    doubts = design_doubts(n, d)
     estimates = _estimates(found, replicates, y, doubts, (n, d), resamples=resamples)
     messages = list(dict.fromkeys([*doubts.values(), *(e.note for e in estimates.values() if e.note)]))
     if not found.converged:
@@ -113,7 +113,7 @@ def _left_out(finite: np.ndarray, keep: np.ndarray) -> tuple[str, ...]:
     return tuple(f"{np.count_nonzero(m)} points left out: {why}" for why, m in reasons.items() if m.any())
 
 
-def _doubts(n: np.ndarray, d: np.ndarray) -> dict[str, str]:
+def design_doubts(n: np.ndarray, d: np.ndarray) -> dict[str, str]:
     """Parameter -> why the design of the experiment cannot identify it, whatever the losses."""
     doubts: dict[str, str] = {}
     for what, values, affected in (("model sizes", n, ("A", "alpha")), ("token counts", d, ("B", "beta"))):

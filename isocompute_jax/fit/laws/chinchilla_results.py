@@ -55,6 +55,56 @@ class ChinchillaFit:
         return self.e.value + self.a.value / n**self.alpha.value + self.b.value / d**self.beta.value
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConvergenceFit:
+    """A convergence law of one variable, L(x) = E + A x^-alpha, and what it says about its largest x.
+
+    Attributes:
+      variable: `N` (at the largest D of each N), `D` (at the largest N) or `C` (on the lower envelope).
+      e: irreducible loss E: of unlimited x, the rest being as it is.
+      a: A.
+      alpha: exponent.
+      num_points: P, points that were fitted.
+      r2: share of the variation of ln L that is explained.
+      chinchilla_alpha: the exponent that the pre-training law expects; NaN where it does not identify it.
+      held_out_x: the largest x.
+      held_out_loss: mean loss measured there.
+      forecast: of that loss from the smaller x; its interval is that of a measurement.
+      chinchilla_forecast: the same by the pre-training law, fitted without points at or beyond the largest x.
+      status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
+      message: empty, or what is wrong.
+      x: [P] rising.
+      loss: [P].
+      chinchilla_loss: [P] the pre-training law's loss at these points; NaN without one.
+    """
+
+    variable: str
+    e: Estimate
+    a: Estimate
+    alpha: Estimate
+    num_points: int
+    r2: float
+    chinchilla_alpha: float
+    held_out_x: float
+    held_out_loss: float
+    forecast: Estimate
+    chinchilla_forecast: float
+    status: Status
+    message: str
+    x: np.ndarray
+    loss: np.ndarray
+    chinchilla_loss: np.ndarray
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval of the forecast holds what was measured."""
+        return self.forecast.low <= self.held_out_loss <= self.forecast.high
+
+    def predicted(self, x: np.ndarray | float) -> np.ndarray:
+        """L of the fit at x."""
+        return self.e.value + self.a.value * np.asarray(x, np.float64) ** -self.alpha.value
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimum:
     """The compute-optimal allocation of C = 6 N D by one fit, with 95% bootstrap intervals.
@@ -113,6 +163,7 @@ class ChinchillaResult:
       points: what was fitted.
       fits: by each method.
       optimal: by each method and at each budget, in rising order.
+      convergence: the laws of N, D and C alone.
       surface: the loss around the data by the fit that outliers move least, for drawing; None where no fit knows the
         compute-optimal allocation.
     """
@@ -120,6 +171,7 @@ class ChinchillaResult:
     points: LossPoints
     fits: tuple[ChinchillaFit, ...]
     optimal: tuple[Optimum, ...]
+    convergence: tuple[ConvergenceFit, ...]
     surface: LossSurface | None = dataclasses.field(metadata=INTERNAL)
 
     def path(self, method: str) -> tuple[Optimum, ...]:

@@ -34,13 +34,15 @@ from isocompute_jax.fit.report.figures.style import (
 from isocompute_jax.fit.report.wording import scale
 
 MOST_LABELLED = 10
+LINE_POINTS = 100
 
 
 def draw_law_figures(analysis: LawAnalysis, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
     """Draws every picture of the law that the data allow: see `draw_all`."""
     model_size = {"lines": model_lines, "slopes": slopes, "holdout": holdout}
     kind = analysis.options.analysis
-    drawings = model_size if kind == "model_size" else {"prediction": prediction, "optimal": optimal}
+    pretraining = {"prediction": prediction, "optimal": optimal, "convergence": convergence}
+    drawings = model_size if kind == "model_size" else pretraining
     named = {f"{kind}_{name}": draw for name, draw in drawings.items()}
     drawn = draw_all(named, analysis, out_dir, png=png)
     return {name.removeprefix(f"{kind}_"): path for name, path in drawn.items()}
@@ -176,6 +178,34 @@ def optimal(analysis: LawAnalysis) -> Figure | None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
         axis.set_minor_formatter(NullFormatter())
     figure.legend(loc="outside upper center", ncols=1)
+    return figure
+
+
+def convergence(analysis: LawAnalysis) -> Figure | None:
+    """The laws of N, D and C alone, each with what it predicts for its largest x from the others."""
+    rows = [row for row in _chinchilla(analysis).convergence if row.status != "failed"]
+    if not rows:
+        return None
+    figure, axes = panels(1, len(rows), height=3.6, share=False)
+    unit = {"N": "parameters N", "D": "tokens D", "C": "compute C = 6 N D"}
+    for panel, row in zip(axes, rows, strict=True):
+        x = np.geomspace(row.x[0], row.x[-1], LINE_POINTS)
+        panel.scatter(row.x, row.loss, s=18, color=PALETTE(0.5), linewidths=0, zorder=3)
+        panel.plot(x, row.predicted(x), color=INK, linewidth=1.5)
+        panel.plot(row.x, row.chinchilla_loss, color=QUIET, linestyle=DASHED, linewidth=1.3)
+        if math.isfinite(row.forecast.low):
+            panel.vlines(row.held_out_x * 1.1, row.forecast.low, row.forecast.high, color=QUIET, linewidth=2)
+        panel.plot(row.held_out_x * 1.1, row.forecast.value, "D", color="white", markeredgecolor=INK, markersize=6)
+        panel.set_title(f"L({row.variable})", loc="left", fontweight="bold")
+        panel.set(xlabel=unit[row.variable])
+        log_axis(panel)
+        log_axis(panel, "y")
+    axes[0].set(ylabel="loss L")
+    legend(figure, [
+        Line2D([], [], color=INK, label="law of one variable"),
+        Line2D([], [], color=QUIET, linestyle=DASHED, label="pre-training law"),
+        Line2D([], [], color="none", marker="D", markeredgecolor=INK, label="the largest, predicted"),
+    ])  # fmt: skip
     return figure
 
 

@@ -97,6 +97,70 @@ def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, s
     return Found(np.concatenate([levels, theta[3:]]), value * DELTA**2, converged)
 
 
+def fit_one(x: np.ndarray, loss: np.ndarray) -> Found:
+    """The best of several searches for one variable, L = E + A x^-alpha: the second term is held where it is absent.
+
+    Args:
+      x: [P] above 0.
+      loss: [P].
+
+    Returns:
+      `parameters` [3] are E, A and alpha.
+    """
+    low, high = _box_of_one(np.log(loss))
+    points, centre = _points_of_one(x, np.log(loss))
+    with jax.enable_x64(True):
+        searches = [_newton(start, points, low, high) for start in _starts_of_one(points, np.log(loss), low)]
+        best = min(searches, key=lambda s: float(s.value))
+    return Found(
+        _levels(np.asarray(best.theta)[None], low[None], centre)[0], float(best.value) * DELTA**2, bool(best.done)
+    )
+
+
+def refit_one(x: np.ndarray, losses: np.ndarray, start: Found) -> np.ndarray:
+    """[R, 3] (E, A, alpha) of R sets of losses [R, P] at the same x [P], each searched from `start`; all at once."""
+    logs = np.log(losses)
+    low, high = (np.stack(ends) for ends in zip(*map(_box_of_one, logs), strict=True))
+    points, centre = _points_of_one(x, logs)
+    e, a, alpha = start.parameters
+    with np.errstate(divide="ignore"):
+        theta = np.array([np.log(e), np.log(a) - alpha * centre, 0.0, alpha, 0.0])
+    with jax.enable_x64(True):
+        ends = _newton_lanes(np.clip(np.tile(theta, (len(losses), 1)), low, high), points, low, high)
+    return _levels(np.asarray(ends.theta), low, centre)
+
+
+def _points_of_one(x: np.ndarray, log_loss: np.ndarray) -> tuple[_LogPoints, float]:
+    """The points, padded, and the mean of ln x; `log_loss` [..., P]."""
+    centre, count = float(np.log(x).mean()), len(x)
+    more = -(-count // _BLOCK) * _BLOCK - count
+    log_x, nothing, ones = (np.pad(c, (0, more)) for c in (np.log(x) - centre, np.zeros(count), np.ones(count)))
+    losses = np.pad(log_loss, [*[(0, 0)] * (log_loss.ndim - 1), (0, more)])
+    return _LogPoints(log_x, nothing, losses, ones), centre
+
+
+def _box_of_one(log_loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The box with no width for the second term, whose parameters therefore stay."""
+    low, high = _box(log_loss)
+    return low, np.array([high[0], high[1], low[2], high[3], low[4]])
+
+
+def _starts_of_one(points: _LogPoints, log_loss: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """[S, 5] the best starts of a grid over the exponent and the share of E."""
+    share, alpha = (g.ravel() for g in np.meshgrid(SHARES, EXPONENTS, indexing="ij"))
+    rest = np.log(np.exp(np.median(log_loss)) - share * np.exp(log_loss.min()))
+    held = np.ones_like(share)
+    thetas = np.stack([np.log(share) + log_loss.min(), rest, low[2] * held, alpha, low[4] * held], axis=1)
+    return thetas[np.argsort(np.asarray(_values(thetas, points)))[:STARTS]]
+
+
+def _levels(thetas: np.ndarray, low: np.ndarray, centre: float) -> np.ndarray:
+    """[R, 3] (E, A, alpha) of searches; a term at its lower bound is 0."""
+    logs = thetas[:, :2] + np.stack([np.zeros(len(thetas)), thetas[:, 3] * centre], axis=1)
+    levels = np.where(thetas[:, :2] <= low[:, :2] + 1e-9, 0.0, np.exp(logs))
+    return np.column_stack([levels, thetas[:, 3]])
+
+
 def _box(log_loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     floor, ceiling = log_loss.min() - FLAT, log_loss.max() + FLAT
     low = np.array([floor, floor, floor, LOWEST_EXPONENT, LOWEST_EXPONENT])
@@ -144,3 +208,6 @@ def _newton(theta: jax.Array, points: _LogPoints, low: jax.Array, high: jax.Arra
     theta = jnp.clip(theta, low, high)
     start = _Search(theta, objective(theta, points), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
     return jax.lax.while_loop(lambda s: ~s.done & (s.steps < MAX_STEPS), step, start)
+
+
+_newton_lanes = jax.jit(jax.vmap(_newton, in_axes=(0, _LogPoints(None, None, 0, None), 0, 0)))  # pyright: ignore[reportArgumentType]

@@ -60,11 +60,22 @@ def _fit_lines(result: ChinchillaResult, metric: str) -> list[str]:
         for fit in result.fits
         for symbol, found in estimates(fit)
     ]
+    laws = [
+        (
+            f"L({row.variable})", value_of(row.alpha), reach(row.alpha), number(row.chinchilla_alpha),
+            number(row.held_out_loss), value_of(row.forecast), number(row.chinchilla_forecast),
+        )
+        for row in result.convergence
+    ]  # fmt: skip
     return [
         "L(N, D) = E + A / N^alpha + B / D^beta",
         f"metric {metric}  points {len(result.points.loss)}",
         "",
         *table(("fit", "parameter", "value", "95% interval", "status"), rows),
+        "",
+        "L(x) = E + A / x^alpha",
+        "",
+        *table(("law", "alpha", "95% interval", "expected", "largest: measured", "predicted", "Chinchilla"), laws),
     ]
 
 
@@ -75,6 +86,7 @@ def law_tables(analysis: LawAnalysis) -> dict[str, str]:
         found: dict[str, Sequence[dict[str, Any]]] = {
             "chinchilla.csv": [_row(fit, leave_out=("predicted",)) for fit in result.fits],
             "chinchilla_optimal.csv": [_row(row) for row in result.optimal],
+            "convergence.csv": [_row(row, leave_out=("x", "loss", "chinchilla_loss")) for row in result.convergence],
         }
     else:
         holdouts = {"intra_model": result.intra_model, "inter_model": result.inter_model}

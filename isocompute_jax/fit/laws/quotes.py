@@ -14,6 +14,8 @@ NOT_IDENTIFIED = "not identified"
 METHODS = {"squares": "least squares", "huber": "Huber on ln L"}
 SYMBOLS = {"e": "E", "a": "A", "b": "B", "alpha": "alpha", "beta": "beta", "exponent": "exponent of N*(C)"}
 """Estimates of a pre-training fit, in the order that tables have them."""
+CONVERGENCE = {"N": "at the largest D of each N", "D": "at the largest N", "C": "on the lower envelope"}
+"""Variable of a convergence law -> which points it is fitted to."""
 
 
 def estimates(fit: ChinchillaFit) -> list[tuple[str, Estimate]]:

@@ -22,7 +22,7 @@ OPTIONAL = (
 )  # fmt: skip
 """Sections that stand in the report where they have a picture."""
 
-LAWS = {"model_size": ("lines", "slopes", "holdout", "reuse"), "chinchilla": ("prediction", "optimal")}
+LAWS = {"model_size": ("lines", "slopes", "holdout", "reuse"), "chinchilla": ("prediction", "optimal", "convergence")}
 """Sections of each law."""
 
 TITLES = {

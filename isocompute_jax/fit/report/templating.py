@@ -112,6 +112,7 @@ def environment() -> jinja2.Environment:
         FORMS=FORMS,
         LARGE_RESIDUAL=LARGE_RESIDUAL,
         LEAST_COST=LEAST_COST,
+        CONVERGENCE=quotes.CONVERGENCE,
         METHODS=quotes.METHODS,
         MOST_LISTED=wording.MOST_LISTED,
         LIKELY=LIKELY,

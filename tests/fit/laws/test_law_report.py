@@ -141,7 +141,7 @@ def test_the_schema_of_the_summaries(model_size, chinchilla):
     assert list(summary["intra_model"][0]) == list(summary["inter_model"][0]) == holdout
     assert list(summary["inter_model"][0]["points"]) == ["x", "reward", "predicted"]
     summary = law_summary(chinchilla)
-    assert list(summary)[7:] == ["points", "fits", "optimal"]
+    assert list(summary)[7:] == ["points", "fits", "optimal", "convergence"]
     assert list(summary["fits"][0]) == [
         "method", "e", "a", "b", "alpha", "beta", "exponent", "num_points", "objective", "r2", "status", "message",
         "predicted",
@@ -149,6 +149,10 @@ def test_the_schema_of_the_summaries(model_size, chinchilla):
     assert list(summary["optimal"][0]) == [
         "method", "flops", "identified", "model_params", "model_params_low", "model_params_high", "tokens",
         "tokens_low", "tokens_high", "loss", "note",
+    ]  # fmt: skip
+    assert list(summary["convergence"][0]) == [
+        "variable", "e", "a", "alpha", "num_points", "r2", "chinchilla_alpha", "held_out_x", "held_out_loss",
+        "forecast", "chinchilla_forecast", "status", "message", "x", "loss", "chinchilla_loss",
     ]  # fmt: skip
     assert list(summary["points"]) == ["model_params", "tokens", "loss", "run"]
 
@@ -205,9 +209,8 @@ def test_the_pretraining_law_from_runs(chinchilla):
 def test_figures_sections_and_tables(which, tmp_path, request):
     analysis = request.getfixturevalue(which)
     figures = draw_law_figures(analysis, tmp_path, png=True)
-    assert (
-        set(figures) == {"model_size": {"lines", "slopes", "holdout"}, "chinchilla": {"prediction", "optimal"}}[which]
-    )
+    pictures = {"model_size": {"lines", "slopes", "holdout"}, "chinchilla": {"prediction", "optimal", "convergence"}}
+    assert set(figures) == pictures[which]
     for path in figures.values():
         assert path.read_text().startswith("<?xml") and path.with_suffix(".png").stat().st_size > 10_000
     assert text_of(analysis)
@@ -251,7 +254,7 @@ def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
     text = text_of(analysis)
     assert "Too few model sizes (2; 3 are needed)" in text and "allocation is not identified" in text
     assert not any(row.identified for row in analysis.result.optimal)
-    assert set(draw_law_figures(analysis, tmp_path)) == {"prediction"}
+    assert set(draw_law_figures(analysis, tmp_path)) == {"prediction", "convergence"}
     assert "C (FLOPs)" not in render_law_report(analysis, {})
 
 

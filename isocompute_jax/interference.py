@@ -1,0 +1,58 @@
+"""`python -m isocompute_jax.interference`: how the policy gradients of different problems align.
+
+    python -m isocompute_jax.interference --run=runs/hard --out=interference
+    python -m isocompute_jax.interference --run=runs/hard --model=models/hard-400 --problems=easy.jsonl --out=easy-400
+
+The first takes the weights at the end of a run (of any checkpoint: `python -m isocompute_jax.export` first) and
+problems of its training set. Sampling, rewards, credit and loss are those of the run. Writes interference.json (mean
+cosines among solved problems, among unsolved ones and between them, with standard errors), interference.npz and a
+picture.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.options import define_flags, from_flags
+from isocompute_jax.records.errors import InputError
+
+with app.imports():
+    from isocompute_jax.experiment.interference import InterferenceConfig
+
+RUN = flags.DEFINE_string("run", None, "Run directory, whose config.json says how it samples and what it minimises.")
+MODEL = flags.DEFINE_string(
+    "model", None, "Hugging Face directory of the weights; left out, RUN/model, those at the end of the run."
+)
+PROBLEMS = flags.DEFINE_string("problems", None, "Problem set; left out, the run's training set.")
+OUT = flags.DEFINE_string("out", None, "Directory to write to.")
+define_flags(InterferenceConfig)
+
+
+def main() -> None:
+    """Flags -> one call."""
+    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.interference import measure_interference
+    from isocompute_jax.records import run_files
+
+    if not RUN.value:
+        raise InputError("--run is missing: name a run directory")
+    if not OUT.value:
+        raise InputError("--out is missing: give the directory to write to")
+    run = pathlib.Path(RUN.value)
+    config = from_dict(run_files.read_run(run).config["config"])
+    weights = pathlib.Path(MODEL.value) if MODEL.value else run / run_files.MODEL
+    if not weights.is_dir():
+        raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")
+    options = from_flags(InterferenceConfig)
+    found = measure_interference(config, weights, PROBLEMS.value or config.train_set, OUT.value, options)
+    print(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
+    for name, mean in found.means.items():
+        print(f"{name:>10}: mean cosine {mean.value:.3f} ± {mean.error:.3f} (standard error, {mean.pairs} pairs)")
+    print(f"written to {OUT.value}")
+
+
+if __name__ == "__main__":
+    app.run(main)

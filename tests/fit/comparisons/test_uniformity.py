@@ -1,0 +1,168 @@
+"""Uniformity of improvement: by hand, unbiased on simulated counts, and what the gallery says."""
+
+import pathlib
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from isocompute_jax.fit import solve_trajectories, uniformity, uniformity_curve, uniformity_trend
+from isocompute_jax.fit.comparisons import uniformity_section
+from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories
+from isocompute_jax.fit.comparisons.uniformity import UniformityCurve, UniformityTrend
+from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.results import Configuration
+
+GALLERY = pathlib.Path(__file__).parents[3] / "gallery"
+
+
+@pytest.fixture(scope="module")
+def gallery_runs():
+    return read_curves([str(GALLERY / "problems_64.parquet")], ReadOptions())[0]
+
+
+@pytest.mark.parametrize(
+    ("right", "gain", "value"),
+    [([8] * 10, 1.0, 1.0), ([8] + [0] * 9, 0.1, 0.1), ([8] * 3 + [0] * 7, 0.3, 0.3), ([0] * 10, 0.0, np.nan)],
+)
+def test_by_hand(right, gain, value):
+    """Rates of 0 and 1 have no noise: k of P problems that gain alike have U = k / P."""
+    found = uniformity(np.array(right), 8, np.zeros(10, int), 8)
+    np.testing.assert_allclose(found, (gain, value))
+
+
+def test_parity_with_a_loop_over_problems():
+    rng = np.random.default_rng(0)
+    before, after = rng.binomial(40, 0.1, 50), rng.binomial(16, rng.uniform(0, 1, 50))
+    gains, squares, noises = [], [], []
+    for x, y in zip(before, after, strict=True):
+        p, q = x / 40, y / 16
+        noise = 16 * q * (1 - q) / 15 / 16 + 40 * p * (1 - p) / 39 / 40  # sample variance (ddof 1) / m
+        gains.append(q - p)
+        squares.append((q - p) ** 2 - noise)
+        noises.append(noise)
+    expected = ((sum(gains) / 50) ** 2 - sum(noises) / 50**2) / (sum(squares) / 50)
+    found = uniformity(after, 16, before, 40)
+    assert found.value == pytest.approx(expected) and found.gain == pytest.approx(sum(gains) / 50)
+
+
+TRUE_GAINS = {
+    "all alike": np.full(300, 0.3),
+    "a third of them": np.repeat([0.9, 0.0], [100, 200]),
+    "few": np.repeat([0.8, 0.0], [15, 285]),
+    "some fall": np.repeat([0.5, -0.05], [150, 150]),
+    "spread": np.linspace(0, 0.6, 300),
+}
+
+
+@pytest.mark.parametrize("name", TRUE_GAINS)
+@pytest.mark.parametrize("samples", [4, 8])
+def test_sampling_noise_does_not_bias_it(name, samples):
+    rng = np.random.default_rng(0)
+    before = np.full(300, 0.05)
+    after = before + TRUE_GAINS[name]
+    truth = TRUE_GAINS[name].mean() ** 2 / np.mean(TRUE_GAINS[name] ** 2)
+    draws = 2000
+    counts, base = (rng.binomial(samples, rate, (draws, 300)) for rate in (after, before))
+    found = uniformity(counts, samples, base, samples).value
+    assert np.isfinite(found).mean() > 0.85
+    error = np.nanstd(found) / np.sqrt(draws)
+    assert np.nanmean(found) == pytest.approx(truth, abs=0.01 * truth + 4 * error)
+    gains = counts / samples - base / samples
+    naive = np.mean(gains.mean(axis=1) ** 2 / np.mean(gains**2, axis=1))
+    assert abs(naive - truth) > 3 * abs(np.nanmean(found) - truth)  # what the correction is for
+
+
+def test_nothing_is_told_of_gains_that_are_noise():
+    rng = np.random.default_rng(1)
+    counts, base = rng.binomial(8, 0.2, (2, 1000, 300))
+    assert np.isnan(uniformity(counts, 8, base, 8).value).mean() > 0.999
+
+
+def curve(n, value, gain=None, compute=(1000.0, 2000.0), batch=8):
+    value = np.asarray(value, float)
+    gain = np.broadcast_to([0.1, 0.3], value.shape) if gain is None else np.asarray(gain, float)
+    return UniformityCurve(f"n = {n}, B = {batch}", n, batch, np.array(compute), gain, value)
+
+
+def trend(curves, at) -> UniformityTrend:
+    found = uniformity_trend(curves, at=at)
+    assert found is not None
+    return found
+
+
+def test_the_slope_is_that_of_a_regression():
+    rng = np.random.default_rng(2)
+    curves = [curve(n, np.stack([rng.normal(size=3), rng.normal(size=3)], axis=1)) for n in (4, 8, 32)]
+    found = trend(curves, "compute")
+    x = np.repeat([2.0, 3.0, 5.0], 3)
+    y = np.concatenate([each.value[:, 1] for each in curves])
+    expected: Any = scipy.stats.linregress(x, y)
+    reach = expected.stderr * scipy.stats.t.ppf(0.975, 7)
+    assert found.level == 2000 and found.slope == pytest.approx(expected.slope)
+    np.testing.assert_allclose(found.interval95, (expected.slope - reach, expected.slope + reach))
+
+
+def test_batches_have_a_level_of_their_own():
+    """U falls with B_problem and rises with n; n and B_problem move together."""
+    curves = [curve(4, [[0, 0.40], [0, 0.42]], batch=8), curve(8, [[0, 0.50], [0, 0.52]], batch=8),
+              curve(8, [[0, 0.10], [0, 0.12]], batch=64), curve(16, [[0, 0.20], [0, 0.22]], batch=64)]  # fmt: skip
+    found = trend(curves, "compute")
+    assert found.slope == pytest.approx(0.1) and found.verdict == "more"
+
+
+def test_equal_gain_is_read_between_evaluations():
+    curves = [
+        curve(4, [[0.2, 0.4], [0.2, 0.6]], gain=[[0.1, 0.3], [0.1, 0.3]]),
+        curve(8, [[0.5, 0.7], [0.3, 0.9]], gain=[[0.1, 0.2], [0.2, 0.3]]),
+    ]
+    found = trend(curves, "gain")
+    assert found.level == pytest.approx(0.2)  # the smallest of the largest gains
+    np.testing.assert_allclose(found.values[0], [0.3, 0.4])
+    np.testing.assert_allclose(found.values[1], [0.7, 0.3])
+
+
+def test_what_cannot_be_compared_is_not():
+    assert uniformity_trend([], at="gain") is None
+    assert uniformity_trend([curve(4, [[0.2, 0.4], [0.2, 0.5]])], at="compute") is None  # one n
+    assert uniformity_trend([curve(4, [[0.2, 0.4]]), curve(8, [[0.2, 0.4]])], at="compute") is None  # no scatter
+    assert uniformity_trend([curve(0, [[0.2, 0.4]] * 2), curve(0, [[0.2, 0.5]] * 2)], at="compute") is None  # no n
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "more"), (-1, "less"), (0, "open")])
+def test_verdicts(sign, verdict):
+    curves = [curve(n, [[0, 0.5 + sign * 0.1 * k], [0, 0.52 + sign * 0.1 * k]]) for k, n in enumerate((4, 8, 16))]
+    assert trend(curves, "compute").verdict == verdict
+
+
+def test_it_needs_the_base_model():
+    counts = np.ones((2, 2, 5), int)
+    found = SolveTrajectories(Configuration("n = 4", 4, 8, 0), (0, 1), np.array([1.0, 2.0]), counts, np.full((2, 2), 8))
+    assert uniformity_curve(found) is None
+
+
+def test_larger_groups_improved_more_uniformly_on_64_problems(gallery_runs):
+    """On the recorded sweep: by far at equal compute, and a little at equal gain."""
+    curves = [uniformity_curve(each) for each in solve_trajectories(gallery_runs)]
+    at = {where: trend(curves, where) for where in ("compute", "gain")}
+    assert {found.verdict for found in at.values()} == {"more"}
+    assert at["compute"].slope > 0.05 > at["gain"].slope
+
+
+def test_the_section(gallery_runs, tmp_path):
+    result: Any = types.SimpleNamespace(
+        runs=tuple(gallery_runs), options=types.SimpleNamespace(read=ReadOptions()), curves=(), known_sizes=True
+    )
+    result.curves = [
+        types.SimpleNamespace(run=each.configuration.name, group_size=each.configuration.group_size)
+        for each in solve_trajectories(gallery_runs)
+    ]
+    (found,) = uniformity_section.section(result, tmp_path)
+    assert found.figure == tmp_path / "comparison_uniformity.svg" and found.figure and found.table
+    assert found.figure.stat().st_size > 10_000
+    assert len(found.table.rows) == 6 and len(found.findings) == 2
+    assert all("improves more uniformly" in sentence for sentence in found.findings)
+    result.runs = ()
+    assert uniformity_section.section(result, tmp_path) == []
