@@ -6,6 +6,7 @@ From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 """
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.points_to_fit import record_breaking
@@ -24,6 +25,7 @@ __all__ = [
     "CurveFit",
     "FitOptions",
     "Frontier",
+    "HeldOut",
     "LearningRate",
     "ReadOptions",
     "Recommendation",
@@ -34,5 +36,6 @@ __all__ = [
     "fit_allocation",
     "fit_curves",
     "frontier",
+    "held_out_quarter",
     "record_breaking",
 ]

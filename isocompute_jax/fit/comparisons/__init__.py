@@ -9,10 +9,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
+from isocompute_jax.fit.comparisons import held_out_section
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
-QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = ()
+QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (held_out_section.section,)
 """In the order of the report: (result, directory for pictures) -> sections."""
 
 

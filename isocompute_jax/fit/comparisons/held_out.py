@@ -1,11 +1,11 @@
 """Would the cheaper part of a sweep have told the rest? The top quarter of compute (in log) is predicted and measured.
 
-Evaluations up to the cut are fitted, the others are not looked at. What is predicted is what will be measured, the mean
-reward over the same seeds: draws of all curves (`frontier.forecast`: parameters, form, collapses to come) with the AR(1)
-noise of a mean, which goes on from where the last fitted evaluation lies off its curve.
+Evaluations up to the cut are fitted, the others are not looked at. What is predicted is what will be measured, the
+mean reward over the same seeds: draws of all curves (`frontier.forecast`: parameters, form, collapses to come) with the
+AR(1) noise of a mean, which goes on from where the last fitted evaluation lies off its curve.
 
-Where record-breaking evaluations are fitted (IsoCompute, arXiv 2603.12151) a curve is that of the best mean so far: what
-a run has to offer that keeps its best checkpoint. Then this is predicted and measured. Records are picked by their
+Where record-breaking evaluations are fitted (IsoCompute, arXiv 2603.12151) a curve is that of the best mean so far:
+what a run has to offer that keeps its best checkpoint. Then this is predicted and measured. Records are picked by their
 noise, so the draws do not go through them: they go through all evaluations, and each has its own records picked.
 
 How far to trust such intervals is asked of the sweep itself. The same is done once more inside the fitted part, whose
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, average_seeds, group_runs
+from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
@@ -107,7 +107,7 @@ class HeldOut:
     @property
     def rose(self) -> np.ndarray:
         """[K, H] bool: measured above everything that was fitted. Where it is not, the best so far is known already."""
-        return self.known & (self.measured > np.nanmax(self.fitted, axis=1, initial=-np.inf)[:, None])
+        return self.known & (self.measured > np.fmax.reduce(self.fitted, axis=1)[:, None])
 
     @property
     def predicted_best(self) -> np.ndarray:
@@ -146,10 +146,12 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
       options: of its analysis; with `records` other than `off` the best mean so far is predicted.
 
     Returns:
-      None where there are too few evaluations on either side of the cut (`LEAST_FITTED`, `LEAST_HELD_OUT`), or where the
-      options leave nothing to forecast with (--forecast=form, --fix, --bounds, --r0).
+      None where there are too few evaluations on either side of the cut (`LEAST_FITTED`, `LEAST_HELD_OUT`), or where
+      the options leave nothing to forecast with (--forecast=form, --fix, --bounds, --r0).
     """
     groups, _ = group_runs(runs)
+    if not any((run.compute > 0).any() for run in runs):
+        return None
     cut = _cut(runs)
     evaluations = [max(_trained_until(run, cut) for run in group.runs) for group in groups]
     if np.median(evaluations) < LEAST_FITTED:
@@ -194,8 +196,7 @@ class _Paths(NamedTuple):
 
     def best_so_far(self, rewards: np.ndarray) -> np.ndarray:
         """[D, K, H] the highest of `rewards` [D, K, H] and of what was fitted, up to each budget."""
-        first = np.nanmax(self.early, axis=1, initial=-np.inf)
-        return np.maximum(np.maximum.accumulate(rewards, axis=2), np.where(np.isfinite(first), first, np.nan)[:, None])
+        return np.maximum(np.maximum.accumulate(rewards, axis=2), np.fmax.reduce(self.early, axis=1)[:, None])
 
     def wider(self, widening: float, reward_range: tuple[float, float]) -> np.ndarray:
         """[D, K, H] the draws, `widening` times as far from their mean, as far as the range of rewards lets them."""
@@ -205,22 +206,22 @@ class _Paths(NamedTuple):
 
 def _paths(groups: Sequence[ConfigurationRuns], cut: float, options: AnalysisOptions) -> _Paths | None:
     """Fits what is up to the cut, and draws what will be measured after it; None where nothing can be drawn."""
-    metric = options.metric
-    stages = Stages(dataclasses.replace(options, records="off"), _early(groups, cut)).in_best_form()
-    fitted = stages.metric(metric, intervals=True, profiles=False)
-    forecast = stages.forecast(fitted, same_seeds=True)
-    by_name = {group.configuration.name: group for group in groups}
-    whole = [average_seeds(by_name[curve.configuration.name], metric) for curve in fitted.curves]
-    curves = [curve for curve in whole if curve is not None]
-    budgets = compare(curves)
+    averaged = [average_seeds(group, options.metric) for group in groups]
+    by_name = {curve.configuration.name: curve for curve in averaged if curve is not None}
+    budgets = compare(list(by_name.values()))
     compute = np.array([budget.compute for budget in budgets])
-    late = np.flatnonzero(compute > cut)
-    if forecast is None or len(late) < LEAST_HELD_OUT or len(late) == len(compute):
+    early, late = np.flatnonzero(compute <= cut), np.flatnonzero(compute > cut)
+    if not len(early) or len(late) < LEAST_HELD_OUT:
         return None
-    mean = np.array([budget.mean for budget in budgets]).T
     late = late[np.unique(np.linspace(0, len(late) - 1, MOST_HELD_OUT).round().astype(int))]
-    early = np.flatnonzero(compute <= cut)
-    data = fitted.trusted
+    stages = Stages(dataclasses.replace(options, records="off"), _early(groups, cut)).in_best_form()
+    fitted = stages.metric(options.metric, intervals=True, profiles=False)
+    forecast = stages.forecast(fitted, same_seeds=True)
+    if forecast is None:
+        return None
+    names, data = [curve.configuration.name for curve in fitted.curves], fitted.trusted
+    curves = [by_name[name] for name in names]
+    mean = np.array([budget.mean for budget in budgets]).T[[list(by_name).index(name) for name in names]]
     noise = [  # of a mean over the seeds, where their evaluations were fitted one by one
         sd * math.sqrt(float(curve.count[used].mean()) / len(curve.seeds)) if used.any() else math.nan
         for sd, curve, used in zip(forecast.noise * options.fit.width, data.curves, data.used, strict=True)
@@ -281,9 +282,13 @@ def _widening(inner: _Paths, options: AnalysisOptions) -> float:
 
 
 def _cut(runs: Sequence[RunCurve]) -> float:
-    """The compute at `SHARE` of the way from the first trained evaluation of all runs to the last."""
+    """The compute at `SHARE` of the way from the first trained evaluation of all runs to the last.
+
+    An evaluation just above it (`SAME_COMPUTE`) counts as one at it: steps round compute differently.
+    """
     trained = np.concatenate([run.compute[run.compute > 0] for run in runs])
-    return float(trained.min() ** (1 - SHARE) * trained.max() ** SHARE) if len(trained) else math.nan
+    along = trained.min() ** (1 - SHARE) * trained.max() ** SHARE
+    return float(max(along, trained[trained <= along * (1 + SAME_COMPUTE)].max()))
 
 
 def _trained_until(run: RunCurve, cut: float) -> int:
