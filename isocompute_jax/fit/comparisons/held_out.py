@@ -52,6 +52,9 @@ LEAST_ERROR = 1e-3
 PRIOR_CURVES = 1.0
 """So many further curves, whose errors are as said, stand beside those of the sweep when that is asked."""
 
+ROUNDING = 1e-12
+"""Of a reward: a record that stands is both ends of its interval."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
@@ -311,6 +314,5 @@ def _until(run: RunCurve, cut: float) -> RunCurve:
 
 
 def _within(reward: np.ndarray, interval: np.ndarray) -> np.ndarray:
-    """Whether rewards [...] lie in their interval [2, ...]; a record that stands is its interval's end."""
-    rounding = 1e-12
-    return (interval[0] - rounding <= reward) & (reward <= interval[1] + rounding)
+    """Whether rewards [...] lie in their interval [2, ...]."""
+    return (interval[0] - ROUNDING <= reward) & (reward <= interval[1] + ROUNDING)

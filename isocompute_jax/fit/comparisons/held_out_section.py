@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.held_out import SHARE, HeldOut, held_out_quarter
+from isocompute_jax.fit.comparisons.held_out import ROUNDING, SHARE, HeldOut, held_out_quarter
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import amount, shortlist, unit
@@ -76,22 +76,26 @@ def _findings(result: SweepResult, found: HeldOut) -> list[str]:
         rose = int(found.rose.sum())
         text += f": {int((found.rose & found.inside).sum())} of the {rose} that rose after the cut, and "
         text += f"{int((~found.rose & found.inside).sum())} of the {known - rose} where the record stood"
-    lines = [f"{text}."]
-    lines += _misses(found)
+    lines = [f"{text}{_outside(found, found.measured, found.interval95)}."]
+    if found.best_so_far:
+        text = f"The mean itself, which may fall, lies inside its own interval at {int(found.mean_inside.sum())} of {known}"
+        lines.append(f"{text}{_outside(found, found.mean, found.mean_interval95)}.")
     if result.several_sizes:
         lines.append(_sizes(result, found))
     return lines
 
 
-def _misses(found: HeldOut) -> list[str]:
-    """Where the mean itself falls out of what was predicted of it."""
-    if not found.best_so_far:
-        return []
-    known, inside = int(found.known.sum()), int(found.mean_inside.sum())
-    below = found.known & (found.mean < found.mean_interval95[0])
-    names = [each.name for each, row in zip(found.configurations, below, strict=True) if row.any()]
-    text = f"The mean itself, which may fall, lies inside its own interval at {inside} of {known}"
-    return [f"{text}; below it: {shortlist(names)}." if names else f"{text}."]
+def _outside(found: HeldOut, reward: np.ndarray, interval95: np.ndarray) -> str:
+    """`; below: n = 4 and n = 8; above: n = 64`, the configurations with rewards out of their interval."""
+    sides = {
+        "below": found.known & (reward < interval95[0] - ROUNDING),
+        "above": found.known & (reward > interval95[1] + ROUNDING),
+    }
+    names = {
+        side: [each.name for each, row in zip(found.configurations, rows, strict=True) if row.any()]
+        for side, rows in sides.items()
+    }
+    return "".join(f"; {side}: {shortlist(those)}" for side, those in names.items() if those)
 
 
 def _sizes(result: SweepResult, found: HeldOut) -> str:

@@ -176,14 +176,14 @@ def test_the_sentences_count_by_hand():
     assert found.rose.tolist() == [[False, False], [True, True]]
     assert held_out_section._findings(RESULT, found) == [
         "3 of 4 measured rewards (2 configurations at 2 budgets) lie inside their 95% interval: 1 of the 2 that rose "
-        "after the cut, and 2 of the 2 where the record stood.",
-        "The mean itself, which may fall, lies inside its own interval at 1 of 4; below it: n = 4.",
+        "after the cut, and 2 of the 2 where the record stood; above: n = 8.",
+        "The mean itself, which may fall, lies inside its own interval at 1 of 4; below: n = 4; above: n = 8.",
         "n* is predicted within one octave of the measured one at 2 of 2 budgets, and of the frontier over all "
         "evaluations at 0 of 1.",
     ]
     assert "errors there were 1.50 times as large" in held_out_section._paragraphs(RESULT, found)[0]
     assert "no larger than" in held_out_section._paragraphs(RESULT, by_hand(widening=1.0))[0]
-    assert held_out_section._findings(RESULT, by_hand(best_so_far=False))[0].endswith("their 95% interval.")
+    assert held_out_section._findings(RESULT, by_hand(best_so_far=False))[0].endswith("95% interval; above: n = 8.")
 
 
 def test_the_table_has_the_one_that_was_expected_and_the_one_that_leads():
