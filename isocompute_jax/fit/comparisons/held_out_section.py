@@ -78,7 +78,8 @@ def _findings(result: SweepResult, found: HeldOut) -> list[str]:
         text += f"{int((~found.rose & found.inside).sum())} of the {known - rose} where the record stood"
     lines = [f"{text}{_outside(found, found.measured, found.interval95)}."]
     if found.best_so_far:
-        text = f"The mean itself, which may fall, lies inside its own interval at {int(found.mean_inside.sum())} of {known}"
+        means = int(found.mean_inside.sum())
+        text = f"The mean itself, which may fall, lies inside its own interval at {means} of {known}"
         lines.append(f"{text}{_outside(found, found.mean, found.mean_interval95)}.")
     if result.several_sizes:
         lines.append(_sizes(result, found))
