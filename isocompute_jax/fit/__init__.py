@@ -6,6 +6,7 @@ From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 """
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter
 from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories, solve_trajectories
 from isocompute_jax.fit.comparisons.uniformity import uniformity, uniformity_curve, uniformity_trend
 from isocompute_jax.fit.curves.fit_options import FitOptions
@@ -26,6 +27,7 @@ __all__ = [
     "CurveFit",
     "FitOptions",
     "Frontier",
+    "HeldOut",
     "LearningRate",
     "ReadOptions",
     "Recommendation",
@@ -37,6 +39,7 @@ __all__ = [
     "fit_allocation",
     "fit_curves",
     "frontier",
+    "held_out_quarter",
     "record_breaking",
     "solve_trajectories",
     "uniformity",

@@ -70,7 +70,7 @@ class Stages:
         self.fit = options.fit if form is None else for_form(options.fit, form)
         self._forms: dict[str, dict[FormName, tuple[CurveFit, ...]]] = {}
         self._known: dict[tuple[str, int | None], _Series] = {}
-        self._forecasts: dict[tuple[MetricAnalysis, tuple[Configuration, ...]], Forecast] = {}
+        self._forecasts: dict[tuple[MetricAnalysis, tuple[Configuration, ...], bool], Forecast] = {}
 
     def in_best_form(self) -> Stages:
         """These, or under --form=auto those of the form whose AICc of the whole sweep is clearly the lowest."""
@@ -171,9 +171,12 @@ class Stages:
             seed=self.options.seed,
         )
 
-    def forecast(self, found: MetricAnalysis, untried: tuple[Configuration, ...] = ()) -> Forecast | None:
+    def forecast(
+        self, found: MetricAnalysis, untried: tuple[Configuration, ...] = (), *, same_seeds: bool = False
+    ) -> Forecast | None:
         """Draws of what the curves are, and those of configurations that were not run.
 
+        Of all seeds, or of the `same_seeds` as they go on: how these lie from others is in their mean already.
         None where the fit is told its form, or holds its parameters, and where no curve has more points than
         parameters: nothing tells the noise then.
         """
@@ -182,9 +185,10 @@ class Stages:
             return None
         if options.forecast == "form" or self.fit.holds:
             return None
-        if (found, untried) not in self._forecasts:
+        key = found, untried, same_seeds
+        if key not in self._forecasts:
             data = found.trusted
-            self._forecasts[found, untried] = forecast(
+            self._forecasts[key] = forecast(
                 data.compute,
                 data.reward,
                 [curve.configuration for curve in found.curves],
@@ -193,13 +197,13 @@ class Stages:
                 correlation=[fit.correlation for fit in found.fits],
                 runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
                 peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
-                apart=self._apart(found),
+                apart=None if same_seeds else self._apart(found),
                 untried=untried,
                 forms=tuple(FORMS) if options.form == "auto" else (self.fit.form,),
                 reward_range=options.read.reward_range,
                 seed=options.seed,
             )
-        return self._forecasts[found, untried]
+        return self._forecasts[key]
 
     def _apart(self, found: MetricAnalysis) -> BetweenSeeds | None:
         """How the seeds of the fitted curves differ."""

@@ -23,6 +23,7 @@ from isocompute_jax.records.errors import InputError
 from tests import mains
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
+COMPARISONS = ("comparison_held_out",)
 FIGURES = (
     "learning_curves", "optimal_group_size", "targets", "epochs", "entropy", "solve_rates", "profiles", "residuals",
     "forms", "holdout", "comparison",
@@ -61,7 +62,7 @@ def test_every_file_exists(written):
     out, _, _ = written
     tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "next.csv", "ties.csv"}
     assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
-    expected = {f"{name}.svg" for name in FIGURES}
+    expected = {f"{name}.svg" for name in (*FIGURES, *COMPARISONS)}
     assert {path.name for path in (out / "figures").iterdir()} == expected
 
 
@@ -109,7 +110,7 @@ def test_tables_match_the_summary(written):
 def test_the_report_is_one_file_with_computed_findings(written):
     _, summary, html = written
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", html)
-    assert html.count("<svg role=") == len(FIGURES)
+    assert html.count("<svg role=") == len(FIGURES) + len(COMPARISONS)
     plain = html.replace("\N{NO-BREAK SPACE}", " ")
     for switch in summary["frontier"]["switches"]:
         assert f"at {amount(switch['compute'])} from {switch['from_run']} to {switch['to_run']}" in plain

@@ -12,6 +12,7 @@ from isocompute_jax.fit.comparisons import (
     best_batches,
     cross_sets,
     data_sizes,
+    held_out_section,
     stable_batches,
     steps_law,
     train_test,
@@ -22,6 +23,7 @@ from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 
 QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
+    held_out_section.section,
     train_test.section,
     trajectories.section,
     uniformity_section.section,

@@ -67,6 +67,8 @@ class Forecast:
       form: [S] number of each draw's form in `weights`.
       draws: per form, per curve, the draws; row s of the joint draws is row s of the curves' draws of form `form[s]`.
       members: [K] whether the configuration has a curve; the others' rewards are NaN.
+      noise: [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve.
+      correlation: of neighbouring points.
       collapses: where curves fall, where some have; None in a sweep without a fall.
     """
 
@@ -76,6 +78,8 @@ class Forecast:
     form: np.ndarray
     draws: tuple[tuple[Draws | None, ...], ...]
     members: np.ndarray
+    noise: np.ndarray
+    correlation: float
     collapses: Collapses | None = None
 
     def rewards(self, compute: float) -> np.ndarray:
@@ -169,7 +173,9 @@ def forecast(
     unknown = [np.nan] * len(untried)
     fallen = None if peaks is None else collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
     known = np.concatenate([members, np.ones(len(untried), bool)])
-    return Forecast(reference, reward_range, named, form, tuple(table), known, fallen)
+    each = np.full(len(known), np.nan)
+    each[order] = errors
+    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen)
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:
