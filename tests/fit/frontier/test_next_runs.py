@@ -108,6 +108,7 @@ def test_proposals_of_an_analysis():
         assert run.group_size in (32, 64, 128) and run.untried == (run.group_size == 128)
         assert run.cost == run.compute * run.seeds and 1e6 <= run.compute <= 4e6
         assert run.num_steps == pytest.approx(run.compute / (32 * run.group_size), abs=1)
+    assert asked.interval95 is not None
     low, high = asked.interval95
     assert 32 <= low <= high <= 128
     page, text = render_report(result, {}), str(result)
