@@ -18,7 +18,7 @@ from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
 
-WAYS = ("--next", "random", "grid")
+WAYS = ("--next", "random", "grid", "interval")
 """How runs are added."""
 
 
@@ -109,9 +109,11 @@ def look(sweep: HiddenSweep, told: Reached) -> Look:
 def further(
     sweep: HiddenSweep, told: Reached, seen: Look, way: str, count: int, rng: np.random.Generator
 ) -> list[Candidate]:
-    """The runs that are added: by the fitter, as many drawn from the same choices, or one of each n."""
+    """The runs that are added: by the fitter, as many drawn from its choices, one of each n, or of the interval's."""
     if way == "grid":
         return [Candidate(k, sweep.budget, 1) for k in range(len(sweep.group_sizes))]
+    if way == "interval":
+        return of_the_interval(sweep, seen)
     end = data_end(seen.found.fits)
     end = sweep.budget if end * SAME_COMPUTE >= sweep.budget else end
     choices = [run for run in candidates(sweep.budget, seen.among, end=end) if sweep.told_next(told, run)]
@@ -119,10 +121,10 @@ def further(
         return [choices[i] for i in rng.integers(len(choices), size=count)] if choices else []
     how = evaluations(seen.found, seen.forecast)
     proposed = propose(seen.forecast, sweep.budget, seen.among, choices, how, count=count)[1]
-    return [proposal.run for proposal in proposed] or finalists(sweep, seen)
+    return [proposal.run for proposal in proposed] or of_the_interval(sweep, seen)
 
 
 def finalists(sweep: HiddenSweep, seen: Look) -> list[Candidate]:
-    """One run up to the budget of every n in the interval, where the fitter has nothing to propose."""
+    """One run up to the budget of every n in the interval."""
     low, high = seen.interval95
     return [Candidate(k, sweep.budget, 1) for k in seen.among if low <= sweep.group_sizes[k] <= high]
