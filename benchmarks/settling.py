@@ -124,7 +124,7 @@ def further(
     return [proposal.run for proposal in proposed] or of_the_interval(sweep, seen)
 
 
-def finalists(sweep: HiddenSweep, seen: Look) -> list[Candidate]:
+def of_the_interval(sweep: HiddenSweep, seen: Look) -> list[Candidate]:
     """One run up to the budget of every n in the interval."""
     low, high = seen.interval95
     return [Candidate(k, sweep.budget, 1) for k in seen.among if low <= sweep.group_sizes[k] <= high]
