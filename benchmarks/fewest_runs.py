@@ -68,8 +68,8 @@ def named(flag: flags.FlagHolder, known: Sequence[str]) -> list[str]:
 
 def print_table(rows: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> None:
     """By source and over all of them."""
-    print("\n| sweep | way | sweeps | settled | immaterial | cost / C | runs | held | near | regret |")
-    print("| :-- | :-- |" + " --: |" * 8)
+    print("\n| sweep | way | sweeps | settled | immaterial | cost / C | median | runs | held | near | regret |")
+    print("| :-- | :-- |" + " --: |" * 9)
     ways = next(iter(rows.values()))
     together = {way: [each for of in rows.values() for each in of[way]] for way in ways}
     for source, by_way in [*rows.items(), ("all", together)]:
@@ -78,7 +78,7 @@ def print_table(rows: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> None:
 
 
 def cells(outcomes: Sequence[Outcome]) -> list[str]:
-    """How many ended how; mean cost, its standard error, and mean runs; how many of the settled were right; regret."""
+    """How many ended how; cost (mean, standard error, median), mean runs; how many settled ones were right; regret."""
     settled = [each for each in outcomes if each.ended == "settled"]
     cost = np.array([each.cost for each in outcomes])
     error = f" ± {cost.std(ddof=1) / np.sqrt(len(cost)):.1f}" if len(cost) > 1 else ""
@@ -86,6 +86,7 @@ def cells(outcomes: Sequence[Outcome]) -> list[str]:
         str(len(settled)),
         str(sum(each.ended == "immaterial" for each in outcomes)),
         f"{cost.mean():.1f}{error}",
+        f"{np.median(cost):.1f}",
         f"{np.mean([each.runs for each in outcomes]):.1f}",
         f"{sum(each.held for each in settled)} of {len(settled)}",
         f"{sum(each.near for each in settled)} of {len(settled)}",

@@ -52,6 +52,7 @@ def test_only_what_was_told_is_in_the_table():
     [
         ("grid", [(4, 16), (8, 8)], 6.0, 6),  # two rounds of three runs up to C
         ("--next", [(2, 8), (4, 8)], 3 / 8 + 2.0, 5),  # the start, and both n of the interval, as nothing is proposed
+        ("interval", [(2, 8), (4, 8)], 3 / 8 + 2.0, 5),
         ("--next", [(8, 16)], 3 / 8, 3),
     ],
 )
