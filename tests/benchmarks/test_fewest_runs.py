@@ -29,12 +29,10 @@ def sweep(seeds=3) -> HiddenSweep:
 
 def test_further_runs_are_new_seeds_and_then_the_shortest_ones():
     hidden = sweep(seeds=2)
-    told = hidden.told_next({}, Candidate(1, 100.0, 1))
-    assert told == {(1, 0): 100.0}
-    told = hidden.told_next(told, Candidate(1, 400.0, 1))
-    assert told == {(1, 0): 100.0, (1, 1): 400.0}
-    told = hidden.told_next(told, Candidate(1, 400.0, 1))
-    assert told == {(1, 0): 400.0, (1, 1): 400.0}
+    assert hidden.told_next({}, Candidate(1, 100.0, 1)) == {(1, 0): 100.0}
+    assert hidden.told_next({(1, 0): 100.0}, Candidate(1, 400.0, 1)) == {(1, 0): 100.0, (1, 1): 400.0}
+    told = {(1, 0): 400.0, (1, 1): 400.0}
+    assert hidden.told_next({(1, 0): 100.0, (1, 1): 400.0}, Candidate(1, 400.0, 1)) == told
     assert hidden.told_next(told, Candidate(1, 400.0, 1)) is None
     assert hidden.told_next(told, Candidate(1, 800.0, 2)) == {(1, 0): 800.0, (1, 1): 800.0}
     assert hidden.told_next({(0, 0): 800.0}, Candidate(0, 800.0, 2)) is None
