@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.next_runs import Candidate, Evaluations, Proposal, candidates, propose
@@ -46,7 +47,21 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
     )  # fmt: skip
     every = [*tried, *untried]
     names = tuple(each.name for each in untried)
-    return NextRuns(budget, regret, names, tuple(_row(found, proposal, every) for proposal in proposals))
+    sizes = [every[k].group_size for k in among]
+    interval = optimal_sizes(forecast.rewards(budget)[:, among], sizes) if all(sizes) else None
+    return NextRuns(budget, regret, names, tuple(_row(found, each, every) for each in proposals), interval)
+
+
+def optimal_sizes(rewards: np.ndarray, sizes: Sequence[int]) -> tuple[int, int]:
+    """95% interval of n*: of the n of the highest of K rewards, over their draws.
+
+    Args:
+      rewards: [S, K].
+      sizes: [K] n.
+    """
+    best = np.asarray(sizes)[rewards.argmax(axis=1)]
+    low, high = np.percentile(best, PERCENTILES, method="nearest").tolist()
+    return low, high
 
 
 def _rollouts(found: MetricAnalysis, index: int, compute: float) -> float:

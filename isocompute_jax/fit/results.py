@@ -312,9 +312,17 @@ class NextRuns:
       expected_regret: of choosing today, in units of reward.
       untried: names of configurations that no run has, but that could be chosen too.
       proposals: in order; empty where no run is expected to reduce it.
+      interval95: of n* at the budget, by the draws of all curves, those of `untried` included; None where an n is
+        unknown, or nothing can be chosen.
     """
 
     budget: float
     expected_regret: float
     untried: tuple[str, ...]
     proposals: tuple[NextRun, ...]
+    interval95: tuple[int, int] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether n* is known to one octave."""
+        return self.interval95 is not None and self.interval95[1] <= 2 * self.interval95[0]

@@ -45,6 +45,9 @@ NO_LONGER_IDENTIFYING = frozenset(
 )
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
+LENGTH, STAGES, NO_STAGES = "max_compute", "curriculum.stages", "[]"
+"""See `curve_identity_of`."""
+
 
 def identity(config: Any) -> dict[str, Any]:
     """The fields of a (nested) config dataclass that tell configurations apart, replicates left out.
@@ -75,6 +78,18 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
         found |= dict(flatten(outer))
         found = {name: value for name, value in found.items() if not NOT_IDENTIFYING & set(name.split("."))}
     return found | {name: content[name] for name in FACTS if name in content}
+
+
+def curve_identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`identity_of` without how far the run was to go: its curve is the same as far as it goes.
+
+    So a run that goes further is one more seed of its configuration. Pools by `curriculum.stages` are shares of
+    `max_compute`: there it counts.
+    """
+    found = identity_of(content)
+    if found.get(STAGES, NO_STAGES) == NO_STAGES:
+        found.pop(LENGTH, None)
+    return found
 
 
 def differences(ours: Any, theirs: Mapping[str, Any], path: str = "config") -> list[str]:

@@ -7,7 +7,15 @@ import pytest
 
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig, override
 from isocompute_jax.options import option
-from isocompute_jax.records.identity import LATER, NOT_IDENTIFYING, differences, flatten, identity, identity_of
+from isocompute_jax.records.identity import (
+    LATER,
+    NOT_IDENTIFYING,
+    curve_identity_of,
+    differences,
+    flatten,
+    identity,
+    identity_of,
+)
 
 RUN = RunConfig(model="m", train_set="t.jsonl", evaluation=EvaluationConfig(sets={"v": "v.jsonl"}))
 FACTS = dict(group_size=8, problems_per_batch=8, num_steps=3, problem_set_size=100, model_params=12, seed=7)
@@ -89,6 +97,19 @@ def test_what_identified_once_and_no_longer_does_is_left_out_of_old_blocks():
     assert "loss.chunk_tokens" not in block
     old = {**FACTS, "identity": {**block, "loss.chunk_tokens": 4096, "mesh.fsdp": 8, "mesh.context": 2}}
     assert identity_of(old) == identity_of({**FACTS, "identity": block})
+
+
+def test_a_run_that_goes_further_has_the_same_curve_but_where_pools_are_shares_of_it():
+    def of(config):
+        return {**FACTS, "identity": identity(config)}
+
+    further = override(RUN, "max_compute", 4 * RUN.max_compute)
+    assert identity_of(of(further)) != identity_of(of(RUN))
+    assert curve_identity_of(of(further)) == curve_identity_of(of(RUN))
+    assert curve_identity_of(of(override(further, "optimizer.base_lr", 0.5))) != curve_identity_of(of(RUN))
+    pools = CurriculumConfig(order="easy_to_hard", pools=(0.5,), stages=(0.5, 0.5))
+    staged, longer = (dataclasses.replace(run, curriculum=pools) for run in (RUN, further))
+    assert curve_identity_of(of(staged)) != curve_identity_of(of(longer))
 
 
 def test_the_config_json_of_another_program_is_flattened():

@@ -9,7 +9,7 @@ from typing import Any
 
 from isocompute_jax.fit.read.read_options import FACTS, is_whole
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import identity_of
+from isocompute_jax.records.identity import curve_identity_of
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
 
 
@@ -34,7 +34,7 @@ def read_directory(path: pathlib.Path) -> RunDirectory:
         config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
         facts = _facts(config)
         name, done = path.name or path.resolve().name, (path / DONE).exists()
-        return RunDirectory(name, path / EVAL, facts, identity_of(config), done)
+        return RunDirectory(name, path / EVAL, facts, curve_identity_of(config), done)
     except (InputError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path / CONFIG}: run left out: {error}") from None
 

@@ -12,7 +12,9 @@ from isocompute_jax.fit import analyze
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.frontier.next_runs import FORM_ERROR, LOOKS, Candidate, Evaluations, candidates, propose
+from isocompute_jax.fit.further_runs import optimal_sizes
 from isocompute_jax.fit.report.html_page import render_report
+from isocompute_jax.fit.results import NextRuns
 from isocompute_jax.records.errors import InputError
 
 
@@ -106,7 +108,11 @@ def test_proposals_of_an_analysis():
         assert run.group_size in (32, 64, 128) and run.untried == (run.group_size == 128)
         assert run.cost == run.compute * run.seeds and 1e6 <= run.compute <= 4e6
         assert run.num_steps == pytest.approx(run.compute / (32 * run.group_size), abs=1)
+    assert asked.interval95 is not None
+    low, high = asked.interval95
+    assert 32 <= low <= high <= 128
     page, text = render_report(result, {}), str(result)
+    assert f"{low} to {high} (95% interval)" in " ".join(text.split()) and asked.settled == (high <= 2 * low)
     assert "What to run next, to spend 8 million rollouts" in page and "after these runs" in text
     for run in asked.proposals:
         assert any(line.startswith(run.run) and f"{run.num_steps:,}" in line for line in text.splitlines())
@@ -116,6 +122,24 @@ def test_proposals_of_an_analysis():
     assert analyze(sweep(), AnalysisOptions(bootstrap="none", holdout=0.0)).next_runs == ()
     (far,) = analyze(sweep(), AnalysisOptions(**quick)).next_runs
     assert far.budget == pytest.approx(4e6)  # four times the data
+
+
+def test_the_interval_of_n_holds_the_best_of_the_draws():
+    """Of 100 draws n = 8 is the best in 2, 16 in 60 and 32 in 38; at 2.5% the two are beyond the end."""
+    best = np.repeat([0, 1, 2], [2, 60, 38])
+    rewards = np.where(np.arange(3) == best[:, None], 0.6, 0.5)
+    assert optimal_sizes(rewards, [8, 16, 32]) == (16, 32)
+    assert optimal_sizes(rewards, [8, 16, 16]) == (16, 16)
+    best[:4] = 0
+    assert optimal_sizes(np.where(np.arange(3) == best[:, None], 0.6, 0.5), [8, 16, 32]) == (8, 32)
+
+
+def test_settled_is_an_interval_of_one_octave():
+    def asked(*interval):
+        return NextRuns(1e6, 0.01, (), (), interval or None)
+
+    assert asked(16, 32).settled and asked(16, 16).settled
+    assert not asked(16, 64).settled and not asked().settled
 
 
 def test_a_forecast_is_needed():

@@ -10,6 +10,7 @@ import os
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns, read_curves
 from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError
@@ -66,6 +67,17 @@ def test_a_run_directory(tmp_path):
     np.testing.assert_allclose(shares, [[0.5, 0.1, 0.2, 0.2]])
     assert not any("seed" in key for key in run.identity)
     assert run.identity["rate"] == 0.1 and run.identity["betas"] == "[0.9]"
+
+
+def test_a_run_that_goes_further_is_a_seed_of_its_configuration(tmp_path):
+    for name, seed, compute in (("a", 0, 64), ("b", 1, 256)):
+        directory = write_directory(tmp_path / name)
+        content = json.loads((directory / CONFIG).read_text())
+        content["seed"], content["config"]["max_compute"] = seed, compute
+        (directory / CONFIG).write_text(json.dumps(content))
+    runs, _ = read(tmp_path)
+    (group,), _ = group_runs(runs)
+    assert group.configuration.name == "n = 8" and [run.run for run in group.runs] == ["a", "b"]
 
 
 def test_where_a_run_was_sampled_tells_no_configurations_apart(tmp_path):
