@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
-from isocompute_jax.gallery.findings import batch_effect, level_gain, rise_of
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict
+from isocompute_jax.fit.comparisons.steps_law import steps_laws
+from isocompute_jax.gallery.findings import analysed, batch_effect, level_gain, rise_of
+from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table
 from isocompute_jax.gallery.page.figures import overlaid
 
 BATCHES = {2: "batch_2", 8: "problems_64", 32: "batch_32"}
@@ -85,15 +86,27 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     curves = gallery.curves(STEPS)
     rise = rise_of(curves)
     picture = overlaid({"B = 128 rollouts per step": curves}, docs, "steps")
+    found = steps_laws(analysed(gallery.sweep(STEPS), bootstrap=True))
+    said, settled = "n\\* moves at too few budgets to tell a shape.", "open"
+    if found:
+        law = found[0].law
+        settled = law.against("line")
+        share = f"; lower in {law.shares['line']:.0%} of replicates" if "line" in law.shares else ""
+        said = (
+            f"Against log M, a sigmoid between the smallest and the largest n has an AICc {law.ahead('line'):.1f} "
+            f"lower than a straight line{share}."
+        )
     return Chapter(
         9,
         claim,
-        verdict(rise),
-        octaves(rise),
+        "shown" if settled == "better" and rise.low > 0 else "refuted" if settled == "worse" else "not settled",
+        f"n\\* {octaves(rise)}; sigmoid or line: {settled}",
         rise.seeds,
         f"128 rollouts per step, shared out as n times B_problem: n\\* rises by {octaves(rise)} from the first budget "
-        f"to the last.\n\n![Reward and n* at fixed B]({picture})",
-        "",
-        "",
+        f"to the last. {said}\n\n![Reward and n* at fixed B]({picture})",
+        "At fixed B every step costs the same, and a larger n means fewer problems in it: early, new problems are "
+        "worth more than a straighter gradient on each; once all have been seen many times, the other way round.",
+        "A grid of n that reaches beyond both ends of the rise: a line that is cut off at the ends of the grid looks "
+        "like a sigmoid.",
         "A sigmoid in log n\\* against M.",
     )
