@@ -59,9 +59,8 @@ def test_forecasts_in_the_gallery_are_those_of_the_present_constants():
         assert read_forecast(path).constants == EMBEDDED, path.name
 
 
-FORECAST = sorted(
-    path.stem for path in (GALLERY / "predicted").glob("*.json") if (GALLERY / f"{path.stem}.parquet").exists()
-)
+RECORDED = {path.stem for path in GALLERY.glob("*.parquet")}
+FORECAST = sorted(RECORDED & {path.stem for path in (GALLERY / "predicted").glob("*.json")})
 
 
 @pytest.mark.parametrize("name", FORECAST)
