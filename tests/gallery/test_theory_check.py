@@ -65,9 +65,9 @@ FORECAST = sorted(RECORDED & {path.stem for path in (GALLERY / "predicted").glob
 
 @pytest.mark.parametrize("name", FORECAST)
 def test_theory_is_within_an_octave_of_every_sweep(name):
-    """On average over budgets, and at three of four by itself; all but three of them were forecast before they ran."""
+    """On average over budgets, and at two of three by itself; all but three of them were forecast before they ran."""
     found = agreement(read_sweep(GALLERY / f"{name}.parquet"), read_forecast(GALLERY / "predicted" / f"{name}.json"))
-    assert found.apart.mean() <= 1 and np.mean(found.apart <= 1) >= 0.75
+    assert found.apart.mean() <= 1 and np.mean(found.apart <= 1) >= 2 / 3
 
 
 def test_six_sweeps_or_more_were_forecast_unseen():
