@@ -79,11 +79,12 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"budget at n = {' and '.join(map(str, LARGE))}, 512 and 1,024 rollouts per step:\n\n"
         f"{table(('', 'difference'), rows)}\n\n"
         f"Beside the constant rate it leads early: at equal compute by up to {100 * leads.max():.0f} points, the "
-        f"last time at {budgets[leads > 0][-1]:,.0f} rollouts; from there on it is behind, by up to {-100 * leads.min():.0f}.\n\n"
+        f"last time at {budgets[leads > 0][-1]:,.0f} rollouts; from there on it is behind, by up to "
+        f"{-100 * leads.min():.0f}.\n\n"
         f"![Reward and n* for each rule]({picture})",
         "At equal compute a large batch takes few steps, and a rate that grows makes up for them: so it leads early. "
-        "Later the larger steps keep noise in the weights, and problems are learned by heart sooner; a linear rate is too "
-        "large to learn at all at these batches.",
+        "Later the larger steps keep noise in the weights, and problems are learned by heart sooner; a linear rate is "
+        "too large to learn at all at these batches.",
         "A base rate that is small enough for the largest batch: 2.5e-4 at 64 rollouts is near the largest that is "
         "stable. More problems, which are learned by heart later.",
         "Square root beats constant and linear at the batches it uses, up to 65,536 rollouts.",
