@@ -224,6 +224,17 @@ FULL = dataclasses.replace(
         *(
             scarce(
                 64,
+                f"strong_{name}",
+                f"64 {name.title()} problems with KL and entropy terms thirty times as strong as the healthy recipe's.",
+                problem_set=name,
+                sizes=(8, 32),
+                fields={"recipe.healthy": "none", "loss.kl_coef": 0.03, "loss.entropy_coef": 0.03},
+            )
+            for name in ("easy", "hard")
+        ),
+        *(
+            scarce(
+                64,
                 f"crossed_{name}",
                 f"64 {name.title()} problems, evaluated on Easy and Hard: what is forgotten?",
                 problem_set=name,
