@@ -135,7 +135,7 @@ def _gains(on: Curves, off: Curves) -> list[tuple[int, Estimate, Estimate]]:
 
 
 def _of_terms(gains: dict[float, dict[str, list[tuple[int, Estimate, Estimate]]]]) -> Verdict:
-    """By the highest reward at every n: shown if some coefficient does both, refuted if all do the contrary of either."""
+    """By the highest reward at every n: shown if a coefficient does both, refuted if all do the contrary of either."""
     shown, refuted = [], []
     for each in gains.values():
         easy, hard = ([highest.sign for _, highest, _ in each[where]] for where in ("Easy", "Hard"))
