@@ -68,6 +68,6 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"avg@4 {points(gain)}; n\\* {octaves(shift)} at equal compute.\n\n"
         f"![Reward and n* for two base models]({picture})",
         "",
-        "",
+        "Base models from other data or of another size: these two differ in how long they were taught alone.",
         "Qwen2.5-7B, Qwen3-4B and Llama 3.1-8B have the same shape of n\\*(C), with other levels and switch points.",
     )
