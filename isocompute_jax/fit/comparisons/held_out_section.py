@@ -29,8 +29,8 @@ def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
             paragraphs=_paragraphs(result, found),
             figure=draw(result, found, figures / FIGURE),
             alt="Reward of each configuration over compute, with predicted bands and measured dots after the cut",
-            how_to_read=f"Shaded: compute that was held out. Grey: {_fitted_dots(found)}. Line and band: predicted "
-            f"reward and its 95% interval. Black: {_what(found)}, measured."
+            how_to_read=f"Shaded: held out. Grey: {_fitted_dots(found)}. Line and band: predicted, with its 95% "
+            f"interval. Black: {_what(found)}, measured."
             + (" Hollow: the mean, where it lies below." if found.best_so_far else ""),
             findings=tuple(_findings(result, found)),
             table=_table(result, found),
@@ -43,14 +43,14 @@ def _what(found: HeldOut) -> str:
 
 
 def _fitted_dots(found: HeldOut) -> str:
-    return "means that were fitted" + (", from which each draw picks its own records" if found.best_so_far else "")
+    return "fitted means" + (", from which each draw picks its own records" if found.best_so_far else "")
 
 
 def _paragraphs(result: SweepResult, found: HeldOut) -> tuple[str, ...]:
     text = (
-        f"Evaluations up to {amount(found.cut)} {unit(result)}, {SHARE:.0%} of the way on a logarithmic axis, were "
-        "fitted; those after it were not looked at. An interval is for what the same seeds will measure: it holds what "
-        "is open of the parameters and the form of the curves, and the noise of a mean over seeds."
+        f"Evaluations up to {amount(found.cut)} {unit(result)}, {SHARE:.0%} of the way in log C, were fitted; those "
+        "after it were not looked at. Intervals, for what the same seeds will measure, hold what is open of parameters "
+        "and form of the curves, and the noise of a mean over seeds."
     )
     target = (
         "Record-breaking evaluations are analysed here, so what is predicted and measured is the best mean so far: "
@@ -58,10 +58,10 @@ def _paragraphs(result: SweepResult, found: HeldOut) -> tuple[str, ...]:
     )
     checked = {
         None: "The fitted part is too short to ask it how large such errors are.",
-        1.0: "The same was done inside the fitted part: errors there are no larger than intervals say.",
+        1.0: "Tried inside the fitted part, errors are no larger than intervals say.",
     }.get(
         found.widening,
-        f"The same was done inside the fitted part: errors there were {found.widening:.2f} times as large as they "
+        f"Tried inside the fitted part, errors there were {found.widening:.2f} times as large as they "
         "should be, so intervals are as much wider.",
     )
     return (" ".join([text, *([target] if found.best_so_far else []), checked]),)
