@@ -26,6 +26,8 @@ from isocompute_jax.options import check, option
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Tokenizer
 
+WIDTHS = ("embed_dim", "num_heads", "num_kv_heads", "mlp_dim")
+
 
 class Teacher(Protocol):
     """Who demonstrates answers."""
@@ -47,9 +49,16 @@ class BaseModelConfig:
     teacher_seed: int = option(4, "Seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.")
     max_prompt_tokens: int = option(9, "Compiled prompt length.", low=1)
     max_tokens: int = option(9, "Compiled answer length, end-of-sequence token included.", low=1)
+    width: int = option(1, "Heads, embeddings and hidden units, in those of the embedded model.", low=1)
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def model(self) -> ModelConfig:
+        """The embedded model, `width` times as wide."""
+        wider = {name: self.width * getattr(model.EMBEDDED, name) for name in WIDTHS}
+        return dataclasses.replace(model.EMBEDDED, **wider)
 
 
 def train_base_model(
@@ -66,7 +75,7 @@ def train_base_model(
     Returns:
       The mean loss of the last 50 steps, nats per answer token.
     """
-    model_config = model.EMBEDDED
+    model_config = config.model
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.peak_lr, config.warmup_steps, config.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.0))
     params = model.init_params(model_config, jax.random.key(config.seed))

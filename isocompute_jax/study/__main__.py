@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
-    ["smoke", "quick", "full", "other_base"],
+    ["smoke", "quick", "full", "other_base", "other_size"],
     "smoke: a minute, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a quarter of "
     "an hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules. "
-    "other_base: the main question again, for a base model taught for half as long.",
+    "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")

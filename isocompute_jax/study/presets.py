@@ -209,6 +209,12 @@ FULL = dataclasses.replace(
         scarce(64, "rate_half", "64 problems at half the learning rate.", fields={"optimizer.base_lr": 1.25e-4}),
         scarce(64, "rate_sqrt", "64 problems, rate as sqrt(B).", fields={"optimizer.lr_scaling_exponent": 0.5}),
         scarce(64, "rate_linear", "64 problems, rate as B.", fields={"optimizer.lr_scaling_exponent": 1.0}),
+        scarce(
+            64,
+            "keep_64",
+            "64 problems, groups without signal kept in the loss's denominator: does n* change?",
+            fields={"recipe.zero_variance_groups": "keep"},
+        ),
         scarce(64, "easy_64", "64 Easy problems: does n* saturate above that of Hard?", problem_set="easy"),
         *(
             scarce(
@@ -273,4 +279,10 @@ OTHER_BASE = dataclasses.replace(
     slices=(scarce(64, "base_600", "A base model taught for half as long: is n* another one?"),),
 )
 
-PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL, "other_base": OTHER_BASE}
+OTHER_SIZE = dataclasses.replace(
+    QUICK,
+    base=BaseModelConfig(width=2),
+    slices=(scarce(64, "wide_64", "A base model twice as wide: is n* another one?", sizes=(4, 8, 16, 32, 64)),),
+)
+
+PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL, "other_base": OTHER_BASE, "other_size": OTHER_SIZE}
