@@ -82,3 +82,19 @@ def batch_effect(sweeps: Mapping[int, Curves]) -> tuple[Estimate, Estimate, Esti
 
     by_batch, by_size, ratio = estimates(spreads, *shared)
     return by_batch, by_size, ratio
+
+
+def size_effect(of: Curves, beside: Curves) -> Estimate:
+    """Spread of reward over n in one sweep, in that of another, over the n that both have, at equal compute.
+
+    A spread is the standard deviation of records, a mean over log-spaced budgets.
+    """
+    sizes = sorted(set(of) & set(beside))
+    shared = [{n: curves[n] for n in sizes} for curves in (of, beside)]
+    budgets = common_budgets(*shared)
+
+    def ratio(*found: Means) -> float:
+        one, other = (records_at(mean, budgets).std(axis=0, ddof=1).mean() for mean in found)
+        return float(one / other)
+
+    return estimate(ratio, *shared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from isocompute_jax.gallery.page import data, expected, rising, sets, steps
+from isocompute_jax.gallery.page import data, expected, noise, rising, saturation, sets, steps, terms
 from isocompute_jax.gallery.page.chapter import Chapter, Gallery
 from isocompute_jax.gallery.page.figures import FOLDER
 from isocompute_jax.gallery.tables import Sweep
@@ -31,7 +31,7 @@ so far over log n, as Chinchilla's second approach has it over model sizes, whic
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """All findings, in order; their pictures are drawn into docs/findings."""
-    parts = (rising, sets, steps, data)
+    parts = (rising, saturation, sets, steps, terms, data)
     return sorted((one for part in parts for one in part.chapters(gallery, docs)), key=lambda one: one.number)
 
 
@@ -45,7 +45,8 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
     written = chapters(found, docs)
     introduction = INTRODUCTION.format(base=_base(found.sweep(rising.RISE)), rows="\n".join(one.row for one in written))
-    write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), expected.section(found)]))
+    closing = [noise.section(found, docs), expected.section(found)]
+    write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), *closing]))
     return docs / PAGE
 
 

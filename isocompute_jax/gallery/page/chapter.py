@@ -11,7 +11,7 @@ from typing import Literal
 from isocompute_jax.gallery.curves import Curves, Estimate, curves_of
 from isocompute_jax.gallery.tables import SUFFIX, Sweep, read_sweep
 
-Verdict = Literal["shown", "refuted", "not settled", "not run"]
+Verdict = Literal["shown", "shown in part", "refuted", "not settled", "not run"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,15 +10,19 @@ from isocompute_jax.theory.forecast_files import read_forecast
 
 PREDICTED = "predicted"
 CALIBRATED = ("problems_64", "problems_256")
-"""Sweeps that the constants were calibrated on; `hard_b2` was seen, and not used. All others were forecast unseen."""
-SEEN = (*CALIBRATED, "hard_b2")
+"""Sweeps that the constants were calibrated on."""
+SEEN = (*CALIBRATED, "hard_b2", "late")
+"""Those, one that was recorded before it was forecast, and one whose first half is half of `problems_64`."""
 
 TEXT = """## What theory expected
 
 `python -m isocompute_jax.theory` forecasts n\\*(C) from pass@1, the number of problems, n, B_problem and the rate
-([docs/theory.md](theory.md)). Its constants were calibrated on {calibrated}; the forecasts of the other sweeps were
-written to `gallery/predicted/` before they were run. Shares are of the {budgets} budgets of a sweep; an interval is
-that of the measured n\\* over seeds.
+([docs/theory.md](theory.md)). Its constants were calibrated on {calibrated}. The forecasts of those that are marked
+unseen stood in `gallery/predicted/` before their runs began; they are the second ones: a first calibration, on
+`problems_64` alone, was replaced when `problems_256` had been recorded and before any of the unseen was. `hard_b2` was
+recorded before it was forecast, and `late` repeats half of `problems_64` up to its budget. Sweeps without a row have
+none: theory was not asked. Measured n\\* is here the n of the highest mean reward so far, not the fitter's as in
+finding 1. Shares are of the {budgets} budgets of a sweep; an interval is that of the measured n\\* over seeds.
 
 {rows}
 

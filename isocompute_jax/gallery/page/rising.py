@@ -1,23 +1,26 @@
-"""Findings 1, 2 and 8: n* rises with compute, whether it saturates, and at how many epochs it switches."""
+"""Findings 1 and 8: n* rises with compute, and at how many epochs it switches."""
 
 from __future__ import annotations
 
 import pathlib
 
 import numpy as np
+import scipy.stats
 from matplotlib.figure import Figure
 
 from isocompute_jax.fit import SweepResult
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import INK, QUIET, in_style, legend, log_axis, panels, shades
-from isocompute_jax.gallery.curves import common_budgets, estimate, profile_sizes
+from isocompute_jax.gallery.curves import best_sizes, common_budgets, means
 from isocompute_jax.gallery.findings import Course, analysed, course, seeds_of
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, table
+from isocompute_jax.gallery.page.chapter import Chapter, Gallery, table
 from isocompute_jax.gallery.page.figures import overlaid, save
 from isocompute_jax.gallery.tables import Sweep
 
-RISE, LATE = "problems_64", "late"
-"""The sweep of `make study`, with one seed more, and one with larger groups and twice its budget."""
+RISE = "problems_64"
+"""The sweep of `make study`, with more seeds."""
+ALL = "hard_b2"
+"""All Hard problems, 2 per batch, one seed."""
 SIZES = {16: "problems_16", 64: "problems_64", 256: "problems_256"}
 """Sweeps that differ in the number of training problems, D."""
 LEAST = 2.0
@@ -26,7 +29,7 @@ LEAST = 2.0
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """Of this module."""
-    return [rising(gallery, docs), saturating(gallery, docs), at_epochs(gallery, docs)]
+    return [rising(gallery, docs), at_epochs(gallery, docs)]
 
 
 def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
@@ -59,46 +62,16 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "leads at first, learns the problems by heart, and its held-out reward turns; a larger one does all of it "
         "later, and gets further, for its gradient is straighter ([theory](theory.md#nc-before-any-run)). "
         f"{_turns(sweep)}.",
-        "Problems that are always new: the more there are, the later n\\* rises. With 256 of them, at the same "
-        "settings, n = 4 leads up to the end.",
+        f"Problems that are always new: the more there are, the later n\\* rises. {_leaders(gallery)}.",
         "It sees the rise with 5,000 and 6,000 problems, n up to 2,048 and models of 4 to 8 billion parameters, and "
         "finds, as here, that fewer problems are over-fitted sooner.",
-    )
-
-
-def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
-    """Finding 2: n* at the end is below the largest n, and has not risen over the last two octaves of C."""
-    if LATE not in gallery:
-        return not_run(2, "n\\* saturates", [LATE])
-    curves = gallery.curves(LATE)
-    end = common_budgets(curves)[-1]
-    ends = np.array([end / 4, end])
-    below = estimate(lambda mean: float(np.log2(max(mean)) - profile_sizes(mean, ends)[-1]), curves)
-    still = estimate(lambda mean: float(np.diff(profile_sizes(mean, ends))[0]), curves)
-    largest = max(curves)
-    saturates = below.low > 0 and still.high <= 0
-    rises = still.low > 0
-    picture = overlaid({"n up to 128, 2¹⁷ rollouts": gallery.curves(RISE), "n from 32 to 256, 2¹⁸": curves}, docs, LATE)
-    return Chapter(
-        2,
-        "n\\* saturates",
-        "shown" if saturates else "refuted" if rises and below.value == 0 else "not settled",
-        f"{octaves(below)} below the largest n, {octaves(still)} in the last two of C",
-        below.seeds,
-        f"The same 64 problems with n up to {largest} and {end:,.0f} rollouts: at the end n\\* lies {octaves(below)} "
-        f"below the largest group; over the last two octaves of compute it rose by {octaves(still)}.\n\n"
-        f"![n* of the sweep of finding 1 and of one with larger groups and twice the budget]({picture})",
-        "A larger group gains from a straighter gradient, and that gain is bounded: once the noise of n rollouts is "
-        "small beside the differences between problems, doubling n buys nothing, and costs half of the steps.",
-        "Groups beyond those that were run, at budgets at which they can lead.",
-        "n\\* = 1,024 on Easy and 512 on Hard at its largest budgets.",
     )
 
 
 def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 8."""
     there = {size: name for size, name in SIZES.items() if name in gallery}
-    rows, epochs, seeds = [], [], 0
+    rows, logs, lows, seeds = [], {}, [], 0
     for size, name in there.items():
         sweep = gallery.sweep(name)
         seeds = len(seeds_of(sweep))
@@ -108,29 +81,54 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
             low, high = (end / one.compute * one.epochs for end in one.interval95)
             passes = f"{one.from_size} to {one.to_size}"
             rows.append((f"D = {size}, {passes}", _short(one.compute), f"{one.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
-            epochs.append((one.epochs, low))
-    values = np.array([value for value, _ in epochs])
-    middle, spread = np.exp(np.log(values).mean()), np.exp(np.log(values).std(ddof=1))
-    beyond = min(low for _, low in epochs)
+            logs.setdefault(size, []).append(np.log(one.epochs))
+            lows.append(low)
+    every = np.concatenate([np.array(each) for each in logs.values()])
+    error = scipy.stats.t.ppf(0.975, len(every) - 1) * every.std(ddof=1) / np.sqrt(len(every))
+    middle, least, most = np.exp(every.mean() + np.array([0, -error, error]))
+    by_size = "; ".join(
+        f"{np.exp(np.mean(each)):.0f} with {size} problems ({len(each)} switch{'es' if len(each) > 1 else ''})"
+        for size, each in logs.items()
+    )
     picture = overlaid({f"D = {size}": gallery.curves(name) for size, name in there.items()}, docs, "data")
     return Chapter(
         8,
         "Switches fall at about one epoch",
-        "refuted" if beyond > 1 else "not settled",
-        f"{middle:.0f} epochs, within a factor of {spread:.1f} (one standard deviation)",
+        "refuted" if min(lows) > 1 else "not settled",
+        f"{middle:.0f} epochs ({least:.0f} to {most:.0f}, over {len(every)} switches)",
         seeds,
         "Where one group size passes the lead to the next, in epochs of the smaller one; switches that few replicates "
         "have are left out:\n\n"
         f"{table(('switch', 'at C', 'epochs', '95% interval'), rows)}\n\n"
-        f"Their geometric mean is {middle:.0f}; the lowest end of an interval is {beyond:.0f}.\n\n"
+        f"Their geometric mean is {middle:.0f} ({least:.0f} to {most:.0f}): {by_size}. The lowest end of an interval "
+        f"is {min(lows):.0f}.\n\n"
         f"![Reward and n* for each number of problems]({picture})",
         "What counts is when the smaller group has learned its problems by heart, and a model of 0.1 million "
-        "parameters at this rate needs tens of passes for that, where one of billions needs few. Within one number of "
-        "problems the count of epochs is the same from switch to switch, while compute grows more than tenfold: "
-        "that part of the finding holds.",
+        "parameters at this rate needs tens of passes for that, where one of billions needs few. From switch to switch "
+        "of one data set the count of epochs is much the same while compute grows more than tenfold; from one size of "
+        "the data set to another it is not.",
         "A rate or a model at which one pass is enough to learn a problem by heart.",
         "About one epoch, at 5,000 and 6,000 problems.",
     )
+
+
+def _leaders(gallery: Gallery) -> str:
+    """Who leads at the end of the sweeps with more problems."""
+    said = []
+    for name in (SIZES[max(SIZES)], ALL):
+        curves = gallery.curves(name)
+        problems, batch, seeds = (
+            f"{gallery.sweep(name).facts.shared['problem_set_size'] or 'all'}",
+            gallery.sweep(name).facts.shared["problems_per_batch"],
+            min(len(one.values) for one in curves.values()),
+        )
+        end = common_budgets(curves)[-1:]
+        leader = round(2 ** best_sizes(means(curves), end)[0])
+        said.append(
+            f"{problems} of them, {batch} per batch ({seeds} seed{'s' if seeds > 1 else ''}), n = {leader} has the "
+            f"highest mean so far at {end[0]:,.0f} rollouts"
+        )
+    return "With " + "; with ".join(said)
 
 
 def _turns(sweep: Sweep) -> str:

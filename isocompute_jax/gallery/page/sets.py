@@ -1,4 +1,4 @@
-"""Findings 3, 4, 5, 10 and 11: Easy beside Hard, targets, KL and entropy terms, and mixtures."""
+"""Findings 4, 5 and 11: targets, mixtures, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -6,50 +6,22 @@ import pathlib
 
 import numpy as np
 
-from isocompute_jax.gallery.curves import Curves, Estimate, Means, estimate, estimates
-from isocompute_jax.gallery.findings import rise_of, size_shift, target_shift
+from isocompute_jax.gallery.curves import Curves, Estimate, estimate
+from isocompute_jax.gallery.findings import rise_of, target_shift
 from isocompute_jax.gallery.page.chapter import Chapter, Gallery, Verdict, not_run, octaves, points, table, verdict
 from isocompute_jax.gallery.page.figures import overlaid
 
 EASY, HARD = "easy_64", "problems_64"
-TERMS = {0.001: {"Easy": "terms_easy", "Hard": "terms_hard"}, 0.03: {"Easy": "strong_easy", "Hard": "strong_hard"}}
-"""Coefficient of both terms -> sweeps that have them; the first is the healthy recipe's."""
 MIXED, HARD_ALONE = "crossed_mixture", "crossed_hard"
 
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """Of this module."""
     return [
-        easy_and_hard(gallery, docs),
         target(gallery, docs, 4, "worst@4", "Easy", EASY),
         target(gallery, docs, 5, "best@4", "Hard", HARD),
-        terms(gallery),
         mixtures(gallery, docs),
     ]
-
-
-def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
-    """Finding 3."""
-    claim = "Easy problems saturate at a larger n than Hard ones"
-    if EASY not in gallery:
-        return not_run(3, claim, [EASY])
-    easy, hard = gallery.curves(EASY), gallery.curves(HARD)
-    shift = size_shift(easy, hard)
-    picture = overlaid({"64 Easy problems": easy, "64 Hard problems": hard}, docs, "easy_and_hard")
-    return Chapter(
-        3,
-        claim,
-        verdict(shift),
-        octaves(shift),
-        shift.seeds,
-        f"64 Easy and 64 Hard problems, all else equal: n\\* of Easy lies {octaves(shift)} above that of Hard, a mean "
-        f"over equal budgets.\n\n![Reward and n* on Easy and on Hard problems]({picture})",
-        "What is solved more often gives a signal in nearly every group, and is learned sooner: Easy goes through the "
-        "same course at a smaller compute.",
-        "Larger groups and budgets: here it is seen at which compute n\\* rises, and both end at the largest n or "
-        "near it.",
-        "n\\* saturates at 1,024 on Easy and at 512 on Hard.",
-    )
 
 
 def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name: str, sweep: str) -> Chapter:
@@ -69,6 +41,8 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
         reward="reward",
     )  # fmt: skip
     rest = "; ".join(f"{what}: {octaves(found)}" for what, found in others.items())
+    more = max(others, key=lambda what: others[what].value if what.startswith(metric) else -np.inf)
+    beside = f" Here {more} asks for more still." if others[more].value > max(shift.value, 0) else ""
     return Chapter(
         number,
         claim,
@@ -83,65 +57,8 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
         "its rollouts different for longer.",
         "A base model whose rollouts differ more: with four samples, best@4 and worst@4 of a model that is sure of its "
         "answers say little that avg@4 does not.",
-        "Large n buys sharpening (worst@k) on Easy and coverage (best@k) on Hard.",
+        f"Large n buys sharpening (worst@k) on Easy and coverage (best@k) on Hard.{beside}",
     )
-
-
-def terms(gallery: Gallery) -> Chapter:
-    """Finding 10."""
-    claim = "KL and entropy terms help on Easy and hurt on Hard"
-    plain = {"Easy": EASY, "Hard": HARD}
-    needed = [name for name in (*TERMS[0.001].values(), *plain.values()) if name not in gallery]
-    if needed:
-        return not_run(10, claim, needed)
-    gains: dict[float, dict[str, list[tuple[int, Estimate, Estimate]]]] = {}
-    for coefficient, sweeps in TERMS.items():
-        if all(name in gallery for name in sweeps.values()):
-            gains[coefficient] = {
-                where: _gains(gallery.curves(name), gallery.curves(plain[where])) for where, name in sweeps.items()
-            }
-    rows = [
-        (f"{coefficient:g}, {where}, n = {n}", points(highest), points(last))
-        for coefficient, each in gains.items()
-        for where, found in each.items()
-        for n, highest, last in found
-    ]
-    everywhere = [one for each in gains.values() for found in each.values() for one in found]
-    largest = max((highest for _, highest, _ in everywhere), key=lambda one: abs(one.value))
-    heads = ("coefficients", "gain of the highest avg@4", "gain at the last budget")
-    return Chapter(
-        10,
-        claim,
-        _of_terms(gains),
-        f"largest change of the highest avg@4: {points(largest)}",
-        min(highest.seeds for _, highest, _ in everywhere),
-        "avg@4 with both terms, less that without, on 64 problems (0.001 is the healthy recipe's):\n\n"
-        + table(heads, rows),
-        "What ends these runs is that few problems are learned by heart, and not that entropy collapses first.",
-        "Runs in which entropy collapses before problems are learned; other n.",
-        "The healthy recipe: both terms on for Easy, off for Hard and mixtures.",
-    )
-
-
-def _gains(on: Curves, off: Curves) -> list[tuple[int, Estimate, Estimate]]:
-    """(n, gain of the highest mean reward, gain at the last budget)."""
-
-    def both(one: Means, other: Means) -> list[float]:
-        pairs = [(one[n][1][:, 0], other[n][1][:, 0]) for n in on]
-        return [float(gain) for a, b in pairs for gain in (a.max() - b.max(), a[-1] - b[-1])]
-
-    found = estimates(both, on, {n: off[n] for n in on})
-    return list(zip(on, found[::2], found[1::2], strict=True))
-
-
-def _of_terms(gains: dict[float, dict[str, list[tuple[int, Estimate, Estimate]]]]) -> Verdict:
-    """By the highest reward at every n: shown if a coefficient does both, refuted if all do the contrary of either."""
-    shown, refuted = [], []
-    for each in gains.values():
-        easy, hard = ([highest.sign for _, highest, _ in each[where]] for where in ("Easy", "Hard"))
-        shown.append(min(easy) > 0 > max(hard))
-        refuted.append(max(easy) < 0 or min(hard) > 0)
-    return "shown" if any(shown) else "refuted" if all(refuted) else "not settled"
 
 
 def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
@@ -150,43 +67,77 @@ def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     if needed := [name for name in (MIXED, HARD_ALONE) if name not in gallery]:
         return not_run(11, claim, needed)
     rise = rise_of(gallery.curves(MIXED))
-    changes = {
-        name: {n: _change(gallery, sweep, n) for n in gallery.curves(sweep)}
-        for name, sweep in (("Hard alone", HARD_ALONE), ("mixture", MIXED))
-    }
-    rows = [(f"{name}, n = {n}", points(found)) for name, each in changes.items() for n, found in each.items()]
-    forgets = all(found.high < 0 for found in changes["Hard alone"].values())
-    keeps = all(found.high > 0 for found in changes["mixture"].values())
-    learns = all(found.low > 0 for found in changes["Hard alone"].values())
-    sets = {
-        f"{name}, on Easy": gallery.curves(sweep, eval_set="easy")
-        for name, sweep in (("trained on Hard", HARD_ALONE), ("on the mixture", MIXED))
-    }
-    picture = overlaid(sets, docs, "forgetting")
+    easy = {name: gallery.curves(sweep, eval_set="easy") for name, sweep in (("Hard", HARD_ALONE), ("mixture", MIXED))}
+    base = _base(gallery)
+    changes = {name: {n: _change(curves, n, base) for n in curves} for name, curves in easy.items()}
+    apart = {n: _apart(easy["mixture"], easy["Hard"], n) for n in easy["mixture"]}
+    rows = [
+        (f"n = {n}", points(changes["Hard"][n]), points(changes["mixture"][n]), points(apart[n])) for n in apart
+    ]  # fmt: skip
+    heads = ("", "trained on Hard alone", "on the mixture", "mixture less Hard alone")
+    picture = overlaid(
+        {f"trained on {'Hard alone' if name == 'Hard' else 'the mixture'}": curves for name, curves in easy.items()},
+        docs,
+        "forgetting",
+        reward="avg@4 on Easy",
+    )
+    kept = [n for n, found in changes["mixture"].items() if found.low > 0]
+    lost = [n for n, found in changes["mixture"].items() if found.high < 0]
     return Chapter(
         11,
         claim,
-        "shown" if forgets and keeps and rise.low > 0 else "refuted" if learns or rise.high <= 0 else "not settled",
-        f"n\\* {octaves(rise)}; Easy after Hard alone: "
-        + ", ".join(f"{points(found)} at n = {n}" for n, found in changes["Hard alone"].items()),
+        _of_mixtures(rise, changes),
+        f"n\\* {octaves(rise)}; Easy at the end: "
+        + ", ".join(
+            f"n = {n} {100 * changes['Hard'][n].value:+.1f} after Hard, {100 * changes['mixture'][n].value:+.1f} after "
+            f"the mixture"
+            for n in apart
+        ),
         rise.seeds,
-        f"64 problems, half of them Easy: n\\* on the mixture's held-out problems rises by {octaves(rise)}. avg@4 on "
-        f"Easy at the last budget, less that of the base model:\n\n{table(('trained on', 'change on Easy'), rows)}\n\n"
+        f"64 problems, half of them Easy. On the mixture's held-out problems n\\* rises by {octaves(rise)}. avg@4 on "
+        f"Easy at the last budget, less that of the base model ({base:.2f}):\n\n{table(heads, rows)}\n\n"
+        f"Training on Hard alone loses Easy problems at every n, and the mixture loses fewer at every n. It keeps them "
+        f"all at {_listed(kept)}; {_listed(lost)} forgets them on the mixture too.\n\n"
         f"![Reward on Easy after training on Hard alone and on the mixture]({picture})",
-        "",
-        "Sets that share less: here Easy and Hard chains are made of the same 80 facts, so that what Hard teaches is "
-        "of use on Easy.",
+        "The same as of finding 1: at the last budget small groups know their few problems by heart and have lost what "
+        "they knew of others, Easy ones first, of which there was more to lose.",
+        "Runs that stop at their best evaluation; more problems, which are not known by heart at the end.",
         "Training on Hard alone loses Easy problems that were solved before; a mixture keeps them.",
     )
 
 
-def _change(gallery: Gallery, sweep: str, n: int) -> Estimate:
-    """Reward on Easy at the end, less the base model's."""
-    table_ = gallery.sweep(sweep).table
-    rows = [
-        row for row in table_.select(["eval_set", "compute", "avg@4"]).to_pylist()
-        if row["eval_set"] == "easy" and row["compute"] == 0
-    ]  # fmt: skip
-    base = float(np.mean([row["avg@4"] for row in rows]))
-    curves: Curves = {n: gallery.curves(sweep, eval_set="easy")[n]}
-    return estimate(lambda mean: float(mean[n][1][-1, 0]) - base, curves)
+def _of_mixtures(rise: Estimate, changes: dict[str, dict[int, Estimate]]) -> Verdict:
+    """Shown if all of it holds at every n; in part if some of it does; refuted if nothing does."""
+    forgets, keeps = (
+        [found.high < 0 for found in changes["Hard"].values()],
+        [found.low > 0 for found in changes["mixture"].values()],
+    )
+    held = [rise.low > 0, all(forgets), all(keeps)]
+    if all(held):
+        return "shown"
+    if any(held) or any(keeps):
+        return "shown in part"
+    return "refuted" if rise.high <= 0 and not any(forgets) else "not settled"
+
+
+def _listed(sizes: list[int]) -> str:
+    return f"n = {', '.join(map(str, sizes))}" if sizes else "no n"
+
+
+def _base(gallery: Gallery) -> float:
+    """Reward of the base model on Easy."""
+    sweep = gallery.sweep(HARD_ALONE)
+    there = (sweep.column("compute") == 0) & (sweep.column("eval_set") == "easy")
+    return float(sweep.column("avg@4")[there].mean())
+
+
+def _change(curves: Curves, n: int, base: float) -> Estimate:
+    """Reward at the end, less the base model's."""
+    return estimate(lambda mean: float(mean[n][1][-1, 0]) - base, {n: curves[n]})
+
+
+def _apart(of: Curves, beside: Curves, n: int) -> Estimate:
+    """Reward at the end of one sweep, less that of another."""
+    return estimate(
+        lambda one, other: float(one[n][1][-1, 0] - other[n][1][-1, 0]), {n: of[n]}, {n: beside[n]}
+    )  # fmt: skip

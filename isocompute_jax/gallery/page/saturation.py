@@ -1,0 +1,105 @@
+"""Findings 2 and 3: at which n reward saturates, and whether at a larger one on Easy problems."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+
+from isocompute_jax.gallery.curves import Curves
+from isocompute_jax.gallery.findings import LITTLE, saturation, saturation_shift, saturation_size, size_shift
+from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict
+from isocompute_jax.gallery.page.figures import overlaid
+from isocompute_jax.gallery.page.rising import RISE
+from isocompute_jax.theory.forecast_files import read_forecast
+
+LATE, EASY = "late", "easy_64"
+"""A sweep of the problems of `RISE` with larger groups and twice its budget, and one of Easy problems."""
+
+
+def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
+    """Of this module."""
+    return [saturating(gallery, docs), easy_and_hard(gallery, docs)]
+
+
+def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
+    """Finding 2: what larger groups gain beyond an n, beside what was gained up to it."""
+    claim = "n\\* saturates"
+    if LATE not in gallery:
+        return not_run(2, claim, [LATE])
+    late = gallery.curves(LATE)
+    curves: Curves = {n: one for n, one in gallery.curves(RISE).items() if n < min(late)} | dict(late)
+    found = saturation(curves)
+    rows = [
+        (f"n = {n}", f"{one.value:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{_at(curves, n):,.0f}")
+        for n, one in found.levels.items()
+    ]
+    smallest, largest = min(curves), max(curves)
+    picture = overlaid({"n up to 128, 2¹⁷ rollouts": gallery.curves(RISE), "n from 32 to 256, 2¹⁸": late}, docs, LATE)
+    return Chapter(
+        2,
+        claim,
+        "shown" if found.sure else "refuted" if found.rising else "not settled",
+        f"at n = {found.size}: {points(found.gained)} up to it, {points(found.left)} beyond",
+        found.gained.seeds,
+        f"The same 64 problems with n up to {largest} and {max(one.compute[-1] for one in late.values()):,} rollouts. "
+        f"The highest mean avg@4 of each n, and when it is reached:\n\n"
+        f"{table(('', 'highest avg@4', '95% interval', 'at C'), rows)}\n\n"
+        f"From n = {smallest} to {found.size} it rises by {points(found.gained)}; larger groups have "
+        f"{points(found.left)} more, a mean over them. The verdict asks that this is surely less than "
+        f"{LITTLE:.0%} of the gain before it. Where reward has saturated, n\\*(C) is a tie between all larger n that "
+        f"have had the budget to get there, and a vertex through it may be any of them. By the same rule theory's runs "
+        f"saturate at n = {_expected(gallery)}.\n\n"
+        f"![n* of the sweep of finding 1 and of one with larger groups and twice the budget]({picture})",
+        "A larger group, like a smaller rate or more problems per batch, leaves less noise in the weights ([one number "
+        "decides how high reward gets](#one-number-decides-how-high-reward-gets)). Once that noise is no longer what "
+        "limits held-out reward, but the few problems are, doubling n buys nothing, and costs half of the steps.",
+        "More problems, which move the limit (finding 12). A larger rate, which needs larger groups to be as quiet.",
+        "n\\* = 1,024 on Easy and 512 on Hard at its largest budgets.",
+    )
+
+
+def _at(curves: Curves, n: int) -> int:
+    """C of the highest mean."""
+    return int(curves[n].compute[np.argmax(curves[n].values.mean(axis=0)[:, 0])])
+
+
+def _expected(gallery: Gallery) -> int:
+    """n at which the levels of theory's runs saturate, over the n of both sweeps."""
+    level: dict[int, float] = {}
+    for name in (RISE, LATE):
+        found = read_forecast(gallery.path / "predicted" / f"{name}.json").forecast
+        level |= {
+            int(n): float(np.nanmax(row)) for n, row in zip(found.group_sizes, found.reward, strict=True)
+        }  # fmt: skip
+    return round(2 ** saturation_size(level))
+
+
+def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
+    """Finding 3."""
+    claim = "Easy problems saturate at a larger n than Hard ones"
+    if EASY not in gallery:
+        return not_run(3, claim, [EASY])
+    easy, hard = gallery.curves(EASY), gallery.curves(RISE)
+    ends, course = saturation_shift(easy, hard), size_shift(easy, hard)
+    sizes = {name: saturation(curves) for name, curves in (("Easy", easy), ("Hard", hard))}
+    rows = [
+        (name, one.size, points(one.gained), points(one.left)) for name, one in sizes.items()
+    ]  # fmt: skip
+    picture = overlaid({"64 Easy problems": easy, "64 Hard problems": hard}, docs, "easy_and_hard")
+    return Chapter(
+        3,
+        claim,
+        verdict(ends),
+        f"saturation {octaves(ends)} apart; n\\* at equal compute {octaves(course)}",
+        ends.seeds,
+        "64 Easy and 64 Hard problems, all else equal, n up to 128. Where the highest mean avg@4 saturates, as in "
+        f"finding 2:\n\n{table(('', 'n', 'gained up to it', 'beyond it'), rows)}\n\n"
+        f"That of Easy lies {octaves(ends)} above that of Hard. On the way there Easy is ahead: at equal compute its "
+        f"n\\* lies {octaves(course)} above that of Hard, a mean over budgets.\n\n"
+        f"![Reward and n* on Easy and on Hard problems]({picture})",
+        "What is solved more often gives a signal in nearly every group, and is learned sooner: Easy goes through the "
+        "same course at a smaller compute. It has less to gain by it: small groups come nearly as high.",
+        "A base model for which Easy leaves more to be gained; more seeds.",
+        "n\\* saturates at 1,024 on Easy and at 512 on Hard.",
+    )
