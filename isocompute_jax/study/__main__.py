@@ -45,7 +45,8 @@ PRESET = flags.DEFINE_enum(
     "quick",
     ["smoke", "quick", "full", "other_base", "other_size"],
     "smoke: a minute, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a quarter of "
-    "an hour on two cores. full: Easy, mixtures, fixed B, everything free, small problem sets, learning-rate rules. "
+    "an hour on two cores. full: what docs/findings.md rests on, 19 sweeps in some hours: sizes of the problem set, "
+    "B_problem, fixed B, rates, Easy, mixtures, KL and entropy terms, groups without signal. "
     "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")

@@ -29,7 +29,6 @@ class Slice:
       problem_set: a set or mixture of the curation.
       axes: swept fields of the run config.
       overrides: fields that differ from `base_run`.
-      max_rollouts_per_step: combinations above it are left out.
       evaluated: further sets whose held-out problems every run is evaluated on, each under its name.
     """
 
@@ -38,7 +37,6 @@ class Slice:
     problem_set: str
     axes: Mapping[str, Sequence[Any]]
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_rollouts_per_step: int | None = None
     evaluated: tuple[str, ...] = ()
 
 
@@ -92,15 +90,6 @@ HARD = Slice(
     axes={"group_size": (2, 4, 8, 16, 32), "seed": (0, 1, 2)},
     overrides={"recipe.healthy": "hard"},
 )
-
-EASY = Slice(
-    name="easy",
-    question="Easy problems, 8 problems per batch, KL and entropy terms on: does n* differ from Hard?",
-    problem_set="easy",
-    axes={"group_size": (2, 4, 8, 16, 32), "seed": (0, 1, 2)},
-    overrides={"recipe.healthy": "easy"},
-)
-
 
 SIZES = (4, 8, 16, 32, 64, 128)
 """Group sizes of the slices with few problems."""
@@ -161,38 +150,11 @@ FULL = dataclasses.replace(
         sets=("easy", "hard"), mixtures={"mixture": {"easy": 0.5, "hard": 0.5}}, validation_size=300
     ),
     slices=(
-        HARD,
-        EASY,
-        Slice(
-            name="mixture",
-            question="Half Easy, half Hard: which of the two decides n*?",
-            problem_set="mixture",
-            axes=HARD.axes,
-            overrides={"recipe.healthy": "mixture"},
-        ),
-        Slice(
-            name="fixed_batch",
-            question="Fixed B = 256 rollouts per step: more rollouts per problem, or more problems?",
-            problem_set="hard",
-            axes={
-                **fixed_rollouts_per_step(256, (4, 8, 16, 32, 64)),
-                "seed": (0, 1, 2),
-            },
-            overrides={"recipe.healthy": "hard"},
-        ),
-        Slice(
-            name="free",
-            question="Everything free: n and problems per batch together, up to 512 rollouts per step.",
-            problem_set="hard",
-            axes={"group_size": (4, 8, 16, 32), "problems_per_batch": (4, 8, 16, 32), "seed": (0, 1)},
-            overrides={"recipe.healthy": "hard"},
-            max_rollouts_per_step=512,
-        ),
         dataclasses.replace(
             HARD,
             name="hard_b2",
-            question="2 problems per batch, twice the budget: where small groups are mostly noise, does n* rise?",
-            axes={"group_size": (4, 8, 16, 32, 64), "seed": (0, 1, 2, 3, 4)},
+            question="All Hard problems, 2 per batch, four times the budget: does n* rise where problems are many?",
+            axes={"group_size": (4, 8, 16), "seed": (0,)},
             overrides={"recipe.healthy": "hard", "problems_per_batch": 2, "max_compute": 2**19},
         ),
         *(scarce(size) for size in (16, 64, 256)),
@@ -260,16 +222,6 @@ FULL = dataclasses.replace(
             scarce(64, "steps_64", "64 problems, 128 rollouts per step: n against the number of steps M."),
             axes={**fixed_rollouts_per_step(128, SIZES[:-1]), "seed": (0, 1, 2, 3, 4)},
         ),
-        *(
-            Slice(
-                name=f"lr_{rule}",
-                question=f"Learning rate scaled as B^{exponent} ({rule} rule) in place of a constant one.",
-                problem_set="hard",
-                axes=HARD.axes,
-                overrides={"recipe.healthy": "hard", "optimizer.lr_scaling_exponent": exponent},
-            )
-            for rule, exponent in (("sqrt", 0.5), ("linear", 1.0))
-        ),
     ),
 )
 
@@ -282,7 +234,7 @@ OTHER_BASE = dataclasses.replace(
 OTHER_SIZE = dataclasses.replace(
     QUICK,
     base=BaseModelConfig(width=2),
-    slices=(scarce(64, "wide_64", "A base model twice as wide: is n* another one?", sizes=(4, 8, 16, 32, 64)),),
+    slices=(scarce(64, "wide_64", "A base model twice as wide: is n* another one?", sizes=(4, 16, 64)),),
 )
 
 PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL, "other_base": OTHER_BASE, "other_size": OTHER_SIZE}

@@ -222,7 +222,7 @@ def planned_runs(
     config = override(config, "evaluation.sets", files)
     for field, value in part.overrides.items():
         config = override(config, field, value)
-    return grid(config, part.axes, max_rollouts_per_step=part.max_rollouts_per_step)
+    return grid(config, part.axes)
 
 
 def train_slice(

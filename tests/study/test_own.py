@@ -13,7 +13,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
 from isocompute_jax.study.own import OwnStudy, default_run, own_preset
 from isocompute_jax.study.plan import print_study
-from isocompute_jax.study.presets import EASY, HARD, Preset
+from isocompute_jax.study.presets import HARD, Preset
 from isocompute_jax.sweeps import slurm
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
@@ -54,7 +54,7 @@ def test_the_preset_sweeps_n_on_each_set_with_its_healthy_recipe(tmp_path):
 
 
 def test_the_budget_is_that_of_all_slices(tmp_path, monkeypatch):
-    preset = dataclasses.replace(make_preset(tmp_path), slices=(EASY, HARD))
+    preset = dataclasses.replace(make_preset(tmp_path), slices=(dataclasses.replace(HARD, name="easy", problem_set="easy"), HARD))
     monkeypatch.setattr(stages, "spent_device_hours", lambda directory, _: {"easy": 3.0, "hard": 9.0}[directory.name])
     assert stages.left_of(Limits(max_device_hours=10.0), preset, HARD, tmp_path) == Limits(max_device_hours=7.0)
     assert stages.left_of(Limits(max_device_hours=2.0), preset, HARD, tmp_path).max_device_hours == 0.0

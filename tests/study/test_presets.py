@@ -31,8 +31,8 @@ def test_slices_of_a_preset_have_directories_of_their_own():
 
 
 def test_full_holds_the_fixed_batch_at_one_size(tmp_path):
-    [part] = [part for part in PRESETS["full"].slices if part.name == "fixed_batch"]
-    assert {run.config.rollouts_per_step for run in planned_runs(PRESETS["full"], part, tmp_path)} == {256}
+    [part] = [part for part in PRESETS["full"].slices if part.name == "steps_64"]
+    assert {run.config.rollouts_per_step for run in planned_runs(PRESETS["full"], part, tmp_path)} == {128}
 
 
 def test_other_seeds_are_another_study(tmp_path):
@@ -56,13 +56,13 @@ def test_a_study_may_gain_slices_and_not_change_them(tmp_path):
     assert [part["name"] for part in json.loads(written)["slices"]] == [part.name for part in full.slices]
     changed = dataclasses.replace(full.slices[1], axes={"group_size": (2, 4), "seed": (0,)})
     with pytest.raises(
-        InputError, match=r"another study \(study\.slices\.easy\.axes\.group_size: .* there, '\[2, 4\]' here"
+        InputError, match=r"another study \(study\.slices\.problems_16\.axes\.group_size: .* there, '\[2, 4\]' here"
     ):
         open_study(dataclasses.replace(full, slices=(full.slices[0], changed)), tmp_path)
     assert (tmp_path / STUDY).read_bytes() == written
 
 
 def test_slices_of_other_names_are_refused_before_anything_starts(tmp_path):
-    with pytest.raises(InputError, match="no slice 'esay'; it has hard, easy, "):
-        run_study(PRESETS["full"], tmp_path / "study", workers=1, only=["hard", "esay"])
+    with pytest.raises(InputError, match="no slice 'easy_46'; it has hard_b2, problems_16, "):
+        run_study(PRESETS["full"], tmp_path / "study", workers=1, only=["hard_b2", "easy_46"])
     assert not (tmp_path / "study").exists()
