@@ -28,6 +28,12 @@ so far over log n, as Chinchilla's second approach has it over model sizes, whic
 {rows}
 """
 
+NOT_TRIED = """## What was not tried
+
+One problem per batch, problems whose difficulty has a heavier tail than the curation's sets, budgets beyond 2^19
+rollouts, optimizers other than Adam, and models of more than a few hundred thousand parameters.
+"""
+
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """All findings, in order; their pictures are drawn into docs/findings."""
@@ -45,7 +51,7 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
     written = chapters(found, docs)
     introduction = INTRODUCTION.format(base=_base(found.sweep(rising.RISE)), rows="\n".join(one.row for one in written))
-    closing = [noise.section(found, docs), expected.section(found)]
+    closing = [noise.section(found, docs), expected.section(found), NOT_TRIED]
     write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), *closing]))
     return docs / PAGE
 

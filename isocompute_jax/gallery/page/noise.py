@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
-from isocompute_jax.gallery.findings import Point, noise_explains, points_of
-from isocompute_jax.gallery.page.chapter import Gallery, table
+from isocompute_jax.gallery.findings import Point, level_gain, noise_explains, points_of, size_shift
+from isocompute_jax.gallery.page.chapter import Gallery, octaves, points, table
 from isocompute_jax.gallery.page.figures import save
 
 CONSTANT = {
@@ -18,6 +18,7 @@ CONSTANT = {
     "steps_64": "128 rollouts per step",
     "late": "8 per batch, twice the budget",
     "rate_half": "8 per batch, half the rate",
+    "keep_64": "8 per batch, no signal kept",
 }
 GROWING = {"rate_sqrt": "8 per batch, rate as √B", "rate_linear": "8 per batch, rate as B"}
 """Sweeps of the same 64 Hard problems; rates of the second kind grow to many times that of the first."""
@@ -33,8 +34,10 @@ per step, B = n x B_problem, at one rate:
 What counts is the product. With the rate of each sweep it is one number, **learning rate over rollouts per step**, the
 share of a step's noise that stays in the weights ([Smith et al. 2018](https://arxiv.org/abs/1711.00489) have it for
 supervised training): a parabola in its logarithm explains {share:.0%} of the variance of the {count} configurations
-({low:.0%} to {high:.0%} over seeds) whose rate is {rate} or less. Rates that grow with B end below: their steps are
-too large to learn by, whatever their noise.
+({low:.0%} to {high:.0%} over seeds) whose rate is {rate} or less. It
+does not matter whether groups without signal are dropped: where they are kept in the denominator (`keep_64`), the
+highest mean over all n is {kept} away, and n\\* {moved}. Rates that grow with B end below: their
+steps are too large to learn by, whatever their noise.
 
 ![Highest reward against learning rate over rollouts per step]({picture})
 
@@ -63,6 +66,8 @@ def section(gallery: Gallery, docs: pathlib.Path) -> str:
         high=explained.high,
         count=len(constant),
         rate=f"{max(point.rate for point in constant):.1e}".replace("e-0", "e-"),
+        kept=points(level_gain(gallery.curves("keep_64"), gallery.curves("problems_64"))),
+        moved=octaves(size_shift(gallery.curves("keep_64"), gallery.curves("problems_64"))),
         picture=_draw(found, docs),
     )
 
