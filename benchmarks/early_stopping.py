@@ -2,7 +2,8 @@
 
     python -m benchmarks.early_stopping --studies=10                     # 10 of each of seven families
     python -m benchmarks.early_stopping --level=0.05
-    python -m benchmarks.early_stopping --runs=DIR                       # of a recorded sweep
+    python -m benchmarks.early_stopping --runs=gallery/easy_64.parquet   # of recorded sweeps, run directories or tables
+    python -m benchmarks.early_stopping --gallery --seeds=2              # of those of gallery/, two seeds of each n
 
 Simulated sweeps (`families`), whose true curves are known: all runs advance together, and at up to `--looks` of their
 evaluations every run whose configuration leads in what is left with a chance below the level is stopped. Saved is the
@@ -10,13 +11,17 @@ share of all compute that is not spent. A stop is wrong where the configuration 
 left; what it costs is the most that the best of the others lie below it there, in reward. At the end n is chosen for
 the whole compute, from all data and from what stopping leaves of them: the regrets are those of the two choices.
 
-A recorded sweep (`--runs`) is replayed by its evaluations. Its truth is the mean of the draws from all of its data.
+A recorded sweep (`--runs`, `--gallery`) is replayed by its evaluations, on one evaluation set. Its truth is not known,
+and two stand for it, each from all seeds to their end: the mean of the fitter's draws, which is smooth, and shares its
+model with what is judged (a configuration without a curve never leads); and the mean over the seeds between
+evaluations, which has no model, and the noise of its evaluations. Both know only what these seeds did.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from absl import flags
@@ -27,28 +32,45 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.reach import chances_of_leading
-from isocompute_jax.fit.read import RunCurve, memory_table, read_curves
+from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
+from isocompute_jax.records.errors import InputError
 
 STUDIES = flags.DEFINE_integer("studies", 10, "Studies of each family.")
 FIRST = flags.DEFINE_integer("first", 0, "Number of the first study of each family.")
 DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
 LEVEL = flags.DEFINE_float("level", 0.01, "--stop_hopeless.")
 LOOKS = flags.DEFINE_integer("looks", 8, "How often the sweep is looked at, evenly over its evaluations.")
-RUNS = flags.DEFINE_string("runs", None, "In place of simulated sweeps: a recorded one, run directories or a table.")
+AFTER = flags.DEFINE_float(
+    "after", 0.0, "Share of the whole compute before which no run is stopped (not in the sweep)."
+)
+RUNS = flags.DEFINE_multi_string(
+    "runs", [], "In place of simulated sweeps: a recorded one, run directories or a table; may be given again."
+)
+GALLERY = flags.DEFINE_bool("gallery", False, "The sweeps of gallery/ that have several n and one B_problem.")
+SEEDS = flags.DEFINE_integer("seeds", 0, "Seeds of each n of a recorded sweep that are replayed, the first; 0: all.")
 
-COLUMNS = ("saved", "stopped", "wrong", "lost", "regret", "regret, stopped")
 METRIC = "avg@4"
+RECORDED = pathlib.Path(__file__).parents[1] / "gallery"
+
+Truth = Callable[[float], np.ndarray]
+"""Compute -> reward of each configuration [K]."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """Runs to replay: `runs` (number of the configuration, compute [E], reward [E]), and the truth, compute -> [K]."""
+    """Runs to replay.
+
+    Attributes:
+      sizes, batches: n and B_problem of each configuration [K].
+      runs: (number of the configuration, compute [E], reward [E]) of each.
+      truths: what its stops are judged by, by name.
+    """
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
     runs: tuple[tuple[int, np.ndarray, np.ndarray], ...]
-    truth: Callable[[float], np.ndarray]
+    truths: dict[str, Truth]
 
     @property
     def end(self) -> float:
@@ -69,17 +91,49 @@ class Sweep:
         return found | {"run": np.char.add("run", found["run"].astype(str))}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replay:
+    """What became of a sweep's runs [R].
+
+    Attributes:
+      ends: compute at which each would end.
+      stopped: compute at which it was stopped; infinite where it was not.
+      chosen: number of the configuration that the fit advises for the whole compute, from all data, and after stops.
+    """
+
+    ends: np.ndarray
+    stopped: np.ndarray
+    chosen: tuple[int, int]
+
+
 def main() -> None:
-    """Flags -> table."""
-    if RUNS.value:
-        print_table({RUNS.value: [replay(recorded(RUNS.value))]})
-        return
+    """Flags -> tables, one for each kind of truth."""
+    tables: dict[str, dict[str, list[list[float]]]] = {}
+    for name, sweep in recorded_sweeps() if RUNS.value or GALLERY.value else simulated_sweeps():
+        found = replay(sweep, level=LEVEL.value, looks=LOOKS.value, after=AFTER.value)
+        for kind, truth in sweep.truths.items():
+            tables.setdefault(kind, {}).setdefault(name, []).append(figures(sweep, found, truth))
+    print(f"level {LEVEL.value:g}, {LOOKS.value} looks")
+    for kind, rows in tables.items():
+        print_table(kind, rows)
+
+
+def simulated_sweeps() -> Iterator[tuple[str, Sweep]]:
+    """Those of every family, by its name."""
     draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
-    rows: dict[str, list[list[float]]] = {}
     for number in range(FIRST.value, FIRST.value + STUDIES.value):
         for family in families.FAMILIES:
-            rows.setdefault(family, []).append(replay(simulated(families.simulate(family, draw, number))))
-    print_table(rows)
+            yield family, simulated(families.simulate(family, draw, number))
+
+
+def recorded_sweeps() -> Iterator[tuple[str, Sweep]]:
+    """Those of the flags, by the names of their files; of the gallery what is one sweep over n."""
+    for path in RUNS.value:
+        yield pathlib.Path(path).stem, recorded(path, SEEDS.value)
+    for path in sorted(RECORDED.glob("*.parquet")) if GALLERY.value else ():
+        sweep = recorded(str(path), SEEDS.value)
+        if len(set(sweep.sizes)) > 1 and len(set(sweep.batches)) == 1:
+            yield path.stem, sweep
 
 
 def simulated(study: families.Study) -> Sweep:
@@ -87,63 +141,85 @@ def simulated(study: families.Study) -> Sweep:
     runs = [(k, study.compute, rewards) for k, seeds in enumerate(study.per_seed) for rewards in seeds]
     sizes = tuple(map(int, study.group_sizes))
     batches = (families.PROBLEMS_PER_BATCH,) * len(sizes)
-    return Sweep(sizes, batches, tuple(runs), lambda compute: study.truth(np.array([compute]))[:, 0])
+    return Sweep(sizes, batches, tuple(runs), {"known": lambda compute: study.truth(np.array([compute]))[:, 0]})
 
 
-def recorded(path: str) -> Sweep:
-    """A recorded sweep."""
+def recorded(path: str, seeds: int = 0) -> Sweep:
+    """A recorded sweep.
+
+    Args:
+      path: run directories or a table.
+      seeds: of each configuration that are replayed; 0: all. The truths are always those of all.
+
+    Raises:
+      InputError: no usable run, or one configuration alone.
+    """
     options = AnalysisOptions()
     groups, _ = group_runs(read_curves([path], options.read)[0])
+    if len(groups) < 2:
+        raise InputError(f"{path}: has one configuration, {groups[0].configuration.name}; a sweep has several")
     drawn = forecast_of(groups)
-
-    def run(k: int, one: RunCurve) -> tuple[int, np.ndarray, np.ndarray]:
-        return k, one.compute, one.columns[options.metric]
-
+    runs = [[(one.compute, one.columns[options.metric]) for one in group.runs] for group in groups]
     return Sweep(
         tuple(group.configuration.group_size for group in groups),
         tuple(group.configuration.problems_per_batch for group in groups),
-        tuple(run(k, one) for k, group in enumerate(groups) for one in group.runs),
-        lambda compute: drawn.rewards(compute).mean(axis=0),
+        tuple((k, *one) for k, group in enumerate(runs) for one in group[: seeds or None]),
+        {
+            "fitted to all data": lambda compute: np.where(drawn.members, drawn.rewards(compute).mean(axis=0), -np.inf),
+            "mean over all seeds": lambda compute: np.array([mean_over_seeds(group, compute) for group in runs]),
+        },
     )
 
 
-def replay(sweep: Sweep) -> list[float]:
-    """The figures of `COLUMNS` of one sweep."""
+def mean_over_seeds(runs: Sequence[tuple[np.ndarray, np.ndarray]], compute: float) -> float:
+    """Reward at a compute, between evaluations by interpolation in log C; runs end within whole steps of each other."""
+    return float(np.mean([np.interp(np.log(compute), np.log(at[at > 0]), reward[at > 0]) for at, reward in runs]))
+
+
+def replay(sweep: Sweep, *, level: float, looks: int, after: float = 0.0) -> Replay:
+    """All runs together, stopped where their configuration's chance to lead in what is left falls below `level`.
+
+    Before the share `after` of the whole compute none is.
+    """
     evaluations = max(len(compute) for _, compute, _ in sweep.runs)
-    looks = np.unique(np.linspace(5, evaluations - 2, LOOKS.value).round().astype(int))
     ends = np.array([compute[-1] for _, compute, _ in sweep.runs])
     stopped = np.full(len(ends), np.inf)
-    for look in looks:
+    for look in np.unique(np.linspace(5, evaluations - 2, looks).round().astype(int)):
         reached = np.array([compute[min(look, len(compute) - 1)] for _, compute, _ in sweep.runs])
         table = memory_table(sweep.table(np.minimum(reached, stopped)))
         for chance in chances_of_leading(table, AnalysisOptions(), end=sweep.end):
             number = int(chance.run.removeprefix("run"))
-            if chance.chance < LEVEL.value and np.isinf(stopped[number]) and reached[number] < ends[number]:
+            told = chance.chance < level and chance.compute >= after * sweep.end
+            if told and np.isinf(stopped[number]) and reached[number] < ends[number]:
                 stopped[number] = reached[number]
-    spent = np.minimum(ends, stopped)
-    cut = np.flatnonzero(np.isfinite(stopped))
-    lost = [loss(sweep, sweep.runs[r][0], stopped[r]) for r in cut]
+    return Replay(ends, stopped, (choice(sweep, ends), choice(sweep, np.minimum(ends, stopped))))
+
+
+def figures(sweep: Sweep, found: Replay, truth: Truth) -> list[float]:
+    """Share of compute that was saved, stops, wrong ones, the most that one lost, regret, regret after stops."""
+    cut = np.flatnonzero(np.isfinite(found.stopped))
+    lost = [loss(truth, sweep.runs[run][0], start=found.stopped[run], end=sweep.end) for run in cut]
+    spent, last = np.minimum(found.ends, found.stopped), truth(sweep.end)
     return [
-        1 - spent.sum() / ends.sum(), len(cut), sum(each > 0 for each in lost), max(lost, default=0.0),
-        regret(sweep, ends), regret(sweep, spent),
+        1 - spent.sum() / found.ends.sum(), len(cut), sum(each > 0 for each in lost), max(lost, default=0.0),
+        *(float(last.max() - last[k]) for k in found.chosen),
     ]  # fmt: skip
 
 
-def loss(sweep: Sweep, k: int, stopped: float) -> float:
+def loss(truth: Truth, k: int, *, start: float, end: float) -> float:
     """The most by which the best of the others lies below configuration `k` in what is left; 0 where nowhere."""
-    rewards = np.array([sweep.truth(compute) for compute in np.geomspace(stopped, sweep.end, 64)])
+    rewards = np.array([truth(compute) for compute in np.geomspace(start, end, 64)])
     others = np.delete(rewards, k, axis=1).max(axis=1)
     return float(max((rewards[:, k] - others).max(), 0.0))
 
 
-def regret(sweep: Sweep, reached: np.ndarray) -> float:
-    """What choosing n for the whole compute costs, by the data as far as the runs have come."""
+def choice(sweep: Sweep, reached: np.ndarray) -> int:
+    """The configuration advised for the whole compute, by the data as far as the runs have come."""
     groups, _ = group_runs(read_curves(memory_table(sweep.table(reached)), AnalysisOptions().read)[0])
-    chosen = forecast_of(groups).prospect(sweep.end, range(len(groups))).index
+    found = forecast_of(groups)
+    chosen = found.prospect(sweep.end, np.flatnonzero(found.members).tolist()).index
     own = groups[chosen].configuration
-    place = list(zip(sweep.sizes, sweep.batches, strict=True)).index((own.group_size, own.problems_per_batch))
-    truth = sweep.truth(sweep.end)
-    return float(truth.max() - truth[place])
+    return list(zip(sweep.sizes, sweep.batches, strict=True)).index((own.group_size, own.problems_per_batch))
 
 
 def forecast_of(groups: list) -> Forecast:
@@ -154,9 +230,9 @@ def forecast_of(groups: list) -> Forecast:
     return found
 
 
-def print_table(rows: dict[str, list[list[float]]]) -> None:
+def print_table(kind: str, rows: dict[str, list[list[float]]]) -> None:
     """By family: shares of compute and of stops, rewards."""
-    print(f"level {LEVEL.value:g}, {LOOKS.value} looks\n")
+    print(f"\ntruth: {kind}\n")
     print("| sweeps | compute saved | runs stopped | wrongly | most lost | regret | regret after stops |")
     print("| :-- |" + " --: |" * 6)
     for name, found in (*rows.items(), ("all", [row for part in rows.values() for row in part])):

@@ -54,7 +54,8 @@ def make_engine(settings: EngineSettings) -> Engine:
         try:
             from isocompute_jax.service.server.engines.vllm.engine import VllmEngine
         except ImportError as error:
-            how = "pip install 'isocompute-jax[serve,vllm]', or run it in the environment of `make vllm-env`"
+            how = "run it in the environment of `make vllm-env-cuda`, or for CPUs of `make vllm-env`"
+            how += "; without a clone, pip install 'isocompute-jax[serve,vllm]'"
             raise InputError(f"--engine=vllm: {error}; {how}") from error
         return VllmEngine(settings)
     assert isinstance(settings, JaxSettings)

@@ -5,6 +5,7 @@ prints stands in a ```text block right after it, up to white space, where `...` 
 """
 
 import doctest
+import itertools
 import pathlib
 import re
 import shlex
@@ -22,6 +23,13 @@ FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$(?:\s*^\1```text\n(.*?)^\1```
 MAIN = re.compile(r"-m isocompute_jax\.(\w+)$")
 STAND_INS = {"{endpoints}": "127.0.0.1:50051", "{token_file}": "token", "configs/mine.py": "configs/arithmetic_hard.py"}
 """For what the launcher or the reader fills in."""
+SLURM_RUN, TWO_JOBS = "launch/slurm/run.sh", "launch/slurm/two_jobs.sh"
+KNOWN = {
+    SLURM_RUN: "this is no SLURM job: submit it with sbatch",
+    TWO_JOBS: "flags of launch/slurm/run.sh are missing: give them after --",
+    "launch/tpu/run.sh": "gcloud is not installed, or not on PATH",
+}
+"""What a script says here once it has understood its flags: there is no scheduler, and no PATH."""
 
 
 class Block(NamedTuple):
@@ -46,20 +54,55 @@ def blocks() -> list[Block]:
     return found
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """(`page:line`, its words) of every command in a block that is not Python; what stands after `--` is one more."""
+def lines(first: str) -> list[tuple[str, list[str]]]:
+    """(`page:line`, its words) of every command in a block that is not Python whose beginning matches `first`."""
     found = []
     for block in blocks():
         if block.kind.startswith("python"):
             continue
+        open_line = ""  # a quoted argument may go on in the next line
         for line in block.text.replace("\\\n", " ").splitlines():
-            if not re.match(r"\s*(\$ )?(make |[\w./-]*python[\d.]* )", line):
+            if not open_line and not re.match(rf"\s*(\$ )?({first})", line):
                 continue
-            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
-            while "--" in words:
-                found.append((str(block), words[: words.index("--")]))
-                words = words[words.index("--") + 1 :]
+            open_line += f"{line}\n"
+            try:
+                words = shlex.split(open_line.strip().removeprefix("$ "), comments=True)
+            except ValueError:
+                continue
             found.append((str(block), words))
+            open_line = ""
+        assert not open_line, f"{block}: {open_line}"
+    return found
+
+
+def parts(words: list[str]) -> list[list[str]]:
+    """The words of a command, and those after each `--`."""
+    ends = [i for i, word in enumerate(words) if word == "--"]
+    return [words[a + 1 : b] for a, b in zip([-1, *ends], [*ends, len(words)], strict=True)]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Those of make and Python; what stands after `--` is one more."""
+    return [(where, part) for where, words in lines(r"make |[\w./-]*python[\d.]* ") for part in parts(words)]
+
+
+def launches() -> list[tuple[str, list[str]]]:
+    """What `sbatch` starts, and other scripts of launch/: (`page:line`, words); sbatch's own flags are left out.
+
+    `...` stands for the flags of a command that was shown before.
+    """
+    found = []
+    for where, words in lines(r"sbatch |launch/[\w/]+\.sh "):
+        if words[0] == "sbatch":
+            words = list(itertools.dropwhile(lambda word: word.startswith("-"), words[1:]))
+        if words[0] == TWO_JOBS:  # what follows are flags of the other script
+            cut = words.index("--")
+            words, jobs = words[:cut], [SLURM_RUN, *words[cut + 1 :]]
+            found += [(where, jobs)] if jobs[1:] != ["..."] else []
+        found.append((where, words))
+    for where, words in lines(r"[\w./-]*python[\d.]* "):
+        flags = [word.removeprefix("--slurm_run=") for word in words if word.startswith("--slurm_run=")]
+        found += [(where, [SLURM_RUN, "--workdir=DIR", "--model=DIR", *shlex.split(text)]) for text in flags]
     return found
 
 
@@ -118,6 +161,20 @@ def test_python_commands_have_flags_that_exist(where, words):
         return
     flags = [word[2:].split("=")[0] for word in arguments if word.startswith("--")]
     assert [flag for flag in flags if not re.search(rf"[\"'](--)?{flag}[\"']", source)] == []
+
+
+@pytest.mark.parametrize(("where", "words"), launches(), ids=lambda value: value if isinstance(value, str) else "")
+def test_launch_commands_have_flags_that_exist(where, words, tmp_path):
+    """The script itself reads those before `--`, and the trainer those after."""
+    (own, *rest), script = parts(words[1:]), words[0]
+    (tmp_path / "token").write_text("secret")
+    done = subprocess.run(
+        ["/bin/bash", ROOT / script, *own], cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"error: {KNOWN[script]}")
+    if rest:
+        done = mains.run("isocompute_jax.train", ["--workdir=DIR", *rest[0], "--only_check_args"])
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_links_lead_somewhere():

@@ -7,7 +7,7 @@
 # One training run as a SLURM job: sampler servers on their share of the nodes, one learner process on each other node.
 #
 #   sbatch --nodes=3 --gpus-per-node=8 --time=24:00:00 launch/slurm/run.sh --workdir=runs/hard --server_nodes=1 \
-#       --servers_per_node=8 --server_gpus=1 --engine=vllm --server_python=.venv-vllm/bin/python --model=models/base \
+#       --servers_per_node=8 --server_gpus=1 --engine=vllm --server_python=.venv-vllm-cuda/bin/python --model=models/base \
 #       -- --config=configs/isocompute_hard_qwen2_5_7b.py --config.mesh.fsdp=16
 #
 # What stands after `--` are flags of isocompute_jax.train (--main). Beside the run directory, DIR.cluster holds the token that

@@ -3,7 +3,7 @@
 #
 #   launch/slurm/two_jobs.sh --servers='--partition=inference --nodes=2 --gpus-per-node=8' \
 #       --learners='--partition=training --nodes=2 --gpus-per-node=8' -- --workdir=runs/hard --servers_per_node=8 \
-#       --server_gpus=1 --engine=vllm --server_python=.venv-vllm/bin/python --model=models/base \
+#       --server_gpus=1 --engine=vllm --server_python=.venv-vllm-cuda/bin/python --model=models/base \
 #       -- --config=configs/isocompute_hard_qwen2_5_7b.py --config.mesh.fsdp=16
 #
 # --servers and --learners are flags of sbatch; what stands after the first `--` goes to launch/slurm/run.sh. The

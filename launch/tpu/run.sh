@@ -2,7 +2,7 @@
 # One training run on Cloud TPUs, from a machine that has gcloud: learners on a slice, JAX-engine servers on others.
 #
 #   launch/tpu/run.sh run --name=hard --zone=us-east5-a --accelerator_type=v5p-128 --servers=16 --server_type=v5p-8 \
-#       --setup='git clone --quiet URL isocompute; cd isocompute && make setup EXTRAS=train,serve,tpu' \
+#       --setup='git clone --quiet URL isocompute; cd isocompute && make setup PYTHON=python3.12 EXTRAS=train,serve,tpu' \
 #       --model=/mnt/runs/models/base --workdir=/mnt/runs/hard --token_file=token \
 #       -- --config=configs/isocompute_hard_qwen2_5_7b.py --config.mesh.data=4 --config.mesh.fsdp=16
 #

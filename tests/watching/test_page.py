@@ -1,4 +1,4 @@
-"""The page in a real browser: what a reader sees of made-up runs, and that text of a run stays text."""
+"""The page in a real browser: what a reader sees of made-up runs and their fit, and that text of a run stays text."""
 
 import json
 import time
@@ -23,15 +23,15 @@ def page(tmp_path_factory):
         make_run(root / "sweep" / f"n={size}", group_size=size, steps=40, done=True, alarm=30 if size == 4 else 10**9)
     make_run(root / "hostile <img src=x onerror=alert(1)>", steps=12)
     make_fleet(root / "hostile <img src=x onerror=alert(1)>", written=time.time())
-    with serving(WatchedRuns(root), port=0, fit=False) as server, browser() as window:
+    with serving(WatchedRuns(root), port=0, fit=True) as server, browser() as window:
         window.send("Emulation.setDeviceMetricsOverride", width=1300, height=900, deviceScaleFactor=1, mobile=False)
         window.send("Page.navigate", url=server.url)
         until(window, "document.querySelectorAll('.tokens span').length > 0")
         yield window, server, root
 
 
-def until(window: Browser, expression: str) -> None:
-    end = time.monotonic() + 30
+def until(window: Browser, expression: str, *, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
     while not window.evaluate(expression):
         assert time.monotonic() < end, (expression, window.errors)
         time.sleep(0.1)
@@ -40,6 +40,13 @@ def until(window: Browser, expression: str) -> None:
 def choose(window: Browser, run: str) -> None:
     window.evaluate(f"document.querySelector('[data-run=' + CSS.escape({json.dumps(run)}) + ']').click()")
     until(window, f"document.getElementById('detail-name').textContent === {json.dumps(run)}")
+
+
+def pick(window: Browser, select: str, value: str) -> None:
+    window.evaluate(
+        f"(() => {{ const select = document.getElementById('{select}'); select.value = '{value}';"
+        "select.dispatchEvent(new Event('change')); })()"
+    )
 
 
 def text(window: Browser, selector: str) -> str:
@@ -63,21 +70,16 @@ def test_runs_and_their_curves_are_shown(page):
         "Object.fromEntries([...document.querySelectorAll('#curves-view path')].map((path) => "
         "[path.dataset.curve, path.getAttribute('d').split(/[ML]/).length - 1]))"
     )
+    paths.pop("fitted frontier", None)  # of a quick fit
     assert paths == {"hostile <img src=x onerror=alert(1)>": 3, "sweep/n=16": 10, "sweep/n=4": 10}  # log C leaves 0 out
     assert window.evaluate("document.getElementById('metric').value") == "eval/validation/avg@4"
 
 
 def test_metrics_and_axes_can_be_chosen(page):
     window, _, _ = page
-    window.evaluate(
-        "(() => { const metric = document.getElementById('metric'); metric.value = 'train/kl';"
-        "metric.dispatchEvent(new Event('change')); })()"
-    )
+    pick(window, "metric", "train/kl")
     until(window, "document.querySelector('#curves-view svg')?.getAttribute('aria-label').startsWith('kl against')")
-    window.evaluate(
-        "(() => { const axis = document.getElementById('axis'); axis.value = 'wall_s';"
-        "axis.dispatchEvent(new Event('change')); })()"
-    )
+    pick(window, "axis", "wall_s")
     until(window, "document.querySelector('#curves-view svg').textContent.includes('wall time')")
     assert " min " in window.evaluate("document.querySelector('#curves-view svg').textContent")
 
@@ -133,6 +135,25 @@ def test_alarms_and_the_split_of_a_step(page):
     )  # the first step is left out
     tiles = text(window, "#tiles")
     assert "40 of 100" in tiles.replace("\n", " ") and "25%" in tiles and "1.00 GiB" in tiles
+
+
+def test_the_fit_so_far_is_shown(page):
+    """It began when the page first asked, beside the tests above."""
+    window, server, _ = page
+    until(window, "document.querySelectorAll('#frontier-view svg path').length > 0", seconds=120)
+    found = json.loads(server.answer("/api/frontier")[2])["result"]
+    assert [(one["from_group_size"], one["to_group_size"]) for one in found["switches"]] == [(4, 16)]
+    assert {row["group_size"] for row in found["budgets"]} == {4, 16}
+    said = text(window, "#frontier-said")
+    assert f"is n = 16, with avg@4 {found['budgets'][-1]['reward']:.3f}. It was 4 up to " in said
+    assert text(window, "#frontier-state").startswith("of 3 runs, ")
+    labels = "[...document.querySelectorAll('#frontier-view text')].map((label) => label.textContent)"
+    assert {"best n", "4", "16"} <= set(window.evaluate(labels))
+    pick(window, "axis", "compute")
+    pick(window, "metric", "eval/validation/avg@4")
+    until(window, "document.querySelector('#curves-view path[data-curve=\"fitted frontier\"]') !== null")
+    assert "fitted frontier" in text(window, "#curves-legend")
+    assert "<html" in window.evaluate("fetch('/frontier/report.html').then((answer) => answer.text())")
 
 
 def test_what_is_logged_appears_by_itself(page, monkeypatch):

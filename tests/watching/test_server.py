@@ -190,26 +190,6 @@ def test_the_frontier_is_fitted_beside_and_again_when_there_is_more(fitting):
         frontier.close()
 
 
-@pytest.mark.slow
-def test_the_frontier_of_real_curves(tmp_path):
-    for size in (4, 64):
-        make_run(tmp_path / f"n{size}", group_size=size, steps=100, done=True)
-    frontier = Frontier(WatchedRuns(tmp_path))
-    try:
-        assert frontier.now()["state"] == "fitting"
-        until_fitted = time.monotonic() + 180
-        while frontier.now()["state"] == "fitting":
-            assert time.monotonic() < until_fitted
-            time.sleep(0.5)
-        found = frontier.now()["result"]
-        assert [(one["from_group_size"], one["to_group_size"]) for one in found["switches"]] == [(4, 64)]
-        assert {row["group_size"] for row in found["budgets"]} == {4, 64}
-        report = frontier.report()
-        assert report is not None and b"<html" in report
-    finally:
-        frontier.close()
-
-
 def test_a_summary_is_cut_to_what_is_drawn():
     summary = {
         "frontier": {

@@ -77,6 +77,6 @@ def installed_version() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     raise InputError(
-        "--engine=vllm: vLLM is not installed in this environment: run `make vllm-env`, and start the server with "
-        ".venv-vllm/bin/python"
+        "--engine=vllm: vLLM is not installed in this environment: run `make vllm-env-cuda`, or for CPUs `make "
+        "vllm-env`, and start the server with .venv-vllm-cuda/bin/python or .venv-vllm/bin/python"
     )
