@@ -8,12 +8,12 @@ A process that waits in a collective cannot be interrupted. So a process that ha
 that the others wait for in vain ends all others from their threads, within `stall_s` and with its name; whoever started
 them starts all again.
 
-Who is waited for is told by counting: every process counts the places of the program that it comes to, each meeting and
-each computation that all do together (`arrive`). Process 0 awaits whoever is behind it. The others await process 0 where
-they have arrived and it has not: not in a broadcast, which it may take long for, as for rollouts.
+Who is waited for is told by counting: every process counts the places of the program that it comes to, each meeting
+and each computation that all do together (`arrive`). Process 0 awaits whoever is behind it. The others await process 0
+where they have arrived and it has not: not in a broadcast, which it may take long for, as for rollouts.
 
-Two stalls show no difference between processes, and end nothing: one inside of a computation to which all have come (see
-docs/clusters.md for XLA's own time limit), and one of process 0 in what it alone does.
+Two stalls show no difference between processes, and end nothing: one inside of a computation to which all have come
+(docs/clusters.md names XLA's own time limit), and one of process 0 in what it alone does.
 """
 
 from __future__ import annotations

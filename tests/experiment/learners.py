@@ -14,7 +14,8 @@ PROGRAM = """
 import os, runpy, sys
 devices, sys.argv = sys.argv[2], ["train", *sys.argv[3:]]
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-if "HANGS" in os.environ:
+if "--hangs" in sys.argv:  # its main thread, in the third step
+    sys.argv.remove("--hangs")
     import threading
     from isocompute_jax.experiment import loop
     made, make = [], loop.rollout_metrics  # between the meetings of a step and its update
@@ -41,7 +42,7 @@ class Learners:
     def running(
         self, config: pathlib.Path, workdir: pathlib.Path, *flags: str, own: dict[int, list[str]] | None = None
     ):
-        """Their mains, in order; killed at the end. `own` are flags of some of them alone."""
+        """Their mains, in order; killed at the end. `own` are flags of some of them alone, or `--hangs`."""
         with contextlib.ExitStack() as stack:
             address = f"127.0.0.1:{free_ports(2)}"
             yield [
