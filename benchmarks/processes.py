@@ -142,8 +142,13 @@ def stop(team: Team, others: Others) -> None:
 
 
 def hang(team: Team, others: Others) -> None:
-    """Comes to a computation to which the others do not: they wait for a word of this process."""
-    team.arrive()
+    """Draws, as on the mesh of all: the others are called to it, and hang before they come to it."""
+
+    def draw() -> None:
+        team.call("draw")
+        team.arrive()
+
+    team.broadcast(draw)
 
 
 def timed(do) -> float:
@@ -162,6 +167,7 @@ def join(address: str, index: int, count: int, stall_s: float) -> Team:
 def follow(address: str, index: int, count: int, stall_s: float, repeats: int) -> None:
     """Another process: it agrees so often, then is told of batches."""
     team = join(address, index, count, stall_s)
+    team.serve("draw", threading.Event().wait)
     for _ in range(repeats):
         team.agree("nothing", 0)
     while True:
