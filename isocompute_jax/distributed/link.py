@@ -33,7 +33,7 @@ class Link:
 
     Attributes:
       heard: when a byte last came from it (`time.monotonic`).
-      place: how many times it has met the others, as far as it has said.
+      place: how many places of the program it has come to, as far as it has said (see `Team.arrive`).
       flag: what it last said of its flag (see `Team.flagged`).
     """
 

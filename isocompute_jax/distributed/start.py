@@ -64,6 +64,7 @@ def joined(
             shutdown_timeout_seconds=SHUTDOWN_S,
         )
         yield team
+        team.follow()  # while process 0 closes what it alone has
         team.everywhere(lambda: None)  # all have come this far: JAX waits for the last one, but not for long
     except BaseException as error:
         if not (team.shares(error) or isinstance(error, KeyboardInterrupt)):

@@ -7,6 +7,13 @@ they wait for it they do what it asks of them (`call`), as a computation over th
 A process that waits in a collective cannot be interrupted. So a process that has died, that is not heard of any more or
 that the others wait for in vain ends all others from their threads, within `stall_s` and with its name; whoever started
 them starts all again.
+
+Who is waited for is told by counting: every process counts the places of the program that it comes to, each meeting
+and each computation that all do together (`arrive`). Process 0 awaits whoever is behind it. The others await process 0
+where they have arrived and it has not: not in a broadcast, which it may take long for, as for rollouts.
+
+Two stalls show no difference between processes, and end nothing: one inside of a computation to which all have come
+(docs/clusters.md names XLA's own time limit), and one of process 0 in what it alone does.
 """
 
 from __future__ import annotations
@@ -29,6 +36,8 @@ Handler = Callable[[int, Any], object]
 """Called with the sender and the value of a message, in a thread that must not wait."""
 
 BEAT_S = 1.0
+EARLY = 30
+"""Times `stall_s` that one is awaited before the run is steady: models are read, from storage fast and slow."""
 STOPPED_S = 5.0
 """A thread that slept so much longer than it meant to was stopped with its process: it has missed what others said."""
 READ_S = 0.1
@@ -54,7 +63,8 @@ class Team:
       names: of all, by index.
       links: to the others: of process 0 to each of them, of each of them to process 0.
       codec: of the links.
-      stall_s: longest silence of a process that lives, and longest time that others wait for one on its way.
+      stall_s: longest silence of a process that lives, and longest time that others wait for one on its way
+        (`EARLY` times as long before the run is `steady`).
       source: who said which process this is.
       end: ends this process.
     """
@@ -85,6 +95,7 @@ class Team:
         self._values: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._votes: dict[int, queue.SimpleQueue[Any]] = {i: queue.SimpleQueue() for i in links}
         self._place = 0
+        self._due = 0  # place that process 0 is to have come to as well, by now
         self._ahead_since: dict[int, tuple[int, float]] = {}
         self._steady = False
         self._shared: BaseException | None = None
@@ -136,6 +147,7 @@ class Team:
         """
         if self.count == 1:
             return make()
+        self.arrive()
         value, failure = None, None
         try:
             value = make()
@@ -156,21 +168,36 @@ class Team:
         """Holds all processes to the same `mine`.
 
         Raises:
-          RunError: one says something else than process 0; in all of them.
+          RunError: one says something else than process 0, or has come to more or fewer places; in all of them.
         """
         if self.count == 1:
             return
-        said = self._gathered(mine)
+        self.arrive()
+        said = self._gathered([mine, self._place])
 
         def judge() -> None:
-            for i, theirs in enumerate(said):
-                if theirs != said[0]:
-                    raise RunError(
-                        f"{self.names[i]} disagrees with {self.names[0]} about {what}: {theirs!r}, not {said[0]!r}. "
-                        "They no longer compute the same run; the same command resumes from the last checkpoint"
-                    )
+            for i, found in enumerate(said):
+                for about, theirs, ours in zip((what, "how far they are"), found, said[0], strict=True):
+                    if theirs != ours:
+                        raise RunError(
+                            f"{self.names[i]} disagrees with {self.names[0]} about {about}: {theirs!r}, not {ours!r}. "
+                            "They no longer compute the same run; the same command resumes from the last checkpoint"
+                        )
 
         self.broadcast(judge)
+
+    def arrive(self) -> None:
+        """Says that this process has come to a computation that all do together, which is to begin at once.
+
+        Every process calls it at the same places. Between the last meeting and such a place process 0 does nothing that
+        it alone may take long for: where it does, the others `follow` first.
+        """
+        self._place += 1
+        self._due = self._place
+
+    def follow(self) -> None:
+        """Waits for process 0, which may take long for what it alone does."""
+        self.broadcast(lambda: None)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Has every other process do what it `serves` under a name, as soon as it waits for process 0 (which calls)."""
@@ -238,18 +265,18 @@ class Team:
         self._flag = flag
 
     def steady(self) -> None:
-        """From here on the way from one meeting to the next is short: who is awaited for `stall_s` has stalled."""
+        """From here on the way from one place to the next is short: who is awaited for `stall_s` has stalled."""
         self._steady = True
 
     # --- the end
 
-    def fail(self, reason: str, code: int = FAILED) -> None:
-        """Ends every process of the run, this one last."""
+    def fail(self, reason: str, code: int = FAILED, *, tell: bool = False) -> None:
+        """Ends every process of the run, this one last; another than process 0 has it `tell` the others, if it can."""
         with self._ending:  # for good: another thread that meets the same end waits here
             if self._leaving:
                 return
             self._leaving = True
-            if self.leads:  # the others have nobody to tell: it is process 0 that they have lost, or heard this from
+            if self.leads or tell:  # else it is process 0 that has been lost, or said this
                 self.send_all("end", [reason, code])
                 time.sleep(READ_S)
             self._end(reason, code)
@@ -312,14 +339,15 @@ class Team:
                 "ends. The same command resumes it"
             )
         # Only who leads sees everybody, and it alone may take as long as it needs: the others wait for rollouts.
-        behind = self.leads and self._steady and link.place < self._place
+        behind = link.place < (self._place if self.leads else self._due)
         place, since = self._ahead_since.get(sender, (-1, now))
         if not behind or place != link.place:
             self._ahead_since[sender] = (link.place, now)
-        elif now - since > self._stall_s:
+        elif now - since > self._stall_s * (1 if self._steady else EARLY):
             self.fail(
                 f"{link.name} is awaited for {now - since:.0f} s (--stall_s): every process of the run ends. The same "
-                "command resumes it"
+                "command resumes it",
+                tell=True,
             )
 
     def _beat(self) -> None:

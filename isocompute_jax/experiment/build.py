@@ -97,10 +97,12 @@ class Parts:
 
     def score(self, params: Params, tokens: Batch) -> jax.Array:
         """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
+        self.team.arrive()
         return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
 
     def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
         """The same, at the temperature that is sampled at: what the sampler should have reported."""
+        self.team.arrive()
         return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
 
 

@@ -32,6 +32,7 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
       RunError: a checkpoint cannot be read.
     """
     parts.team.broadcast(lambda: run_files.remove_unfinished(parts.path))
+    parts.team.arrive()
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
@@ -136,7 +137,9 @@ def save(parts: Parts, state: LoopState) -> LoopState:
     check_finite(parts, state)
     mark = Mark(is_milestone(parts, state), parts.team.broadcast(lambda: score(parts, state)))
     content = {**state.to_json(), "mesh": dataclasses.asdict(parts.config.mesh)}
+    parts.team.arrive()
     parts.checkpointer.save(state.learner, content, mark=mark)
+    parts.team.follow()
     now = time.monotonic()
     return dataclasses.replace(state, saved_at=now, spent={"checkpoint": now - began})
 
@@ -178,12 +181,15 @@ def export(parts: Parts, state: LoopState, path: pathlib.Path) -> None:
     """
     check_finite(parts, state)
     shape = parts.inputs.model_config
+    parts.team.arrive()
     params = model.cast_params(state.learner.params, shape.dtype)
     model.save_checkpoint(path, shape, params, tokenizer_from=parts.config.model, writes=parts.team.leads)
+    parts.team.follow()
 
 
 def check_finite(parts: Parts, state: LoopState) -> None:
     """Raises Diverged where a parameter is not a number."""
+    parts.team.arrive()
     if not all_finite(state.learner.params):
         raise Diverged(parts, state, "parameters")
 

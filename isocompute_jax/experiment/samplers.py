@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 import secrets
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
@@ -104,6 +103,15 @@ def _in_process(
 ) -> Sampler:
     """Every process draws what process 0 is asked for, on the mesh that they share."""
     sampling = config.sampling
+
+    def announce(*unit: Any) -> None:
+        team.call(DRAW, *unit)
+        team.arrive()
+
+    def draw(unit: Sequence[Any], *rest: Any) -> None:
+        team.arrive()
+        sampler.draw(Unit(*unit), *rest)
+
     sampler = InProcessSampler(
         model_config,
         params,
@@ -114,9 +122,9 @@ def _in_process(
         mesh=mesh,
         routing=config.loss.routing != "own",
         round_below=config.problems_per_batch if config.curriculum.varies else 0,
-        announce=functools.partial(team.call, DRAW),
+        announce=announce,
     )
-    team.serve(DRAW, lambda unit, *rest: sampler.draw(Unit(*unit), *rest))
+    team.serve(DRAW, draw)
     return sampler
 
 

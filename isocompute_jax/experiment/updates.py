@@ -104,6 +104,7 @@ def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"],
     tokens = parts.lay_out(groups, part)
     if first[0].old_logprobs is None:
         return tokens
+    parts.team.arrive()
     old = [sharding.to_host(batch.old_logprobs) for batch in first if batch.old_logprobs is not None]
     return dataclasses.replace(tokens, old_logprobs=learner.moved(first, old, tokens))
 
@@ -143,6 +144,7 @@ def make_updates(
     parts: Parts, state: TrainState, batch: ReadyBatch, learning_rate: float, entropy_coef: float | None
 ) -> tuple[TrainState, dict[str, Any]]:
     """The learner after the updates on one batch, and their columns of metrics.jsonl."""
+    parts.team.arrive()
     mesh, found = parts.inputs.mesh, []
     reference = parts.reference_params if parts.config.loss.reads_reference else None
     for update in batch.updates:

@@ -61,6 +61,9 @@ class Company:
     def close(self):
         for each in self.teams:
             each.leave()
+            each._values.put(("value", {"value": None}))  # whoever waits in vain still: its thread is to end
+            for votes in each._votes.values():
+                votes.put(None)
         self.pool.shutdown(wait=False)
 
 
@@ -209,6 +212,75 @@ def test_who_is_awaited_too_long_ends_all(company):
     two.pool.submit(two.teams[0].agree, "where we are", 1)  # and process 1 never comes
     two.wait_ended(0, 1)
     assert two.ended[1][0].startswith("process 1 is awaited for")
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_who_does_not_come_to_a_computation_is_named_to_all(company, missing):
+    """It has met the others, so that all have come as far; they wait in a collective, which nothing interrupts."""
+    three = company(3, stall_s=0.5)
+
+    def do(each):
+        each.steady()
+        each.agree("the shapes", 1)
+        if each.index != missing:
+            each.arrive()
+
+    assert three.all(do) == [None] * 3
+    three.wait_ended(0, 1, 2)
+    assert all(reason.startswith(f"process {missing} is awaited for") for reason, _ in three.ended.values())
+
+
+def test_process_0_that_does_not_come_to_agree_is_named(company):
+    two = company(2, stall_s=0.5)
+    two.all(lambda each: each.steady())
+    two.pool.submit(two.teams[1].agree, "where we are", 1)
+    two.wait_ended(0, 1)
+    assert two.ended[0] == two.ended[1] and two.ended[1][0].startswith("process 0 is awaited for")
+
+
+def test_before_the_run_is_steady_all_is_given_longer(company, monkeypatch):
+    monkeypatch.setattr(team, "EARLY", 3)
+    two = company(2, stall_s=0.3)
+    two.teams[1].arrive()
+    time.sleep(0.6)
+    assert not two.ended
+    two.wait_ended(0, 1)
+    assert two.ended[1][0].startswith("process 0 is awaited for")
+
+
+def test_a_computation_may_take_its_time_and_so_may_who_is_told_of_it(company):
+    """All are in it, or wait for process 0, which has work of its own: none is behind, whatever it is called for."""
+    three = company(3, stall_s=0.3)
+
+    def do(each):
+        each.steady()
+        each.serve("draw", lambda: each.arrive() or time.sleep(0.4))
+
+        def find():
+            time.sleep(0.4)
+            each.call("draw")
+            each.arrive()
+            time.sleep(0.4)
+
+        each.broadcast(find)
+        each.everywhere(lambda: time.sleep(0.0 if each.index else 0.4))
+        each.arrive()
+        time.sleep(0.0 if each.index else 0.4)
+        each.follow()
+        each.agree("what follows", 1)
+
+    assert three.all(do) == [None] * 3
+    assert not three.ended
+
+
+def test_who_has_come_to_other_places_disagrees(company):
+    def do(each):
+        if each.index:
+            each.arrive()
+        each.agree("the shapes", 1)
+
+    found = company(2).all(do)
+    assert "process 1 disagrees with process 0 about how far they are: 2, not 1" in str(found[0])
 
 
 def test_process_0_may_take_its_time(company):

@@ -14,6 +14,12 @@ PROGRAM = """
 import os, runpy, sys
 devices, sys.argv = sys.argv[2], ["train", *sys.argv[3:]]
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+if "--hangs" in sys.argv:  # its main thread, in the third step
+    sys.argv.remove("--hangs")
+    import threading
+    from isocompute_jax.experiment import loop
+    made, make = [], loop.rollout_metrics  # between the meetings of a step and its update
+    loop.rollout_metrics = lambda groups: make(groups) if made.append(1) or len(made) < 3 else threading.Event().wait()
 runpy.run_module("isocompute_jax.train", run_name="__main__")
 """
 
@@ -36,7 +42,7 @@ class Learners:
     def running(
         self, config: pathlib.Path, workdir: pathlib.Path, *flags: str, own: dict[int, list[str]] | None = None
     ):
-        """Their mains, in order; killed at the end. `own` are flags of some of them alone."""
+        """Their mains, in order; killed at the end. `own` are flags of some of them alone, or `--hangs`."""
         with contextlib.ExitStack() as stack:
             address = f"127.0.0.1:{free_ports(2)}"
             yield [
@@ -66,10 +72,17 @@ class Learners:
         assert codes == [0] * self.count, [log_of(workdir, index).read_text() for index in range(self.count)]
 
     def kill(
-        self, config: pathlib.Path, workdir: pathlib.Path, *, victim: int, after: int, number=signal.SIGKILL
+        self,
+        config: pathlib.Path,
+        workdir: pathlib.Path,
+        *,
+        victim: int,
+        after: int,
+        number=signal.SIGKILL,
+        stall_s: float = 20,
     ) -> tuple[list[int], float]:
         """Kills one process once metrics.jsonl has so many lines; exit codes of all, and how long the others took."""
-        with self.running(config, workdir, "--stall_s=20") as run:
+        with self.running(config, workdir, f"--stall_s={stall_s}") as run:
             while lines(workdir) < after:
                 assert all(process.exit_code is None for process in run), log_of(workdir, 0).read_text()
                 time.sleep(0.002)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.experiment import builders
 from tests.experiment.learners import Learners, lines, log_of
 
 pytestmark = pytest.mark.slow
+STALL_S = 5
 
 INTEGERS = ("step", "compute", "tokens", "trained_tokens", "num_rows", "evaluation_rollouts", "evaluation_tokens")
 
@@ -83,11 +85,24 @@ def test_whichever_is_killed_the_others_end_with_its_name_and_the_run_resumes(tw
     assert_same(workdir, undisturbed)
 
 
+def test_one_that_does_not_come_to_the_update_is_named_by_all(two, config, tmp_path):
+    """Its main thread hangs and the others wait in the collective, while all of them beat."""
+    with two.running(config, tmp_path / "run", f"--stall_s={STALL_S}", own={0: ["--hangs"]}) as run:
+        assert [process.wait() for process in run] == [1, 1]
+    for index in (0, 1):
+        said = log_of(tmp_path / "run", index).read_text()
+        assert "error: process 0 (" in said and f"is awaited for {STALL_S} s" in said and "Traceback" not in said
+    assert lines(tmp_path / "run") == 2
+
+
 @pytest.fixture(scope="module")
 def killed(two, config, tmp_path_factory):
-    """A run that ended with one of its processes, after some steps."""
+    """A run that ended with one of its processes, after some steps: the first was stopped, and the other named it."""
     workdir = tmp_path_factory.mktemp("killed") / "run"
-    two.kill(config, workdir, victim=1, after=6)
+    codes, took = two.kill(config, workdir, victim=0, after=6, number=signal.SIGSTOP, stall_s=STALL_S)
+    assert codes == [1] and took < STALL_S + 8
+    said = log_of(workdir, 1).read_text()
+    assert "process 0 (" in said and f"has not been heard of for {STALL_S} s" in said and "Traceback" not in said
     return workdir
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import learner
+from isocompute_jax.distributed import alone
 from isocompute_jax.experiment import loop, updates
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, override
 from isocompute_jax.experiment.curriculum import Sampled
@@ -145,6 +146,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
         score=SCORER,
         programs=types.SimpleNamespace(train_step=train_step(loss)),
         reference_params=REFERENCE,
+        team=alone(),
     )
 
 
