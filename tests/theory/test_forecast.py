@@ -53,6 +53,17 @@ def test_a_forecast_on_disk_is_the_forecast(tmp_path):
     assert back.forecast.best.tolist() == [4, 4]
 
 
+def test_forecasts_that_name_no_optimizer_are_of_adam(tmp_path):
+    """As those are that were written before there was a choice."""
+    path = tmp_path / "found.json"
+    write_forecast(path, Filed(dataclasses.replace(SMALL, optimizer="sgd"), EMBEDDED, made([[0.3], [0.2], [0.1]])))
+    assert read_forecast(path).question.optimizer == "sgd"
+    written = json.loads(path.read_text())
+    del written["question"]["optimizer"]
+    path.write_text(json.dumps(written))
+    assert read_forecast(path).question == SMALL
+
+
 def test_other_files_are_no_forecasts(tmp_path):
     with pytest.raises(InputError, match=r"does not exist: `python -m isocompute_jax.theory --out"):
         read_forecast(tmp_path / "none.json")
