@@ -6,7 +6,8 @@ r"""`python -m isocompute_jax.theory`: n*(C) of a sweep that was not run, in sec
 
 --pass_rates is a problem set as `isocompute_jax.curate` writes it (avg@k of each problem), or any .jsonl or .csv with
 `pass_rate`. Prints the reward of every n at budgets up to --budget, which n is best where, how n* rises, whether it
-saturates, and how far such forecasts were off. How far to trust it, and what its constants mean for a model of your own: docs/theory.md.
+saturates, and how far such forecasts were off. How far to trust it, and what its constants mean for a model of your
+own: docs/theory.md.
 """
 
 from __future__ import annotations
