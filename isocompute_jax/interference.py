@@ -1,6 +1,6 @@
 """`python -m isocompute_jax.interference`: how the policy gradients of different problems align.
 
-    python -m isocompute_jax.interference --run=runs/hard --out=interference
+    python -m isocompute_jax.interference --run=runs/hard
     python -m isocompute_jax.interference --run=runs/hard --model=models/hard-400 --problems=easy.jsonl --out=easy-400
 
 The first takes the weights at the end of a run (of any checkpoint: `python -m isocompute_jax.export` first) and
@@ -27,7 +27,9 @@ MODEL = flags.DEFINE_string(
     "model", None, "Hugging Face directory of the weights; left out, RUN/model, those at the end of the run."
 )
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set; left out, the run's training set.")
-OUT = flags.DEFINE_string("out", None, "Directory to write to.")
+OUT = flags.DEFINE_string(
+    "out", None, "Directory to write to; left out, RUN/interference, where `fit` reads it for the report of the sweep."
+)
 define_flags(InterferenceConfig)
 
 
@@ -35,23 +37,24 @@ def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.experiment.interference import measure_interference
-    from isocompute_jax.records import run_files
+    from isocompute_jax.records import interference_files, run_files
 
     if not RUN.value:
         raise InputError("--run is missing: name a run directory")
-    if not OUT.value:
-        raise InputError("--out is missing: give the directory to write to")
+    if not OUT.value and (MODEL.value or PROBLEMS.value):
+        raise InputError("--out is missing: RUN/interference is for a run's own weights and problems")
     run = pathlib.Path(RUN.value)
+    out = pathlib.Path(OUT.value or run / interference_files.DIRECTORY)
     config = from_dict(run_files.read_run(run).config["config"])
     weights = pathlib.Path(MODEL.value) if MODEL.value else run / run_files.MODEL
     if not weights.is_dir():
         raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")
     options = from_flags(InterferenceConfig)
-    found = measure_interference(config, weights, PROBLEMS.value or config.train_set, OUT.value, options)
+    found = measure_interference(config, weights, PROBLEMS.value or config.train_set, out, options)
     print(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
     for name, mean in found.means.items():
         print(f"{name:>10}: mean cosine {mean.value:.3f} ± {mean.error:.3f} (standard error, {mean.pairs} pairs)")
-    print(f"written to {OUT.value}")
+    print(f"written to {out}")
 
 
 if __name__ == "__main__":

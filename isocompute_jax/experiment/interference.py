@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Sequence
@@ -35,14 +34,14 @@ from isocompute_jax.learner.alignment import (
 )
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.interference_files import Cosine, Summary, write_summary
 from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks import Prompts, graded, load_tokenizer
 
 LANE = "interference"
 VERSION = 0
 """Of the weights, of which there is one."""
-SUMMARY, ARRAYS, PICTURE = "interference.json", "interference.npz", "interference"
+ARRAYS, PICTURE = "interference.npz", "interference"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,16 +225,8 @@ def _write(found: Interference, out: pathlib.Path, made: dict[str, Any]) -> None
         halves=found.alignment.halves,
     )
     _draw(found, out)
-    means = {
-        name: {
-            "cosine": mean.value if np.isfinite(mean.value) else None,
-            "stderr": mean.error if np.isfinite(mean.error) else None,
-            "pairs": mean.pairs,
-        }
-        for name, mean in found.means.items()
-    }
-    summary = {**made, "with_signal": int(found.with_signal.sum()), "cosines": means}
-    write_atomic(out / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    cosines = {name: Cosine(*mean) for name, mean in found.means.items()}
+    write_summary(out, Summary(int(found.with_signal.sum()), cosines), made)
 
 
 def _draw(found: Interference, out: pathlib.Path) -> None:

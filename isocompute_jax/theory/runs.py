@@ -2,8 +2,9 @@
 
 Each step draws B problems, n answers of each from the softmax over answers, and advantages as the learner makes them;
 groups without signal leave the loss; the mean gradient of the others, with the noise of n rollouts' words, is clipped,
-and makes a step of Adam. Weights stand for random mixtures of a network's, so that they all have one second moment:
-Adam's step then has the direction of its first moment, and a length that the rate alone sets.
+and makes a step of Adam, or of plain SGD. Weights stand for random mixtures of a network's, so that they all have one
+second moment: Adam's step then has the direction of its first moment, and a length that the rate alone sets. SGD's step
+is the rate times the clipped gradient, so that it shrinks with the signal as problems are solved.
 
 So what a rollout is worth comes out, and is not put in: a larger group has a straighter gradient (its words, and its
 problems' own features, average out), a smaller one takes more steps at the same compute, sees each problem more
@@ -13,8 +14,8 @@ often, and learns it by heart sooner.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax.theory.exchange import Rule
 from isocompute_jax.theory.signal import STD_EPSILON
 from isocompute_jax.theory.world import Constants, Problems, World
+
+Optimizer = Literal["adam", "sgd"]
 
 B1, B2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -44,7 +47,7 @@ class Curves(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """Of one run: weights [F], first moment [F], second moment, optimizer steps so far."""
+    """Of one run: weights [F], first moment [F], second moment (both stay 0 with SGD), optimizer steps so far."""
 
     values: Array
     first: Array
@@ -61,6 +64,7 @@ def simulate(
     rule: Rule,
     constants: Constants,
     runs: int,
+    optimizer: Optimizer = "adam",
     drop: bool = True,
     clip_norm: float = 1.0,
     warmup_steps: int = 10,
@@ -78,6 +82,9 @@ def simulate(
       rule: advantages, and the learning rate: `rule.rate` at `rule.reference_group_size` rollouts per problem.
       constants: of the model.
       runs: R.
+      optimizer: with `sgd` a rate is the change of a weight per unit of its gradient, where a weight of 1 moves the
+        logit of its skill's wrong answers by 1. `constants.gain` does not apply: it says how far all of a network's
+        weights, moved by Adam's rate each, move such a logit, and says nothing of the length of their gradient.
       drop: whether groups without signal leave the mean (`zero_variance_groups=drop`) or count in it (`keep`).
       clip_norm: of the gradient.
       warmup_steps: the rate rises linearly over so many steps.
@@ -97,7 +104,7 @@ def simulate(
         raise ValueError("compute must rise")
     per_step = group_size * problems_per_batch
     steps = np.unique(np.maximum(np.round(np.asarray(compute, float) / per_step), 1).astype(np.int32))
-    rate = float(rule.rate_at(group_size)) * constants.gain
+    rate = float(rule.rate_at(group_size)) * (constants.gain if optimizer == "adam" else 1.0)
     found = _curves(
         world,
         jax.random.split(jax.random.key(seed), runs),
@@ -107,11 +114,12 @@ def simulate(
         scaled=rule.advantage_scale == "group_std",
         loo=rule.baseline == "leave_one_out",
         drop=drop,
+        take_step=_adam if optimizer == "adam" else _sgd,
     )
     return Curves(steps * per_step, *(np.asarray(column) for column in found))
 
 
-@functools.partial(jax.jit, static_argnames=("shape", "scaled", "loo", "drop"))
+@functools.partial(jax.jit, static_argnames=("shape", "scaled", "loo", "drop", "take_step"))
 def _curves(
     world: World,
     keys: Array,
@@ -122,6 +130,7 @@ def _curves(
     scaled: bool,
     loo: bool,
     drop: bool,
+    take_step: Callable[[_Weights, Array, Array, Array], _Weights],
 ) -> tuple[Array, ...]:
     """(held-out, best@k, worst@k, train, updates), each [T, R]."""
     most, batch, k = shape
@@ -145,7 +154,7 @@ def _curves(
             gradient = jnp.einsum("ba,baf->f", pushes, drawn.features) + words
             gradient = gradient / jnp.maximum(groups if drop else batch, 1)
             warm = jnp.minimum((count + 1) / jnp.maximum(warmup, 1.0), 1.0)
-            stepped = _adam(weights, gradient, rate * warm, clip_norm)
+            stepped = take_step(weights, gradient, rate * warm, clip_norm)
             kept = jax.tree.map(lambda new, old: jnp.where(groups > 0, new, old), stepped, weights)
             return kept, count + 1
 
@@ -191,13 +200,24 @@ def _advantages(
 
 def _adam(weights: _Weights, gradient: Float[Array, "F"], rate: Array, clip_norm: Array) -> _Weights:
     """A step with one second moment for all weights, uphill."""
-    norm = jnp.sqrt(jnp.sum(gradient**2) + EPSILON**2)
-    gradient = gradient * jnp.minimum(1.0, clip_norm / norm)
+    gradient = _clipped(gradient, clip_norm)
     updates = weights.updates + 1
     first = B1 * weights.first + (1 - B1) * gradient
     second = B2 * weights.second + (1 - B2) * jnp.mean(gradient**2)
     direction = first / (1 - B1**updates) / (jnp.sqrt(second / (1 - B2**updates)) + EPSILON)
     return _Weights(weights.values + rate * direction, first, second, updates)
+
+
+def _sgd(weights: _Weights, gradient: Float[Array, "F"], rate: Array, clip_norm: Array) -> _Weights:
+    """A step along the gradient, as long as that is."""
+    values = weights.values + rate * _clipped(gradient, clip_norm)
+    return weights._replace(values=values, updates=weights.updates + 1)
+
+
+def _clipped(gradient: Float[Array, "F"], clip_norm: Array) -> Float[Array, "F"]:
+    """No longer than `clip_norm`."""
+    norm = jnp.sqrt(jnp.sum(gradient**2) + EPSILON**2)
+    return gradient * jnp.minimum(1.0, clip_norm / norm)
 
 
 def _solve_rates(problems: Problems, weights: Float[Array, "F"]) -> Float[Array, "P"]:

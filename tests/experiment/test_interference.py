@@ -13,6 +13,7 @@ from isocompute_jax.experiment.config import RecipeConfig
 from isocompute_jax.experiment.interference import InterferenceConfig, measure_interference
 from isocompute_jax.learner.objective import make_loss
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.interference_files import read_summary
 
 SMALL = InterferenceConfig(num_problems=6, rollouts=32)
 
@@ -27,7 +28,7 @@ def measured(base_run, tmp_path_factory):
         seen["arguments"], seen["gradients"] = arguments, original(*arguments)
         return seen["gradients"]
 
-    out = tmp_path_factory.mktemp("interference")
+    out = tmp_path_factory.mktemp("run") / "interference"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interference, "_gradients", watched)
         found = measure_interference(base_run, base_run.model, base_run.train_set, out, SMALL)
@@ -57,6 +58,10 @@ def test_gradients_are_those_of_the_training_loss(measured, base_run):
 def test_what_is_written(measured):
     found, out, seen = measured
     summary = json.loads((out / "interference.json").read_text())
+    back = read_summary(out.parent)  # as the report of a sweep has it
+    assert back is not None and back.with_signal == found.with_signal.sum()
+    for name, mean in found.means.items():
+        np.testing.assert_equal(back.cosines[name], tuple(mean))
     assert summary["rollouts"] == 32 and set(summary["cosines"]) == {"all", "solved", "unsolved", "between"}
     arrays = np.load(out / "interference.npz")
     assert arrays["problems"].tolist() == list(found.problems) and arrays["cosines"].shape == (6, 6)

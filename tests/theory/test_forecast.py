@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Forecast, Question, forecast
-from isocompute_jax.theory.forecast import EMBEDDED
+from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE
 from isocompute_jax.theory.forecast_files import Filed, read_forecast, write_forecast
 from tests import mains
 
@@ -51,6 +51,17 @@ def test_a_forecast_on_disk_is_the_forecast(tmp_path):
     for name, value in vars(filed.forecast).items():
         np.testing.assert_array_equal(getattr(back.forecast, name), value)
     assert back.forecast.best.tolist() == [4, 4]
+
+
+def test_forecasts_that_name_no_optimizer_are_of_adam(tmp_path):
+    """As those are that were written before there was a choice."""
+    path = tmp_path / "found.json"
+    write_forecast(path, Filed(dataclasses.replace(SMALL, optimizer="sgd"), EMBEDDED, made([[0.3], [0.2], [0.1]])))
+    assert read_forecast(path).question.optimizer == "sgd"
+    written = json.loads(path.read_text())
+    del written["question"]["optimizer"]
+    path.write_text(json.dumps(written))
+    assert read_forecast(path).question == SMALL
 
 
 def test_other_files_are_no_forecasts(tmp_path):
@@ -100,7 +111,8 @@ def test_the_command(tmp_path):
     assert lines[0] == "pass@1 of 20 problems: mean 0.050, from 0.05 to 0.05"
     assert lines[4].split() == ["rollouts", "n=4", "n=16", "best", "n", "tied"]
     assert [line.split()[0] for line in lines[5:8]] == ["1,024", "2,048", "4,096"]
-    assert lines[-1].startswith("n* goes from 4 to ")
+    assert lines[-2].startswith("n* goes from 4 to ")
+    assert f"n* was within one octave at {WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md)." in lines[-1]
     written = json.loads((tmp_path / "found.json").read_text())
     assert written["question"]["group_sizes"] == written["group_sizes"] == [4, 16]
     assert [f"{reward:.3f}" for reward in (row[0] for row in written["reward"])] == lines[5].split()[1:3]

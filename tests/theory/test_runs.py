@@ -1,5 +1,7 @@
 """The stochastic model of a run, against a loop over NumPy arrays that is given the same random numbers."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ def softmax(logits):
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def run_by_hand(world, key, rule, *, n, batch, steps, drop):
+def run_by_hand(world, key, rule, *, n, batch, steps, drop, optimizer):
     """Mean solve rate of the held-out problems after `steps`, and updates: one rollout after the other."""
     features, logits = (np.asarray(part, np.float64) for part in world.train)
     order_key, key = jax.random.split(key)
@@ -54,6 +56,9 @@ def run_by_hand(world, key, rule, *, n, batch, steps, drop):
         gradient = (gradient + CONSTANTS.wording * np.sqrt(words / size) * noise) / (groups if drop else batch)
         gradient *= min(1.0, 1.0 / np.linalg.norm(gradient))
         updates += 1
+        if optimizer == "sgd":
+            weights += rule.rate_at(n) * min((step + 1) / 10, 1.0) * gradient
+            continue
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * np.mean(gradient**2)
         rate = rule.rate_at(n) * CONSTANTS.gain * min((step + 1) / 10, 1.0)
         weights += rate * first / (1 - 0.9**updates) / np.sqrt(second / (1 - 0.999**updates))
@@ -61,19 +66,38 @@ def run_by_hand(world, key, rule, *, n, batch, steps, drop):
     return 0.9 * softmax(held_logits + held_features @ weights)[:, 0].mean(), updates
 
 
-@pytest.mark.parametrize("drop", [True, False])
-@pytest.mark.parametrize("rule", RULES, ids=["group_std", "leave_one_out"])
-def test_a_run_is_that_of_a_loop_over_rollouts(world, rule, drop):
+SGD = Rule("group_std", rate_rule="linear", rate=2.0)
+CASES = [(rule, "adam", drop) for rule in RULES for drop in (True, False)] + [(SGD, "sgd", True)]
+
+
+@pytest.mark.parametrize(("rule", "optimizer", "drop"), CASES)
+def test_a_run_is_that_of_a_loop_over_rollouts(world, rule, optimizer, drop):
     found = simulate(
         world, [2 * 5 * 4, 2 * 5 * 12], group_size=5, problems_per_batch=2, rule=rule, constants=CONSTANTS, runs=2,
-        drop=drop, seed=4,
+        drop=drop, seed=4, optimizer=optimizer,
     )  # fmt: skip
     assert found.compute.tolist() == [40, 120]
     for run, key in enumerate(jax.random.split(jax.random.key(4), 2)):
         for row, steps in enumerate([4, 12]):
-            solved, updates = run_by_hand(world, key, rule, n=5, batch=2, steps=steps, drop=drop)
+            solved, updates = run_by_hand(world, key, rule, n=5, batch=2, steps=steps, drop=drop, optimizer=optimizer)
             assert found.updates[row, run] == updates
             assert found.held_out[row, run] == pytest.approx(solved, rel=2e-4)
+
+
+def test_the_length_of_gradients_is_a_rate_to_sgd_and_nothing_to_adam(world):
+    """Gradients that are all clipped, to one length and to twice that."""
+
+    def ends(rule, optimizer, clip_norm):
+        return simulate(
+            world, [40, 120], group_size=5, problems_per_batch=2, rule=rule, constants=CONSTANTS, runs=2, seed=4,
+            optimizer=optimizer, clip_norm=clip_norm,
+        ).held_out  # fmt: skip
+
+    np.testing.assert_allclose(ends(RULES[0], "adam", 0.02), ends(RULES[0], "adam", 0.01), rtol=1e-3)
+    once, twice = (dataclasses.replace(SGD, rate=rate) for rate in (20.0, 40.0))
+    doubled = ends(once, "sgd", 0.02)
+    np.testing.assert_allclose(doubled, ends(twice, "sgd", 0.01), rtol=1e-5)
+    assert np.abs(doubled / ends(once, "sgd", 0.01) - 1).max() > 1e-2
 
 
 @pytest.mark.slow
