@@ -153,10 +153,10 @@ class Team:
         return value  # pyright: ignore[reportReturnType]
 
     def agree(self, what: str, mine: Any) -> None:
-        """Holds all processes to the same `mine`.
+        """Holds all processes to the same `mine`, bit for bit.
 
         Raises:
-          RunError: one says something else than process 0; in all of them.
+          RunError: one says something else than process 0, of a mapping the names in which they differ; in all of them.
         """
         if self.count == 1:
             return
@@ -165,8 +165,9 @@ class Team:
         def judge() -> None:
             for i, theirs in enumerate(said):
                 if theirs != said[0]:
+                    found, wanted = _different(theirs, said[0])
                     raise RunError(
-                        f"{self.names[i]} disagrees with {self.names[0]} about {what}: {theirs!r}, not {said[0]!r}. "
+                        f"{self.names[i]} disagrees with {self.names[0]} about {what}: {found!r}, not {wanted!r}. "
                         "They no longer compute the same run; the same command resumes from the last checkpoint"
                     )
 
@@ -332,6 +333,14 @@ class Team:
 def alone() -> Team:
     """The team of one process."""
     return Team(0, ["this process"], {}, Codec(), stall_s=0.0)
+
+
+def _different(theirs: Any, ours: Any) -> tuple[Any, Any]:
+    """Of two mappings with the same names, what is not the same; of anything else all."""
+    if not (isinstance(theirs, Mapping) and isinstance(ours, Mapping) and theirs.keys() == ours.keys()):
+        return theirs, ours
+    names = [name for name in ours if theirs[name] != ours[name]]
+    return {name: theirs[name] for name in names}, {name: ours[name] for name in names}
 
 
 def _described(error: BaseException) -> dict[str, Any]:
