@@ -165,6 +165,14 @@ def kept_checkpoints(workdir: pathlib.Path) -> list[int]:
     return sorted(checkpoint_files.names(workdir / run_files.CHECKPOINTS))
 
 
+def garble(directory: pathlib.Path) -> None:
+    """Turns a bit of a checkpoint's largest file."""
+    file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
 def history(workdir: pathlib.Path):
     """What became of each problem, as a table."""
     return pyarrow.parquet.read_table(workdir / run_files.HISTORY)

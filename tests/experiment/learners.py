@@ -22,6 +22,7 @@ from isocompute_jax.distributed import environment
 environment.PORT = about["port"]  # a pod has all ports to itself, and these processes share a machine
 runpy.run_module("isocompute_jax.train", run_name="__main__")
 """
+Source = Literal["flags", "jobset", "tpu pod"]
 COORDINATOR = "jobset.sigs.k8s.io/coordinator"
 
 
@@ -39,7 +40,7 @@ class Learners:
     processes: Processes
     count: int
     devices: int
-    source: Literal["flags", "jobset", "tpu pod"] = "flags"
+    source: Source = "flags"
 
     def place(self, index: int, port: int) -> tuple[list[str], dict[str, str]]:
         """Flags and environment of one process."""
