@@ -185,11 +185,10 @@ def problems_of(workdir) -> list[list[str]]:
     return [[group["problem_id"] for group in line["groups"]] for line in lines]
 
 
-def test_what_differs_between_them_is_said_by_all_and_nothing_is_left(two, config, base_run, tmp_path):
-    other = dataclasses.replace(base_run, mesh=MeshConfig(fsdp=2), seed=7)
-    theirs = builders.write_config(tmp_path / "other.json", other)
-    with two.running(config, tmp_path / "run", own={1: [f"--resolved_config={theirs}"]}) as run:
-        assert [process.wait() for process in run] == [2, 2]
+def test_what_differs_between_them_is_said_by_all_and_nothing_is_left(two, config, run, tmp_path):
+    theirs = builders.write_config(tmp_path / "other.json", dataclasses.replace(run, seed=7))
+    with two.running(config, tmp_path / "run", own={1: [f"--resolved_config={theirs}"]}) as both:
+        assert [process.wait() for process in both] == [2, 2]
     for index in (0, 1):
         said = log_of(tmp_path / "run", index).read_text()
         assert "is of another config: config.seed is 7 there, and 0 in process 0" in said and "Traceback" not in said
