@@ -165,10 +165,11 @@ class Team:
         return value  # pyright: ignore[reportReturnType]
 
     def agree(self, what: str, mine: Any) -> None:
-        """Holds all processes to the same `mine`.
+        """Holds all processes to the same `mine`, bit for bit.
 
         Raises:
-          RunError: one says something else than process 0, or has come to more or fewer places; in all of them.
+          RunError: one says something else than process 0, of a mapping the names in which they differ, or has come to more
+            or fewer places; in all of them.
         """
         if self.count == 1:
             return
@@ -179,8 +180,9 @@ class Team:
             for i, found in enumerate(said):
                 for about, theirs, ours in zip((what, "how far they are"), found, said[0], strict=True):
                     if theirs != ours:
+                        differs, wanted = _different(theirs, ours)
                         raise RunError(
-                            f"{self.names[i]} disagrees with {self.names[0]} about {about}: {theirs!r}, not {ours!r}. "
+                            f"{self.names[i]} disagrees with {self.names[0]} about {about}: {differs!r}, not {wanted!r}. "
                             "They no longer compute the same run; the same command resumes from the last checkpoint"
                         )
 
@@ -360,6 +362,14 @@ class Team:
 def alone() -> Team:
     """The team of one process."""
     return Team(0, ["this process"], {}, Codec(), stall_s=0.0)
+
+
+def _different(theirs: Any, ours: Any) -> tuple[Any, Any]:
+    """Of two mappings with the same names, what is not the same; of anything else all."""
+    if not (isinstance(theirs, Mapping) and isinstance(ours, Mapping) and theirs.keys() == ours.keys()):
+        return theirs, ours
+    names = [name for name in ours if theirs[name] != ours[name]]
+    return {name: theirs[name] for name in names}, {name: ours[name] for name in names}
 
 
 def _described(error: BaseException) -> dict[str, Any]:

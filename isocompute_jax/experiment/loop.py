@@ -42,7 +42,7 @@ from isocompute_jax.experiment.step_metrics import (
     staleness_metrics,
     what_was_not_measured,
 )
-from isocompute_jax.experiment.updates import lay_out, make_updates, shapes_of
+from isocompute_jax.experiment.updates import lay_out, make_updates, shared_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 
@@ -207,6 +207,7 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     batches, position = parts.pipeline.next(state.step, state.history)
     phases.end("waiting" if parts.sampler.concurrent else "sampling", grading=parts.pipeline.grading_s())
     ready = tuple(lay_out(parts, state, sampled, state.step + later) for later, sampled in enumerate(batches))
-    parts.team.agree(f"what step {state.step + 1} computes", shapes_of(ready))
+    if parts.team.count > 1:
+        parts.team.agree(f"what step {state.step + 1} computes", shared_of(ready))
     phases.end("packing", logprobs=sum(batch.scoring_s for batch in ready))
     return dataclasses.replace(state, ready=ready, stream=position)

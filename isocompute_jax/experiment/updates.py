@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,13 +91,29 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     return ReadyBatch(sampled, updates, columns, trained, scoring_s)
 
 
-def shapes_of(batches: Sequence[ReadyBatch]) -> list[Any]:
-    """Of every update, the shapes of its arrays and how many micro-batches are computed: what all processes share."""
-    return [
-        [[list(np.shape(x)) for x in jax.tree.leaves(update.tokens)], int(update.tokens.num_microbatches)]
-        for batch in batches
-        for update in batch.updates
-    ]
+def shared_of(batches: Sequence[ReadyBatch]) -> dict[str, Any]:
+    """What every process computes on: all lay out and weigh the whole of a step, and each computes its own part of it.
+
+    Shapes decide which collectives they meet in. Checksums stand for the rest: a process that packed rows in another
+    order, or found other advantages, would train the others' parameters on them, and nothing would show.
+    """
+    updates = [update for batch in batches for update in batch.updates]
+    rewards = [group.rewards for batch in batches for group in batch.sampled.groups]
+    return {
+        "shapes": [[list(np.shape(x)) for x in jax.tree.leaves(update.tokens)] for update in updates],
+        "micro-batches": [int(update.tokens.num_microbatches) for update in updates],
+        "rewards (checksum)": checksum(rewards),
+        "rows (checksum)": checksum([(x.tokens, x.mask, x.rollout) for x in (update.tokens for update in updates)]),
+        "advantages and weights (checksum)": checksum([update.credit for update in updates]),
+    }
+
+
+def checksum(tree: Any) -> int:
+    """CRC-32 of every bit of the host's arrays in a tree."""
+    found = 0
+    for array in jax.tree.leaves(tree):
+        found = zlib.crc32(np.ascontiguousarray(array).data, found)
+    return found
 
 
 def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:

@@ -65,6 +65,15 @@ def curves_of(sweep: Sweep, *columns: str, eval_set: str = "validation") -> Curv
     return found
 
 
+def with_seeds(curves: Curves, more: Curves) -> Curves:
+    """The seeds of two sweeps that differ in them alone; n that one of them has keep its own."""
+    joined = dict(curves)
+    for n, one in more.items():
+        values = [each[n].values for each in (curves, more) if n in each]
+        joined[n] = Seeds(one.compute, np.concatenate(values))
+    return dict(sorted(joined.items()))
+
+
 def means(curves: Curves) -> Means:
     """Over seeds."""
     return {n: (seeds.compute, seeds.values.mean(axis=0)) for n, seeds in curves.items()}

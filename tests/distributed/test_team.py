@@ -1,77 +1,13 @@
 """Several teams in one process, linked by real sockets: they meet, agree, talk, and end together."""
 
-import concurrent.futures
-import socket
 import threading
 import time
 
 import pytest
 
-from isocompute_jax.distributed import alone, link, team
-from isocompute_jax.distributed.codec import Codec
-from isocompute_jax.distributed.team import Team
+from isocompute_jax.distributed import alone, team
 from isocompute_jax.records.errors import InputError, RunError
-
-SOON = 10.0
-
-
-class Company:
-    """Teams of `count` processes, each in a thread of its own; `ended` is what ended each of them."""
-
-    def __init__(self, count: int, stall_s: float = 60.0):
-        self.ended: dict[int, tuple[str, int]] = {}
-        self.pairs = [_pair() for _ in range(count - 1)]
-        names = [f"process {i}" for i in range(count)]
-        codec = Codec()
-        self.links = [
-            (link.Link(a, codec, names[i + 1], stall_s), link.Link(b, codec, names[0], stall_s))
-            for i, (a, b) in enumerate(self.pairs)
-        ]
-        self.teams = [
-            Team(
-                0,
-                names,
-                {i + 1: pair[0] for i, pair in enumerate(self.links)},
-                codec,
-                stall_s=stall_s,
-                end=self._end(0),
-            )
-        ]
-        for i, pair in enumerate(self.links, 1):
-            self.teams.append(Team(i, names, {0: pair[1]}, codec, stall_s=stall_s, end=self._end(i)))
-        self.pool = concurrent.futures.ThreadPoolExecutor(count)
-
-    def _end(self, index):
-        def end(reason, code):
-            self.ended[index] = reason, code
-
-        return end
-
-    def all(self, do):
-        """What `do` of each team gives, or raises."""
-        futures = [self.pool.submit(do, each) for each in self.teams]
-        return [future.exception(SOON) or future.result() for future in futures]
-
-    def wait_ended(self, *indices):
-        deadline = time.monotonic() + SOON
-        while not set(indices) <= self.ended.keys():
-            assert time.monotonic() < deadline, self.ended
-            time.sleep(0.01)
-
-    def close(self):
-        for each in self.teams:
-            each.leave()
-            each._values.put(("value", {"value": None}))  # whoever waits in vain still: its thread is to end
-            for votes in each._votes.values():
-                votes.put(None)
-        self.pool.shutdown(wait=False)
-
-
-def _pair():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        return socket.create_connection(listener.getsockname()), listener.accept()[0]
+from tests.distributed.company import SOON, Company
 
 
 @pytest.fixture
@@ -130,6 +66,8 @@ def test_who_disagrees_is_named(company):
     assert all(isinstance(error, RunError) for error in found)
     assert "process 1 disagrees with process 0 about the shape of step 7: [4, 3], not [4, 2]" in str(found[2])
     assert company(3).all(lambda each: each.agree("x", {"a": 1})) == [None] * 3
+    found = company(2).all(lambda each: each.agree("x", {"a": 1, "b": 2.0 + each.index, "c": 0}))
+    assert "process 1 disagrees with process 0 about x: {'b': 3.0}, not {'b': 2.0}. They" in str(found[0])
 
 
 def test_who_waits_does_what_it_is_asked(company):

@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
-from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.learner import LossConfig, OptimizerConfig, checkpoint_files
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.rollout import Problem
@@ -129,31 +130,74 @@ def log_lines(workdir: pathlib.Path, name: str) -> list[dict]:
 
 def final_checkpoint(workdir: pathlib.Path) -> tuple[list[np.ndarray], dict]:
     """Every array of the last orbax checkpoint (parameters, moments, step), and the loop's JSON without the clock."""
+    arrays, loop = read_checkpoint(workdir, max(kept_checkpoints(workdir)))
+    return list(arrays.values()), loop
+
+
+def read_checkpoint(workdir: pathlib.Path, step: int) -> tuple[dict[str, np.ndarray], dict]:
+    """The same of any checkpoint, arrays by name."""
     import orbax.checkpoint as ocp
 
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever processes and devices wrote it
     directory, handlers = (workdir / run_files.CHECKPOINTS).absolute(), {"state": ocp.StandardCheckpointHandler()}
     with ocp.CheckpointManager(directory, item_handlers=handlers | {"loop": ocp.JsonCheckpointHandler()}) as manager:
-        step = manager.latest_step()
         arrays = manager.item_metadata(step)["state"]
         target = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=here), arrays)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target), loop=ocp.args.JsonRestore())
         restored = manager.restore(step, args=args)
-    ledger = {k: v for k, v in restored["loop"]["ledger"].items() if k not in run_files.WALL_CLOCK_KEYS}
-    loop = {name: value for name, value in restored["loop"].items() if name not in ("mark", "mesh")}  # how it was run
-    return [np.asarray(x) for x in jax.tree.leaves(restored["state"])], {**loop, "ledger": ledger}
+    return named_arrays(restored["state"]), timeless(restored["loop"])
+
+
+def named_arrays(state) -> dict[str, np.ndarray]:
+    """Arrays of a learner's state by name, in one order for orbax's dicts and our records."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+    return dict(sorted(named.items()))
+
+
+def timeless(loop: dict) -> dict:
+    """The JSON of a checkpoint without the clock, and without how the run was run."""
+    ledger = {k: v for k, v in loop["ledger"].items() if k not in run_files.WALL_CLOCK_KEYS}
+    return {name: value for name, value in loop.items() if name not in ("mark", "mesh")} | {"ledger": ledger}
+
+
+def kept_checkpoints(workdir: pathlib.Path) -> list[int]:
+    return sorted(checkpoint_files.names(workdir / run_files.CHECKPOINTS))
+
+
+def garble(directory: pathlib.Path) -> None:
+    """Turns a bit of a checkpoint's largest file."""
+    file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def history(workdir: pathlib.Path):
+    """What became of each problem, as a table."""
+    return pyarrow.parquet.read_table(workdir / run_files.HISTORY)
+
+
+def rule_of_checkpoints(workdir: pathlib.Path):
+    """By what a run keeps checkpoints; None where the clock has a say in it."""
+    config = run_files.read_run(workdir).config["config"]
+    return None if config["checkpoint_every_s"] else config["checkpoints"]
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Both are done, with the same logs (wall-clock fields aside), model and checkpoint, bit for bit."""
-    for name in (run_files.METRICS, run_files.EVAL, run_files.ROLLOUTS):
+    """Both are done, with the same logs (wall-clock fields aside), model and checkpoints, bit for bit."""
+    for name in (run_files.METRICS, run_files.EVAL, run_files.ROLLOUTS, run_files.AGREEMENT):
         assert log_lines(ours, name) == log_lines(theirs, name)
     [mine, yours] = [(workdir / "model" / "model.safetensors").read_bytes() for workdir in (ours, theirs)]
     assert mine == yours
+    assert history(ours).equals(history(theirs))
     (my_state, my_loop), (your_state, your_loop) = final_checkpoint(ours), final_checkpoint(theirs)
     assert my_loop == your_loop
     for a, b in zip(my_state, your_state, strict=True):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    rules = [rule_of_checkpoints(workdir) for workdir in (ours, theirs)]
+    if rules[0] is not None and rules[0] == rules[1]:
+        assert kept_checkpoints(ours) == kept_checkpoints(theirs)
     for workdir in (ours, theirs):  # nothing is left behind that was begun
         assert [path.name for path in workdir.glob(".*")] == [".lock"]
         assert all(path.name.isdigit() for path in (workdir / run_files.CHECKPOINTS).iterdir())

@@ -2,18 +2,24 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import signal
 import time
+from typing import Literal
 
 from isocompute_jax.records import run_files
+from launch.kubernetes import render
 from tests.experiment.processes import Processes
 from tests.launch.processes import free_ports
 
 PROGRAM = """
-import os, runpy, sys
-devices, sys.argv = sys.argv[2], ["train", *sys.argv[3:]]
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+import json, os, runpy, sys
+about, sys.argv = json.loads(sys.argv[2]), ["train", *sys.argv[3:]]
+os.environ |= about["environ"]
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={about['devices']}"
+from isocompute_jax.distributed import environment
+environment.PORT = about["port"]  # a pod has all ports to itself, and these processes share a machine
 if "--hangs" in sys.argv:  # its main thread, in the third step
     sys.argv.remove("--hangs")
     import threading
@@ -22,6 +28,8 @@ if "--hangs" in sys.argv:  # its main thread, in the third step
     loop.rollout_metrics = lambda groups: make(groups) if made.append(1) or len(made) < 3 else threading.Event().wait()
 runpy.run_module("isocompute_jax.train", run_name="__main__")
 """
+Source = Literal["flags", "jobset", "tpu pod"]
+COORDINATOR = "jobset.sigs.k8s.io/coordinator"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +40,25 @@ class Learners:
       processes: where they share a compile cache.
       count: how many.
       devices: of each.
+      source: where each learns which of how many it is: from flags, or from what a cluster puts into its environment.
     """
 
     processes: Processes
     count: int
     devices: int
+    source: Source = "flags"
+
+    def place(self, index: int, port: int) -> tuple[list[str], dict[str, str]]:
+        """Flags and environment of one process."""
+        if self.count == 1:
+            return [], {}
+        if self.source == "jobset":
+            return [], jobset(self.count, index)
+        if self.source == "tpu pod":
+            hosts = ["localhost", *(f"slice-{other}.svc" for other in range(1, self.count))]
+            return [], {"TPU_WORKER_HOSTNAMES": ",".join(hosts), "TPU_WORKER_ID": str(index)}
+        flags = [f"--coordinator=127.0.0.1:{port}", f"--process_count={self.count}", f"--process_index={index}"]
+        return flags, {}
 
     @contextlib.contextmanager
     def running(
@@ -44,26 +66,20 @@ class Learners:
     ):
         """Their mains, in order; killed at the end. `own` are flags of some of them alone, or `--hangs`."""
         with contextlib.ExitStack() as stack:
-            address = f"127.0.0.1:{free_ports(2)}"
-            yield [
-                stack.enter_context(
-                    self.processes.start(
-                        "-c",
-                        [
-                            PROGRAM,
-                            str(self.devices),
-                            f"--resolved_config={config}",
-                            f"--workdir={workdir}",
-                            *([] if self.count == 1 else [f"--coordinator={address}"]),
-                            *([] if self.count == 1 else [f"--process_count={self.count}", f"--process_index={index}"]),
-                            *flags,
-                            *(own or {}).get(index, []),
-                        ],
-                        log_of(workdir, index),
-                    )
-                )
-                for index in range(self.count)
-            ]
+            port, run = free_ports(2), []
+            for index in range(self.count):
+                place, environ = self.place(index, port)
+                about = {"devices": self.devices, "port": port, "environ": environ}
+                given = [
+                    f"--resolved_config={config}",
+                    f"--workdir={workdir}",
+                    *place,
+                    *flags,
+                    *(own or {}).get(index, []),
+                ]
+                main = self.processes.start("-c", [PROGRAM, json.dumps(about), *given], log_of(workdir, index))
+                run.append(stack.enter_context(main))
+            yield run
 
     def finish(self, config: pathlib.Path, workdir: pathlib.Path) -> None:
         """Lets a run come to its end."""
@@ -91,6 +107,21 @@ class Learners:
             codes = [process.wait() for index, process in enumerate(run) if index != victim]
             took = time.monotonic() - start
         return codes, took
+
+
+def jobset(count: int, index: int) -> dict[str, str]:
+    """What launch/kubernetes has Kubernetes set in a learner's pod, whose first learner this machine resolves."""
+    [rendered] = render.render(render.Run(name="run", image="i", command=("true",), learners=count))
+    [learners] = rendered["spec"]["replicatedJobs"]
+    [main] = learners["template"]["spec"]["template"]["spec"]["containers"]
+    fields = {f"metadata.annotations['{COORDINATOR}']": "localhost"}
+    found = {
+        variable["name"]: variable["value"]
+        if "value" in variable
+        else fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        for variable in main["env"]
+    }
+    return {**found, "JOB_COMPLETION_INDEX": str(index)}  # which pods of an Indexed Job have without being asked
 
 
 def lines(workdir: pathlib.Path) -> int:

@@ -15,7 +15,7 @@ import pytest
 from isocompute_jax import app, model
 from isocompute_jax.experiment import checkpoints, exports, loop
 from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, RunConfig, override
-from isocompute_jax.learner import checkpoint, checkpoint_files
+from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
@@ -50,18 +50,6 @@ def whole(short, tmp_path_factory) -> pathlib.Path:
     return workdir
 
 
-def kept(workdir: pathlib.Path) -> list[int]:
-    return sorted(checkpoint_files.names(workdir / run_files.CHECKPOINTS))
-
-
-def garble(directory: pathlib.Path) -> None:
-    """Turns a bit of a checkpoint's largest file."""
-    file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
 # --- which are kept
 
 
@@ -78,7 +66,7 @@ def test_the_last_the_best_and_milestones_are_kept(short, whole, tmp_path):
     scores = {line["step"]: line["avg@2"] for line in builders.log_lines(whole, run_files.EVAL)[1::2]}
     del scores[0]  # nothing was trained: there is no checkpoint
     best = max(scores, key=lambda step: (scores[step], step))
-    assert kept(tmp_path / "run") == sorted({3, 6, 8, best})
+    assert builders.kept_checkpoints(tmp_path / "run") == sorted({3, 6, 8, best})
     builders.assert_same_run(tmp_path / "run", whole)
 
 
@@ -136,7 +124,7 @@ def test_any_checkpoint_becomes_what_the_run_would_have_exported(short, whole, t
     if dtype != "float32":
         workdir = tmp_path / "run"
         loop.train(dataclasses.replace(short, dtype=dtype, max_compute=2 * short.rollouts_per_step), workdir)
-    last = kept(workdir)[-1]
+    last = builders.kept_checkpoints(workdir)[-1]
     found = exports.export_checkpoint(workdir, out=tmp_path / "last")
     assert found == tmp_path / "last"
     for name in sorted(path.name for path in (workdir / "model").iterdir()):
@@ -145,7 +133,7 @@ def test_any_checkpoint_becomes_what_the_run_would_have_exported(short, whole, t
     shutil.copytree(workdir, copy)
     shutil.rmtree(copy / "exports", ignore_errors=True)
     assert exports.export_checkpoint(copy, name=last) == copy / "exports" / f"step-{last}"
-    garble(copy / "checkpoints" / str(last))
+    builders.garble(copy / "checkpoints" / str(last))
     assert exports.export_checkpoint(copy) == copy / "exports" / f"step-{last - 1}"  # the last whole one
 
 
@@ -160,7 +148,7 @@ def test_what_cannot_be_exported_is_named(whole, tmp_path):
     (tmp_path / "thesis").mkdir()
     ends("exists and holds no model", out=tmp_path / "thesis")
     shutil.copytree(whole, tmp_path / "copy")
-    garble(tmp_path / "copy" / "checkpoints" / str(STEPS))
+    builders.garble(tmp_path / "copy" / "checkpoints" / str(STEPS))
     ends("8 is damaged: .* is not what was written", run=tmp_path / "copy", name=STEPS)
 
 
@@ -182,8 +170,8 @@ def test_a_run_whose_last_checkpoint_was_damaged_ends_the_same(short, whole, tmp
     workdir = tmp_path / "run"
     with builders.before_step(6, kill), pytest.raises(Killed):
         loop.train(short, workdir)
-    assert kept(workdir) == [4, 5]
-    garble(workdir / "checkpoints" / "5")
+    assert builders.kept_checkpoints(workdir) == [4, 5]
+    builders.garble(workdir / "checkpoints" / "5")
     loop.train(short, workdir)
     assert "checkpoint 5 is damaged: state/" in caplog.text
     shutil.rmtree(workdir / "checkpoints" / "5.corrupt")
@@ -241,6 +229,6 @@ def test_a_disk_that_fills_up_meanwhile_is_one_message(short, whole, tmp_path, m
         assert app.exit_code(lambda: loop.train(short, workdir)) == app.FAILED
     message = capsys.readouterr().err
     found = re.fullmatch(rf"error: cannot write \({workdir}/checkpoints/(\d)\): No space left on device. .*\n", message)
-    assert found and kept(workdir) == [int(found[1]) - 2, int(found[1]) - 1]
+    assert found and builders.kept_checkpoints(workdir) == [int(found[1]) - 2, int(found[1]) - 1]
     loop.train(short, workdir)
     builders.assert_same_run(workdir, whole)

@@ -44,7 +44,7 @@ def test_saturation_is_sure_where_every_seed_has_it():
     assert found.gained.value == pytest.approx(0.4) and found.left.value == pytest.approx(0.01)
     assert found.levels[8].value == 0.5
     still = saturation(curves({4: 0.1, 8: 0.2, 16: 0.4}))
-    assert (still.size, still.sure, still.rising) == (16, False, True)
+    assert (still.size, still.sure, still.rising, still.left.value) == (16, False, True, 0.0)
     open_ = saturation(curves({4: 0.1, 8: 0.2, 16: 0.21}, seeds=(-0.2, 0.2)))
     assert (open_.size, open_.sure, open_.rising) == (8, False, False)
 

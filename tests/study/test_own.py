@@ -54,7 +54,9 @@ def test_the_preset_sweeps_n_on_each_set_with_its_healthy_recipe(tmp_path):
 
 
 def test_the_budget_is_that_of_all_slices(tmp_path, monkeypatch):
-    preset = dataclasses.replace(make_preset(tmp_path), slices=(dataclasses.replace(HARD, name="easy", problem_set="easy"), HARD))
+    preset = dataclasses.replace(
+        make_preset(tmp_path), slices=(dataclasses.replace(HARD, name="easy", problem_set="easy"), HARD)
+    )
     monkeypatch.setattr(stages, "spent_device_hours", lambda directory, _: {"easy": 3.0, "hard": 9.0}[directory.name])
     assert stages.left_of(Limits(max_device_hours=10.0), preset, HARD, tmp_path) == Limits(max_device_hours=7.0)
     assert stages.left_of(Limits(max_device_hours=2.0), preset, HARD, tmp_path).max_device_hours == 0.0

@@ -86,6 +86,37 @@ def test_an_array_runs_two_at_a_time_and_what_died_alone_is_handed_in_again(clus
     assert [len(path.read_text().splitlines()) for path in sorted(root.glob("*/calls"))] == [1, 2, 1]
 
 
+CURATION = """#!/bin/bash
+until [[ -e "$1" ]]; do sleep 0.05; done
+"""
+
+
+@pytest.mark.slow
+def test_no_run_starts_before_the_curation_has_succeeded(cluster, tmp_path):
+    root, scheduler = cluster
+    root.mkdir()
+    (root / "all.done").touch()
+    script, curated = tmp_path / "curate.sh", tmp_path / "curated"
+    script.write_text(CURATION)
+    command = ["sbatch", "--parsable", f"--output={tmp_path}/log", str(script), str(curated)]
+    curation = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    after = slurm.SlurmScheduler(root, SlurmOptions(after=curation), scheduler._script)
+    scheduled.run_scheduled(runs_of(0, 1), root, after, wait=False)
+    text = next((root / "jobs" / "slurm").glob("*_submission.sh")).read_text()
+    assert f"#SBATCH --dependency=afterok:{curation}\n" in text
+    waiting = scheduled.run_scheduled(runs_of(0, 1), root, after, wait=False)
+    assert waiting.state.names("queued") == ("seed=0", "seed=1")
+    folder = tmp_path / "slurm" / "jobs"
+    processes.wait_until(lambda: (folder / curation / "state").read_text() == "RUNNING", "the curation starts")
+    assert {path.name: (path / "state").read_text() for path in folder.iterdir() if path.name != curation} == {
+        job_of(root, name): "PENDING" for name in ("seed=0", "seed=1")
+    }
+    assert not list(root.glob("*/calls"))
+    curated.touch()
+    result = scheduled.run_scheduled(runs_of(0, 1), root, after)
+    assert result.done == ("seed=0", "seed=1") and (folder / curation / "state").read_text() == "COMPLETED"
+
+
 @pytest.mark.slow
 def test_what_is_with_the_scheduler_is_not_handed_in_twice_and_cancel_and_requeue_end_whole_runs(cluster):
     root, scheduler = cluster

@@ -18,6 +18,7 @@ from isocompute_jax.gallery.findings.course import Course, Switch, analysed, cou
 from isocompute_jax.gallery.findings.levels import (
     LITTLE,
     Point,
+    Saturation,
     noise_explains,
     points_of,
     saturation,
@@ -29,6 +30,7 @@ __all__ = [
     "LITTLE",
     "Course",
     "Point",
+    "Saturation",
     "Switch",
     "analysed",
     "batch_effect",

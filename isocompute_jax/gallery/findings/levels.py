@@ -39,36 +39,45 @@ class Saturation:
 
     Attributes:
       levels: n -> its level.
-      size: n at which they saturate, that of the mean curves.
-      gained: reward from the smallest n to that one.
-      left: reward that larger groups have beyond it, a mean over them.
-      sure: whether the interval excludes that as much as `LITTLE` of the gain is left, and that nothing was gained.
-      rising: whether what the largest n gains over the one before it is surely more than `LITTLE`.
+      log2_size: log2 of the n at which they saturate.
+      largest: largest n that was run.
+      gained: reward from the smallest n to the one at which the mean curves saturate.
+      left: reward that larger groups have beyond that one, a mean over them; 0 where there are none.
     """
 
     levels: dict[int, Estimate]
-    size: int
+    log2_size: Estimate
+    largest: int
     gained: Estimate
     left: Estimate
-    sure: bool
-    rising: bool
+
+    @property
+    def size(self) -> int:
+        """n at which the mean curves saturate."""
+        return round(2**self.log2_size.value)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the whole interval of that n is below the largest, and something was gained up to it."""
+        return self.log2_size.high < np.log2(self.largest) and self.gained.low > 0
+
+    @property
+    def rising(self) -> bool:
+        """Whether the whole interval is the largest n: levels still rise there."""
+        return self.log2_size.low == np.log2(self.largest)
 
 
 def saturation(curves: Curves) -> Saturation:
     """Where the levels of a sweep saturate, with intervals over seeds."""
-    sizes = sorted(curves)
-    each = estimates(lambda mean: list(levels(mean).values()), curves)
-    size = round(2 ** saturation_size({n: one.value for n, one in zip(curves, each, strict=True)}))
-    at = min(size, sizes[-2])
+    at = round(2 ** saturation_size(levels(means(curves))))
 
     def parts(mean: Means) -> list[float]:
         level = levels(mean)
-        left = excess(level, at) + LITTLE * _gained(level, at)
-        return [_gained(level, at), left, excess(level, at), excess(level, sizes[-2])]
+        beyond = [value for n, value in level.items() if n > at] or [level[at]]
+        return [*level.values(), saturation_size(level), _gained(level, at), float(np.mean(beyond)) - level[at]]
 
-    gained, left, beyond, last = estimates(parts, curves)
-    sure = size < sizes[-1] and beyond.high < 0 < gained.low
-    return Saturation(dict(zip(curves, each, strict=True)), size, gained, left, sure, rising=last.low > 0)
+    *each, size, gained, left = estimates(parts, curves)
+    return Saturation(dict(zip(curves, each, strict=True)), size, max(curves), gained, left)
 
 
 def saturation_shift(of: Curves, beside: Curves) -> Estimate:

@@ -8,8 +8,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Literal
 
-from isocompute_jax.gallery.curves import Curves, Estimate, curves_of
+from isocompute_jax.gallery.curves import Curves, Estimate, curves_of, with_seeds
 from isocompute_jax.gallery.tables import SUFFIX, Sweep, read_sweep
+
+RISE, AGAIN = "problems_64", "again_64"
+"""The sweep of `make study`, with one seed more, and the same with four others."""
 
 Verdict = Literal["shown", "shown in part", "refuted", "not settled", "not run"]
 
@@ -30,6 +33,10 @@ class Gallery:
     def curves(self, name: str, *columns: str, eval_set: str = "validation") -> Curves:
         """Of a sweep; avg@4 if no column is named."""
         return curves_of(self.sweep(name), *(columns or ("avg@4",)), eval_set=eval_set)
+
+    def hard(self) -> Curves:
+        """64 Hard problems, the study of finding 1, with the seeds of both of its sweeps."""
+        return with_seeds(self.curves(RISE), self.curves(AGAIN))
 
 
 @functools.cache

@@ -13,12 +13,10 @@ from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import INK, QUIET, in_style, legend, log_axis, panels, shades
 from isocompute_jax.gallery.curves import best_sizes, common_budgets, means
 from isocompute_jax.gallery.findings import Course, analysed, course, seeds_of
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, table
+from isocompute_jax.gallery.page.chapter import AGAIN, RISE, Chapter, Gallery, table
 from isocompute_jax.gallery.page.figures import overlaid, save
 from isocompute_jax.gallery.tables import Sweep
 
-RISE = "problems_64"
-"""The sweep of `make study`, with more seeds."""
 ALL = "hard_b2"
 """All Hard problems, 2 per batch, one seed."""
 SIZES = {16: "problems_16", 64: "problems_64", 256: "problems_256"}
@@ -36,7 +34,9 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 1."""
     sweep = gallery.sweep(RISE)
     pooled, result = course(sweep, bootstrap=True), analysed(sweep)
-    alone = [course(sweep, [seed]) for seed in seeds_of(sweep)]
+    again = gallery.sweep(AGAIN)
+    others = course(again)
+    alone = [course(each, [seed]) for each in (sweep, again) for seed in seeds_of(each)]
     picture = save(_draw(result, pooled, alone), docs, "rise")
     (start, first), (end, last) = pooled.budgets[0], pooled.budgets[-1]
     rows = [
@@ -52,12 +52,13 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "shown" if least >= LEAST else "not settled",
         f"{pooled.octaves:.0f} octaves; {least:.0f} or more in each seed",
         len(alone),
-        f"64 Hard problems, {sweep.facts.shared['problems_per_batch']} per batch, {len(alone)} seeds: n\\* goes from "
-        f"{first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{pooled.octaves:.0f} octaves in "
+        f"64 Hard problems, {sweep.facts.shared['problems_per_batch']} per batch, {len(seeds_of(sweep))} seeds: n\\* "
+        f"goes from {first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{pooled.octaves:.0f} octaves in "
         f"{np.log2(end / start):.0f} of compute**.\n\n"
         f"![Held-out reward of each group size, and the group size that leads]({picture})\n\n"
         f"{switches}\n\n"
-        f"Each seed by itself: {each}.",
+        f"`make study` with {len(seeds_of(again))} other seeds: {others.budgets[0][1]} to {others.budgets[-1][1]}, "
+        f"{others.octaves:.0f} octaves. Each of the {len(alone)} seeds by itself: {each}.",
         "64 problems are seen again and again, C / (64 n) times. A small group takes more steps at the same compute, "
         "leads at first, learns the problems by heart, and its held-out reward turns; a larger one does all of it "
         "later, and gets further, for its gradient is straighter ([theory](theory.md#nc-before-any-run)). "

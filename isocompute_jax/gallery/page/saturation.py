@@ -7,14 +7,23 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.gallery.curves import Curves
-from isocompute_jax.gallery.findings import LITTLE, saturation, saturation_shift, saturation_size, size_shift
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict
+from isocompute_jax.gallery.findings import (
+    LITTLE,
+    Saturation,
+    saturation,
+    saturation_shift,
+    saturation_size,
+    size_shift,
+)
+from isocompute_jax.gallery.page.chapter import RISE, Chapter, Gallery, not_run, octaves, points, table, verdict
 from isocompute_jax.gallery.page.figures import overlaid
-from isocompute_jax.gallery.page.rising import RISE
 from isocompute_jax.theory.forecast_files import read_forecast
 
 LATE, EASY = "late", "easy_64"
 """A sweep of the problems of `RISE` with larger groups and twice its budget, and one of Easy problems."""
+
+REACHED = 64
+"""n up to which 2^17 rollouts are enough to get as high as it gets; `RISE` has more seeds of them than `LATE`."""
 
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
@@ -28,7 +37,9 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     if LATE not in gallery:
         return not_run(2, claim, [LATE])
     late = gallery.curves(LATE)
-    curves: Curves = {n: one for n, one in gallery.curves(RISE).items() if n < min(late)} | dict(late)
+    curves: Curves = {n: one for n, one in gallery.hard().items() if n <= REACHED} | {
+        n: one for n, one in late.items() if n > REACHED
+    }
     found = saturation(curves)
     rows = [
         (f"n = {n}", f"{one.value:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{_at(curves, n):,.0f}")
@@ -40,14 +51,15 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         2,
         claim,
         "shown" if found.sure else "refuted" if found.rising else "not settled",
-        f"at n = {found.size}: {points(found.gained)} up to it, {points(found.left)} beyond",
+        f"at n = {_range(found)}: {points(found.gained)} up to it, {points(found.left)} beyond",
         found.gained.seeds,
-        f"The same 64 problems with n up to {largest} and {max(one.compute[-1] for one in late.values()):,} rollouts. "
+        f"The same 64 problems with n up to {largest}, those above {REACHED} with "
+        f"{max(one.compute[-1] for one in late.values()):,} rollouts. "
         f"The highest mean avg@4 of each n, and when it is reached:\n\n"
         f"{table(('', 'highest avg@4', '95% interval', 'at C'), rows)}\n\n"
         f"From n = {smallest} to {found.size} it rises by {points(found.gained)}; larger groups have "
-        f"{points(found.left)} more, a mean over them. The verdict asks that this is surely less than "
-        f"{LITTLE:.0%} of the gain before it. Where reward has saturated, n\\*(C) is a tie between all larger n that "
+        f"{points(found.left)} more, a mean over them. Reward counts as saturated where that is less than {LITTLE:.0%} of "
+        f"the gain before it: at n = {_range(found)}. Where reward has saturated, n\\*(C) is a tie between all larger n that "
         f"have had the budget to get there, and a vertex through it may be any of them. By the same rule theory's runs "
         f"saturate at n = {_expected(gallery)}.\n\n"
         f"![n* of the sweep of finding 1 and of one with larger groups and twice the budget]({picture})",
@@ -57,6 +69,12 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "More problems, which move the limit (finding 12). A larger rate, which needs larger groups to be as quiet.",
         "n\\* = 1,024 on Easy and 512 on Hard at its largest budgets.",
     )
+
+
+def _range(found: Saturation) -> str:
+    """n at which a sweep saturates, with its interval."""
+    low, high = (round(2**end) for end in (found.log2_size.low, found.log2_size.high))
+    return f"{found.size} ({low} to {high})"
 
 
 def _at(curves: Curves, n: int) -> int:
@@ -80,11 +98,11 @@ def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     claim = "Easy problems saturate at a larger n than Hard ones"
     if EASY not in gallery:
         return not_run(3, claim, [EASY])
-    easy, hard = gallery.curves(EASY), gallery.curves(RISE)
+    easy, hard = gallery.curves(EASY), gallery.hard()
     ends, course = saturation_shift(easy, hard), size_shift(easy, hard)
     sizes = {name: saturation(curves) for name, curves in (("Easy", easy), ("Hard", hard))}
     rows = [
-        (name, one.size, points(one.gained), points(one.left)) for name, one in sizes.items()
+        (name, _range(one), points(one.gained), points(one.left)) for name, one in sizes.items()
     ]  # fmt: skip
     picture = overlaid({"64 Easy problems": easy, "64 Hard problems": hard}, docs, "easy_and_hard")
     return Chapter(
