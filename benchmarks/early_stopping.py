@@ -41,9 +41,6 @@ FIRST = flags.DEFINE_integer("first", 0, "Number of the first study of each fami
 DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
 LEVEL = flags.DEFINE_float("level", 0.01, "--stop_hopeless.")
 LOOKS = flags.DEFINE_integer("looks", 8, "How often the sweep is looked at, evenly over its evaluations.")
-AFTER = flags.DEFINE_float(
-    "after", 0.0, "Share of the whole compute before which no run is stopped (not in the sweep)."
-)
 RUNS = flags.DEFINE_multi_string(
     "runs", [], "In place of simulated sweeps: a recorded one, run directories or a table; may be given again."
 )
@@ -110,7 +107,7 @@ def main() -> None:
     """Flags -> tables, one for each kind of truth."""
     tables: dict[str, dict[str, list[list[float]]]] = {}
     for name, sweep in recorded_sweeps() if RUNS.value or GALLERY.value else simulated_sweeps():
-        found = replay(sweep, level=LEVEL.value, looks=LOOKS.value, after=AFTER.value)
+        found = replay(sweep, level=LEVEL.value, looks=LOOKS.value)
         for kind, truth in sweep.truths.items():
             tables.setdefault(kind, {}).setdefault(name, []).append(figures(sweep, found, truth))
     print(f"level {LEVEL.value:g}, {LOOKS.value} looks")
@@ -176,11 +173,8 @@ def mean_over_seeds(runs: Sequence[tuple[np.ndarray, np.ndarray]], compute: floa
     return float(np.mean([np.interp(np.log(compute), np.log(at[at > 0]), reward[at > 0]) for at, reward in runs]))
 
 
-def replay(sweep: Sweep, *, level: float, looks: int, after: float = 0.0) -> Replay:
-    """All runs together, stopped where their configuration's chance to lead in what is left falls below `level`.
-
-    Before the share `after` of the whole compute none is.
-    """
+def replay(sweep: Sweep, *, level: float, looks: int) -> Replay:
+    """All runs together, stopped where their configuration's chance to lead in what is left falls below `level`."""
     evaluations = max(len(compute) for _, compute, _ in sweep.runs)
     ends = np.array([compute[-1] for _, compute, _ in sweep.runs])
     stopped = np.full(len(ends), np.inf)
@@ -189,8 +183,7 @@ def replay(sweep: Sweep, *, level: float, looks: int, after: float = 0.0) -> Rep
         table = memory_table(sweep.table(np.minimum(reached, stopped)))
         for chance in chances_of_leading(table, AnalysisOptions(), end=sweep.end):
             number = int(chance.run.removeprefix("run"))
-            told = chance.chance < level and chance.compute >= after * sweep.end
-            if told and np.isinf(stopped[number]) and reached[number] < ends[number]:
+            if chance.chance < level and np.isinf(stopped[number]) and reached[number] < ends[number]:
                 stopped[number] = reached[number]
     return Replay(ends, stopped, (choice(sweep, ends), choice(sweep, np.minimum(ends, stopped))))
 

@@ -20,7 +20,8 @@ class Limits:
     stop_hopeless: float = option(
         0.0,
         "Stop a run once the chance that its configuration leads at any compute that is left to it, by the fitted "
-        "curves and their uncertainty, is below this, such as 0.01; 0 never does. Its curve stays in the fit.",
+        "curves and their uncertainty, is below this, such as 0.01; 0 never does. Its curve stays in the fit. "
+        "Nothing is stopped in the first quarter of the compute of the longest run.",
         low=0,
         high=0.5,
     )

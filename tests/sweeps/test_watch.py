@@ -75,7 +75,7 @@ def test_hopeless_runs_stop_and_stay_so_as_long_as_they_are_asked_to(tmp_path, m
     monkeypatch.setattr(executor, "check_directories", lambda *_: None)
     small, large = [run for run in RUNS if run.config.group_size == 2], [r for r in RUNS if r.config.group_size == 32]
     for run in small:
-        write_logs(tmp_path, run, 0.6, 0.3)
+        write_logs(tmp_path, run, 0.8, 0.3)  # by its evaluations; 35% of its compute
     for run in large:
         write_logs(tmp_path, run, 1.0, 0.8)
         (tmp_path / run.name / run_files.DONE).touch()
@@ -91,7 +91,7 @@ def test_hopeless_runs_stop_and_stay_so_as_long_as_they_are_asked_to(tmp_path, m
 
 @pytest.mark.slow
 def test_too_little_to_fit_stops_nothing(tmp_path):
-    write_logs(tmp_path, RUNS[0], 0.2, 0.3)
+    write_logs(tmp_path, RUNS[0], 0.9, 0.3)  # one configuration alone
     command = [sys.executable, "-m", hopeless.__name__, str(tmp_path), "262144", "avg@4", "validation"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
