@@ -168,8 +168,8 @@ class Team:
         """Holds all processes to the same `mine`, bit for bit.
 
         Raises:
-          RunError: one says something else than process 0, of a mapping the names in which they differ, or has come to more
-            or fewer places; in all of them.
+          RunError: one says something else than process 0, of a mapping the names in which they differ, or has come to
+            more or fewer places; in all of them.
         """
         if self.count == 1:
             return
@@ -180,9 +180,9 @@ class Team:
             for i, found in enumerate(said):
                 for about, theirs, ours in zip((what, "how far they are"), found, said[0], strict=True):
                     if theirs != ours:
-                        differs, wanted = _different(theirs, ours)
+                        this, that = _different(theirs, ours)
                         raise RunError(
-                            f"{self.names[i]} disagrees with {self.names[0]} about {about}: {differs!r}, not {wanted!r}. "
+                            f"{self.names[i]} disagrees with {self.names[0]} about {about}: {this!r}, not {that!r}. "
                             "They no longer compute the same run; the same command resumes from the last checkpoint"
                         )
 

@@ -58,9 +58,9 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"The highest mean avg@4 of each n, and when it is reached:\n\n"
         f"{table(('', 'highest avg@4', '95% interval', 'at C'), rows)}\n\n"
         f"From n = {smallest} to {found.size} it rises by {points(found.gained)}; larger groups have "
-        f"{points(found.left)} more, a mean over them. Reward counts as saturated where that is less than {LITTLE:.0%} of "
-        f"the gain before it: at n = {_range(found)}. Where reward has saturated, n\\*(C) is a tie between all larger n that "
-        f"have had the budget to get there, and a vertex through it may be any of them. By the same rule theory's runs "
+        f"{points(found.left)} more, a mean over them. Reward counts as saturated where that is less than {LITTLE:.0%} "
+        f"of the gain before it: at n = {_range(found)}. There n\\*(C) becomes a tie between all larger n that have "
+        f"had the budget to get as high, and a vertex through it may be any of them. By the same rule theory's runs "
         f"saturate at n = {_expected(gallery)}.\n\n"
         f"![n* of the sweep of finding 1 and of one with larger groups and twice the budget]({picture})",
         "A larger group, like a smaller rate or more problems per batch, leaves less noise in the weights ([one number "
