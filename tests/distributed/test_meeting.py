@@ -12,7 +12,7 @@ from isocompute_jax.distributed import meeting
 from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
 from isocompute_jax.records.errors import InputError, RunError
-from tests.launch.processes import free_ports
+from tests.launch.processes import free_ports, wait_until
 
 SOON = 20.0
 FACTS = {"version": {"jax": "1"}, "config": {"config.group_size": 8, "config.seed": 0}}
@@ -108,12 +108,11 @@ def test_who_waits_says_for_whom(pool, address, monkeypatch, caplog):
     monkeypatch.setattr(meeting, "PATIENCE_S", 0.0)
     caplog.set_level("INFO")
     late = pool.submit(come, address, 1, 3)
-    while "process 0 is not reached" not in caplog.text:
-        time.sleep(0.01)
+    wait_until(lambda: "process 0 is not reached" in caplog.text, "process 1 says it", seconds=SOON)
     first = pool.submit(come, address, 0, 3)
-    while "for process" not in caplog.text:
-        time.sleep(0.01)
-    for team in (come(address, 2, 3), first.result(SOON), late.result(SOON)):
+    wait_until(lambda: "for process" in caplog.text, "process 0 says it", seconds=SOON)
+    third = come(address, 2, 3)
+    for team in (first.result(SOON), late.result(SOON), third):
         team.leave()
     assert f"--coordinator={address} yet (" in caplog.text and "waiting at " + address in caplog.text
 
@@ -142,12 +141,13 @@ def test_a_port_above_that_is_not_let_through_is_said_by_all(pool, address):
         second = pool.submit(come, outside, 1)
         there, _ = door.accept()
         first = pool.submit(come, address, 0)
+        deadline = time.monotonic() + SOON
         while True:
             try:
                 here = socket.create_connection(meeting.split(address))
                 break
             except ConnectionRefusedError:
-                time.sleep(0.01)
+                assert time.monotonic() < deadline
         for source, target in ((there, here), (here, there)):
             pool.submit(forward, source, target)
         found = [first.exception(SOON), second.exception(SOON)]
