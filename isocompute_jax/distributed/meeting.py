@@ -1,7 +1,9 @@
 """How the processes of a run find each other, and whether they are of one run: before JAX knows of more than one.
 
 Process 0 listens at the coordinator's address; the others come, in any order, and say what they are. Once all are
-there, process 0 compares them, and lets them in or sends all away with the reason.
+there, process 0 compares them. Then it listens at the port above, too, and each of them tries it: JAX's coordination
+service will be there, and would abort all processes if it cannot be. So they are let in, or all sent away with the
+reason.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pathlib
 import platform
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.distributed.codec import Codec
@@ -29,8 +31,12 @@ LOG = logging.getLogger(__name__)
 HELLO = "isocompute_jax"
 HELLO_S = 10.0
 RETRY_S = 0.2
+PATIENCE_S = 10.0
+"""Who is waited for that long is spoken of, and then every `REMIND_S`."""
 REMIND_S = 30.0
 MOST_DIFFERENCES = 3
+
+WAITS = "process 0 is not reached at --coordinator=%s yet (%s), for %.0f s; given up in %.0f s (--start_s)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +84,9 @@ def meet(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s: fl
       stall_s: as in `Team`.
 
     Raises:
-      InputError: they are not of one run, or the address cannot be listened at; in all that have come.
-      RunError: some did not come, or process 0 cannot be reached.
+      InputError: they are not of one run, or the address or the port above it cannot be listened at; in all that
+        have come.
+      RunError: some did not come, or process 0 cannot be reached, at both ports.
     """
     if place.index == 0:
         return _received(place, mine, codec, start_s=start_s, stall_s=stall_s)
@@ -96,6 +103,8 @@ def _received(place: Place, mine: About, codec: Codec, *, start_s: float, stall_
         _wait_for_all(listener, place, mine, here, start_s)
         for each, _ in here.values():
             _check_same(mine, each)
+        names = [mine.name, *(here[i][0].name for i in range(1, place.count))]
+        _try_port_above(place.coordinator, names, [here[i][1] for i in range(1, place.count)], start_s)
     except (InputError, RunError) as error:
         for _, link in here.values():
             _reply(link, {"refused": type(error).__name__, "text": str(error)})
@@ -103,7 +112,6 @@ def _received(place: Place, mine: About, codec: Codec, *, start_s: float, stall_
         raise
     finally:
         listener.close()
-    names = [mine.name, *(here[i][0].name for i in range(1, place.count))]
     for _, link in here.values():
         _reply(link, {"names": names})
     links = {i: link.become(theirs.name, codec, stall_s) for i, (theirs, link) in here.items()}
@@ -114,7 +122,8 @@ def _wait_for_all(
     listener: socket.socket, place: Place, mine: About, here: dict[int, tuple[About, Link]], start_s: float
 ) -> None:
     """Fills `here` with all other processes."""
-    start = said = time.monotonic()
+    start = time.monotonic()
+    said = start + PATIENCE_S - REMIND_S
     while len(here) < place.count - 1 or _left(here):
         try:
             connection, (address, *_) = listener.accept()
@@ -124,7 +133,8 @@ def _wait_for_all(
             if now - start > start_s:
                 raise RunError(
                     f"{missing} of {place.count} did not come to {place.coordinator} within {start_s:.0f} s "
-                    "(--start_s): are they started, with this --coordinator, and let in by firewalls?"
+                    "(--start_s): are they started, with this --coordinator and with each --process_index once, and "
+                    "let in by firewalls?"
                 ) from None
             if now - said > REMIND_S:
                 LOG.info("waiting at %s for %s of %d", place.coordinator, missing, place.count)
@@ -160,11 +170,49 @@ def _listener(coordinator: str) -> socket.socket:
                 continue
             raise InputError(
                 f"--coordinator={coordinator}: process 0 cannot listen there: {error.strerror}. Another run may have "
-                "it: choose another port (the one above it is used too)"
+                "it, or another process of this one that was given --process_index=0 too: choose another port (the one "
+                "above it is used too), or give each process an index of its own"
             ) from error
         listener.listen(128)
         listener.settimeout(RETRY_S)
         return listener
+    raise AssertionError
+
+
+def _try_port_above(coordinator: str, names: Sequence[str], links: Sequence[Link], start_s: float) -> None:
+    """Has the others connect to the port above; raises InputError where JAX could not listen there, or be reached."""
+    port = split(coordinator)[1] + 1
+    with _listener_above(coordinator, port, len(links)):
+        for link in links:
+            _reply(link, {"try": "the port above"})
+        for name, link in zip(names[1:], links, strict=True):
+            try:
+                why = link.receive()[1] if link.readable(start_s) else "it does not answer"
+            except ClosedError as error:
+                raise RunError(f"{name} went away again while all met: {error}. Start all again") from error
+            if why:
+                raise InputError(
+                    f"{name} reaches process 0 at --coordinator={coordinator}, and not at the port above it, {port}, "
+                    f"where JAX's coordination service listens: {why}. Let both ports through firewalls"
+                )
+
+
+def _listener_above(coordinator: str, port: int, processes: int) -> socket.socket:
+    """What listens where, and as, JAX's service will: at every address, of both families where there are both."""
+    for family in (socket.AF_INET6, socket.AF_INET):
+        both = family == socket.AF_INET6
+        if both and not socket.has_dualstack_ipv6():
+            continue
+        try:
+            return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=max(128, processes))
+        except OSError as error:
+            if both and error.errno != errno.EADDRINUSE:
+                continue
+            raise InputError(
+                f"--coordinator={coordinator}: JAX's coordination service of process 0 cannot listen at the port above "
+                f"it, {port}: {os.strerror(error.errno or 0)}. Another program has it (`ss -ltnp 'sport = :{port}'` on "
+                "that host says which): end that, or choose another port for --coordinator"
+            ) from error
     raise AssertionError
 
 
@@ -226,9 +274,13 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _let_in(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s: float) -> Team:
-    deadline = time.monotonic() + start_s
+    start = time.monotonic()
+    deadline, said = start + start_s, start + PATIENCE_S - REMIND_S
     why = "it does not answer"
-    while time.monotonic() < deadline:
+    while (now := time.monotonic()) < deadline:
+        if now - said > REMIND_S:
+            LOG.warning(WAITS, place.coordinator, why, now - start, deadline - now)
+            said = now
         try:
             connection = socket.create_connection(split(place.coordinator), timeout=HELLO_S)
         except OSError as error:
@@ -239,6 +291,9 @@ def _let_in(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s:
         try:
             link.send(HELLO, mine)
             reply = _awaited(link, deadline)
+            if reply is not None and "try" in reply:
+                link.send("tried", _unreached_above(place.coordinator))
+                reply = _awaited(link, deadline)
         except ClosedError as error:  # it died, or was about to, and comes again
             link.close()
             why = str(error)
@@ -256,6 +311,16 @@ def _let_in(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s:
         f"process 0 cannot be reached at --coordinator={place.coordinator} for {start_s:.0f} s (--start_s): {why}. Is "
         "it started, is the address right, and do firewalls let this port and the one above it through?"
     )
+
+
+def _unreached_above(coordinator: str) -> str:
+    """Why process 0 cannot be reached at the port above; empty when it can."""
+    host, port = split(coordinator)
+    try:
+        socket.create_connection((host, port + 1), timeout=HELLO_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _awaited(link: Link, deadline: float) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
 from isocompute_jax.distributed.meeting import about, meet, split
 from isocompute_jax.distributed.team import Team, alone
-from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError
+from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
 
 SHUTDOWN_S = 60
 """A process that still closes connections to a server which is gone is late; JAX aborts those that waited in vain."""
@@ -51,18 +51,8 @@ def joined(
         _speak_of_warnings_alone(place.index)
     _hold_aborts()
     team = meet(place, about(place, facts), Codec(records), start_s=start_s, stall_s=stall_s)
-    host, port = split(place.coordinator)
-    jax.config.update("jax_enable_preemption_service", False)  # it would keep every SIGTERM to itself
     try:
-        jax.distributed.initialize(
-            f"[{host}]:{port + 1}" if ":" in host else f"{host}:{port + 1}",
-            place.count,
-            place.index,
-            cluster_detection_method="deactivate",
-            initialization_timeout=int(start_s),
-            heartbeat_timeout_seconds=int(2 * stall_s) + 60,  # the team notices first, and says who it was
-            shutdown_timeout_seconds=SHUTDOWN_S,
-        )
+        _start_jax(place, stall_s=stall_s, start_s=start_s)
         yield team
         team.follow()  # while process 0 closes what it alone has
         team.everywhere(lambda: None)  # all have come this far: JAX waits for the last one, but not for long
@@ -79,6 +69,29 @@ def joined(
         raise
     jax.distributed.shutdown()
     team.leave()
+
+
+def _start_jax(place: Place, *, stall_s: float, start_s: float) -> None:
+    """Has JAX know of all devices; by its coordination service, at the port above that at which they met.
+
+    Raises:
+      RunError: the service does not start, though the port was free when they met.
+    """
+    host, port = split(place.coordinator)
+    address = f"[{host}]:{port + 1}" if ":" in host else f"{host}:{port + 1}"
+    jax.config.update("jax_enable_preemption_service", False)  # it would keep every SIGTERM to itself
+    try:
+        jax.distributed.initialize(
+            address,
+            place.count,
+            place.index,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(start_s),
+            heartbeat_timeout_seconds=int(2 * stall_s) + 60,  # the team notices first, and says who it was
+            shutdown_timeout_seconds=SHUTDOWN_S,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise RunError(f"JAX's coordination service at {address} does not start: {error}. Start all again") from error
 
 
 def _hold_aborts() -> None:

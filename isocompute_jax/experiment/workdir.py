@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import importlib.metadata
 import json
+import logging
+import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,10 +26,13 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, differences, identity
 
+LOG = logging.getLogger(__name__)
+
 SEEN_S = 10.0
 """Shared storage may show what another host wrote a little later."""
 NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
@@ -141,14 +148,27 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
 def locked(path: pathlib.Path, what: str) -> Iterator[None]:
     """Holds a directory: two processes at work in one would write to the same files. A killed holder lets go.
 
+    Storage that knows no locks (Lustre mounted with noflock, NFS without its lock daemon) is warned of.
+
     Raises:
-      InputError: another process holds it.
+      InputError: another process holds it; who, is read from the lock's file.
     """
-    with open(path / run_files.LOCK, "w", encoding="utf-8") as file:
+    with open(path / run_files.LOCK, "a+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another {what} is at work in {path}: wait for it, or choose another directory") from None
+            file.seek(0)
+            holder = file.read().decode(errors="replace")
+            where = f"{path} ({holder})" if holder else str(path)
+            message = f"another {what} is at work in {where}: wait for it, or choose another directory"
+            raise InputError(message) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            LOG.warning("%s cannot be locked (%s): see to it that no other %s works there", path, error.strerror, what)
+        with contextlib.suppress(OSError):  # of a full disk, say: it is but a courtesy
+            file.truncate(0)
+            file.write(f"{socket.gethostname()}, pid {os.getpid()}".encode())
         yield
 
 

@@ -111,7 +111,7 @@ def is_held(root: pathlib.Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except FileNotFoundError:
+    except OSError:  # it is not there, or nothing can be locked there
         return False
     return False
 

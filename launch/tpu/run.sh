@@ -74,23 +74,41 @@ remote=.isocompute/$name # in the home of every VM
 
 tpus() { gcloud --quiet compute tpus "$@" --zone="$zone" ${project:+--project="$project"}; }
 
-state() { tpus queued-resources describe "$1" --format='value(state.state)' 2>/dev/null; }
+errors=$(mktemp -d) || fail 1 'no temporary folder can be made'
+trap 'rm -rf "$errors"' EXIT
+
+state() { # SLICE; sets `now`, empty where there is no such slice, or fails and sets `why`, where gcloud does not say
+  local file=$errors/$BASHPID
+  now=$(tpus queued-resources describe "$1" --format='value(state.state)' 2>"$file") && return 0
+  why=$(<"$file")
+  [[ $why == *NOT_FOUND* ]]
+}
+
+unknown='gcloud does not say whether there is a slice'
+answered=''
+refused=2 # exit code of what gcloud refuses: bad input, until every slice was once there
 
 on() { # SLICE WORKERS COMMAND
   tpus tpu-vm ssh "$1" --worker="$2" --command="$3"
 }
 
 queue() { # returns when every slice is there
-  local slice now said='' waiting
+  local slice now why said='' waiting
   while :; do
     waiting=()
     for slice in "${slices[@]}"; do
-      now=$(state "$slice")
+      if ! state "$slice"; then # later it may be the network, and what was started goes on
+        [[ $answered ]] || fail 2 "$unknown $slice: $why"
+        waiting+=("$unknown $slice: $why")
+        continue
+      fi
+      answered=yes
       case $now in
         ACTIVE) continue ;;
         FAILED | SUSPENDED)
           say "$slice: $now; queued anew"
-          tpus queued-resources delete "$slice" --force >/dev/null || fail 1 "$slice cannot be deleted"
+          why=$(tpus queued-resources delete "$slice" --force 2>&1 >/dev/null) ||
+            fail "$refused" "$slice cannot be deleted: $why"
           prepared=${prepared/ $slice / }
           ;;
         ?*) waiting+=("$slice: $now") ;;
@@ -98,8 +116,9 @@ queue() { # returns when every slice is there
       [[ ! $now || $now == FAILED || $now == SUSPENDED ]] || continue
       local type=$server_type
       [[ $slice == "$name" ]] && type=$accelerator_type
-      tpus queued-resources create "$slice" --node-id="$slice" --accelerator-type="$type" \
-        --runtime-version="$runtime_version" "${more_create[@]}" >/dev/null || fail 1 "$slice cannot be queued"
+      why=$(tpus queued-resources create "$slice" --node-id="$slice" --accelerator-type="$type" \
+        --runtime-version="$runtime_version" "${more_create[@]}" 2>&1 >/dev/null) ||
+        fail "$refused" "$slice cannot be queued: $why${waiting[*]:+ (launch/tpu/run.sh down gives the others back)}"
       waiting+=("$slice: queued")
     done
     ((${#waiting[@]})) || return 0
@@ -144,31 +163,40 @@ start_all() { # FLAGS of the learner
 }
 
 lost() { # the first slice that is not there any more
-  local slice
+  local slice now why
   for slice in "${slices[@]}"; do
-    [[ $(state "$slice") == ACTIVE ]] || { echo "$slice" && return 0; }
+    state "$slice" || { say "$unknown $slice: $why" && continue; }
+    [[ $now == ACTIVE ]] || { echo "$slice" && return 0; }
   done
   return 1
 }
 
+for_all() { # COMMAND: with every slice that there is, and its state, all at once
+  local slice now why jobs=() failed=()
+  for slice in "${slices[@]}"; do
+    {
+      state "$slice" || fail 2 "$unknown $slice: $why"
+      [[ ! $now ]] || "$1" "$slice" "$now"
+    } &
+    jobs+=("$!")
+  done
+  for ((i = 0; i < ${#slices[@]}; i++)); do wait "${jobs[i]}" || failed+=("${slices[i]}"); done
+  ((!${#failed[@]})) || fail 2 "$task failed for ${failed[*]}, as said above"
+}
+
+stop() { [[ $2 != ACTIVE ]] || on "$1" all "bash $remote/worker.sh stop $remote/run"; }
+
+give_back() { tpus queued-resources delete "$1" --force; }
+
 case $task in
-  stop)
-    for slice in "${slices[@]}"; do
-      [[ $(state "$slice") == ACTIVE ]] && on "$slice" all "bash $remote/worker.sh stop $remote/run" &
-    done
-    wait
-    ;;
-  down)
-    for slice in "${slices[@]}"; do
-      [[ ! $(state "$slice") ]] || tpus queued-resources delete "$slice" --force &
-    done
-    wait
-    ;;
+  stop) for_all stop ;;
+  down) for_all give_back ;;
   run)
     code=''
     until [[ $code ]]; do
       queue
-      start_all "$@" || { say 'a VM could not be reached; again' && sleep "$poll_s" && continue; }
+      refused=1
+      start_all "$@" || { say 'a VM could not be reached, or its --setup failed; again' && sleep "$poll_s" && continue; }
       say "started; log: gcloud compute tpus tpu-vm ssh $name --zone=$zone --worker=0 --command='tail -f $remote/run/log'"
       until gone=$(lost) || [[ $code ]]; do
         sleep "$poll_s"

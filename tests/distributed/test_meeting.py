@@ -1,6 +1,7 @@
 """Processes find each other over real sockets, and those that are not of one run are sent away with the reason."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import socket
 import time
@@ -11,6 +12,7 @@ from isocompute_jax.distributed import meeting
 from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
 from isocompute_jax.records.errors import InputError, RunError
+from tests.launch.processes import free_ports, wait_until
 
 SOON = 20.0
 FACTS = {"version": {"jax": "1"}, "config": {"config.group_size": 8, "config.seed": 0}}
@@ -18,9 +20,7 @@ FACTS = {"version": {"jax": "1"}, "config": {"config.group_size": 8, "config.see
 
 @pytest.fixture
 def address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(2)}"
 
 
 @pytest.fixture
@@ -104,10 +104,63 @@ def test_a_process_0_that_is_not_there_is_said(address):
         come(address, 1, start_s=0.5)
 
 
+def test_who_waits_says_for_whom(pool, address, monkeypatch, caplog):
+    monkeypatch.setattr(meeting, "PATIENCE_S", 0.0)
+    caplog.set_level("INFO")
+    late = pool.submit(come, address, 1, 3)
+    wait_until(lambda: "process 0 is not reached" in caplog.text, "process 1 says it", seconds=SOON)
+    first = pool.submit(come, address, 0, 3)
+    wait_until(lambda: "for process" in caplog.text, "process 0 says it", seconds=SOON)
+    third = come(address, 2, 3)
+    for team in (first.result(SOON), late.result(SOON), third):
+        team.leave()
+    assert f"--coordinator={address} yet (" in caplog.text and "waiting at " + address in caplog.text
+
+
 def test_an_address_that_another_run_has_is_refused(address):
     host, port = address.split(":")
     with socket.create_server((host, int(port))), pytest.raises(InputError, match="choose another port"):
         come(address, 0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_port_above_that_another_program_has_is_said_by_all(pool, address, host):
+    """JAX's coordination service listens there: it would end process 0 with a traceback."""
+    above = int(address.split(":")[1]) + 1
+    with socket.create_server((host, above), reuse_port=True):  # gRPC, which sets it too, would share the port
+        found = met(pool, address, {"index": 0}, {"index": 1})
+    assert all(isinstance(error, InputError) for error in found) and str(found[0]) == str(found[1])
+    assert f"cannot listen at the port above it, {above}: Address already in use. Another" in str(found[0])
+    assert f"'sport = :{above}'" in str(found[0]) and "choose another port for --coordinator" in str(found[0])
+
+
+def test_a_port_above_that_is_not_let_through_is_said_by_all(pool, address):
+    """Behind a firewall that lets one port through JAX's processes would wait, then abort."""
+    with socket.create_server(("127.0.0.1", free_ports(2))) as door:
+        outside = f"127.0.0.1:{door.getsockname()[1]}"
+        second = pool.submit(come, outside, 1)
+        there, _ = door.accept()
+        first = pool.submit(come, address, 0)
+        deadline = time.monotonic() + SOON
+        while True:
+            try:
+                here = socket.create_connection(meeting.split(address))
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+        for source, target in ((there, here), (here, there)):
+            pool.submit(forward, source, target)
+        found = [first.exception(SOON), second.exception(SOON)]
+    assert all(isinstance(error, InputError) for error in found) and str(found[0]) == str(found[1])
+    above = int(address.split(":")[1]) + 1
+    assert f"reaches process 0 at --coordinator={address}, and not at the port above it, {above}" in str(found[0])
+    assert "Connection refused. Let both ports through firewalls" in str(found[0])
+
+
+def forward(source, target):
+    with source, target, contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
 
 
 def test_an_address_of_another_machine_is_listened_at_everywhere(pool, address):

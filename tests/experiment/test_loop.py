@@ -1,9 +1,13 @@
 """The loop: what it logs, what it books, when it evaluates, and that it learns."""
 
 import dataclasses
+import errno
+import fcntl
 import json
+import os
 import pathlib
 import re
+import socket
 import types
 from typing import Any
 
@@ -303,11 +307,23 @@ def test_a_directory_is_worked_in_by_one_process_at_a_time(base_run, tmp_path):
     """A second start is refused before it touches a file, and the first one is none the worse."""
     workdir = tmp_path / "run"
     workdir.mkdir()
-    with locked(workdir, "run"), pytest.raises(InputError, match="another run is at work"):
+    me = re.escape(f"{workdir} ({socket.gethostname()}, pid {os.getpid()})")
+    with locked(workdir, "run"), pytest.raises(InputError, match=f"another run is at work in {me}: wait for it"):
         loop.train(base_run, workdir)
     assert not (workdir / run_files.METRICS).exists()
     loop.train(dataclasses.replace(base_run, max_compute=64 * 2, evaluation=EvaluationConfig()), workdir)
     assert (workdir / run_files.DONE).exists()
+
+
+def test_storage_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
+    """As Lustre answers where it is mounted with noflock, and NFS without its lock daemon."""
+
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with locked(tmp_path, "run"):
+        assert f"{tmp_path} cannot be locked (No locks available): see to it that no other run works" in caplog.text
 
 
 def test_a_finished_run_loads_nothing_and_reaches_no_sampler(base_run, undisturbed, monkeypatch):

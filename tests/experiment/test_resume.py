@@ -105,13 +105,19 @@ def test_killed_at_random_moments_ends_the_same(processes, config, reference, tm
 
 
 @pytest.mark.slow
-def test_interrupted_once_and_twice_ends_the_same(base_run, processes, config, reference, tmp_path):
+def test_refused_beside_and_interrupted_once_and_twice_ends_the_same(base_run, processes, config, reference, tmp_path):
     # No checkpoint but the one that Ctrl-C asks for.
     seldom = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
     workdir = tmp_path / "run"
     with processes.train(seldom, workdir) as process:
         log = workdir / run_files.METRICS
         wait_for(process, lambda: log.exists() and log.stat().st_size > 0)
+        process.send(signal.SIGSTOP)  # it would end before another one has started
+        command = [f"--resolved_config={seldom}", f"--workdir={workdir}"]
+        with processes.start("isocompute_jax.train", command, tmp_path / "second") as second:
+            assert second.wait() == app.BAD_INPUT
+        [line] = (tmp_path / "second").read_text().splitlines()
+        assert line.startswith(f"error: another run is at work in {workdir} (") and "pid" in line
     with processes.train(seldom, workdir) as process:
         appended = written(workdir)
         wait_for(process, lambda: appended() > 0)

@@ -29,6 +29,9 @@ assert arguments[:2] == ["compute", "tpus"] and flags["zone"] == "z" and "quiet"
 with open(root / "calls", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 kind, verb, *names = arguments[2:]
+refused = root / "refused"
+if refused.exists() and verb in refused.read_text().split():
+    sys.exit(f"ERROR: (gcloud.compute.tpus.{{kind}}.{{verb}}) PERMISSION_DENIED: Permission denied on resource.")
 slices = root / "slices"
 def home(name, worker):
     path = root / "vms" / name / str(worker)
@@ -235,6 +238,26 @@ def test_run_again_follows_what_runs_and_stop_ends_it(cloud):
     assert cloud.call("stop").returncode == 0
     processes.wait_until(lambda: not processes.find(str(cloud.root)), "everything ends", seconds=20)
     assert (cloud.root / "vms" / "hard" / "0" / ".isocompute" / "hard" / "run" / "code").read_text() == "143\n"
+
+
+def test_a_gcloud_that_refuses_is_said_and_ends_it(cloud):
+    """In particular `down` does not say that all is well while the slices stay, and cost."""
+    (cloud.root / "refused").write_text("describe")
+    said = "error: gcloud does not say whether there is a slice hard: ERROR: (gcloud.compute.tpus.queued-resources."
+    for task, flags in (("run", cloud.run_flags()), ("stop", []), ("down", [])):
+        done = cloud.call(task, *flags)
+        assert done.returncode == 2 and said + "describe) PERMISSION_DENIED" in done.stderr
+        assert task == "run" or f"error: {task} failed for hard hard-server-0, as said above\n" in done.stderr
+        assert task != "run" or done.stderr.count("\n") == 1
+    (cloud.root / "refused").write_text("create delete")
+    done = cloud.call("run", *cloud.run_flags())
+    assert done.returncode == 2 and done.stderr.startswith("error: hard cannot be queued: ERROR: "), done.stderr
+    (cloud.root / "slices" / "hard").write_text("WAITING_FOR_RESOURCES 0 2")
+    done = cloud.call("run", *cloud.run_flags())
+    assert done.returncode == 2 and done.stderr.endswith("(launch/tpu/run.sh down gives the others back)\n")
+    done = cloud.call("down")
+    assert done.returncode == 2 and "delete) PERMISSION_DENIED" in done.stderr
+    assert done.stderr.endswith("error: down failed for hard, as said above\n")
 
 
 RUN_FLAGS = ["run", "--name=a", "--zone=z", "--workdir=w", "--accelerator_type=t"]

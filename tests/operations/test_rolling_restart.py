@@ -46,23 +46,13 @@ class Site:
             *(f"--token_file={self.root / 'token'}", "--grace_s=20"),
         ]
 
-    def start(self, port: int) -> mains.Main:
-        """A server that is up when this returns."""
+    def start(self, port: int, *more: str) -> mains.Main:
+        """A server, with more flags, that is up when this returns."""
         ready = self.root / f"ready-{port}"
         ready.unlink(missing_ok=True)
         server = Processes(self.root).start(
             "isocompute_jax.serve",
-            [
-                *(
-                    "--engine=jax",
-                    f"--model={self.model}",
-                    "--max_slots=64",
-                    "--max_model_len=32",
-                    "--wait_for_weights",
-                ),
-                *(f"--port={port}", f"--port_file={ready}", f"--weights_dir={self.shared}"),
-                *(f"--token_file={self.root / 'token'}", "--grace_s=20"),
-            ],
+            [*self.flags(port), *more],
             self.root / f"server-{port}.log",
         )
         wait_until(lambda: ready.exists() or server.exit_code is not None, "a server is up")
@@ -94,9 +84,8 @@ def ports() -> list[int]:
 
 def config_of(site: Site, **service) -> RunConfig:
     base = builders.make_inputs(site.root)
-    where = ServiceConfig(
-        token_file=str(site.root / "token"), shared_dir=str(site.shared), stall_s=120.0, wait_s=60.0, **service
-    )
+    patience = {"stall_s": 120.0, "wait_s": 60.0}
+    where = ServiceConfig(token_file=str(site.root / "token"), shared_dir=str(site.shared), **{**patience, **service})
     return dataclasses.replace(base, max_compute=64 * STEPS, service=where)
 
 
@@ -255,6 +244,24 @@ def test_the_secret_is_nowhere(site, ports):
         if path.is_file() and path.name not in ("token", "wrong") and SECRET.encode() in path.read_bytes()
     ]
     assert holders == []
+
+
+def test_an_expired_certificate_ends_the_run_at_once(site, ports):
+    """A day's patience with servers that are away does not help there."""
+    for make in (
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=old -keyout old.key -out old.csr",
+        "x509 -req -in old.csr -signkey old.key -days -1 -out old.pem",
+    ):
+        subprocess.run(["openssl", *make.split()], cwd=site.root, check=True, capture_output=True)
+    old, workdir = site.root / "old.pem", site.root / "expired"
+    with site.start(ports[0], f"--tls_cert={old}", f"--tls_key={old.with_suffix('.key')}") as server:
+        learner = Learner(site, "expired", endpoints=address(ports[0]), ca_file=str(old), wait_s=86_400.0)
+        with learner.main:
+            assert learner.main.wait() == 2
+        stop(server)
+    [*_, last] = said(workdir).splitlines()
+    assert f"error: no sampler can be used: {address(ports[0])} cannot be reached: its certificate has expired" in last
+    assert not workdir.exists()
 
 
 def ended(stack: contextlib.ExitStack, process: subprocess.Popen) -> subprocess.Popen:

@@ -1,4 +1,8 @@
-"""Every endpoint is gone: said from time to time, and for how long a run waits."""
+"""Every endpoint is gone: said from time to time, and for how long a run waits.
+
+A run that has servers waits for them. One that finds, when it starts, none whose certificate holds does not: that will
+not mend by itself, and is bad input.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import logging
 import time
 from collections.abc import Sequence
 
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.service.client.connection import untrusted
 from isocompute_jax.service.client.member import Member
 from isocompute_jax.service.client.service_config import ServiceConfig
 
@@ -31,8 +36,9 @@ class Absence:
         self.since: float | None = None
         self._service = service
         self._said = 0.0
+        self._served = False
 
-    def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> RunError | None:
+    def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> InputError | RunError | None:
         """Looks at the endpoints: what ends the run, if it has waited for too long.
 
         Args:
@@ -42,12 +48,17 @@ class Absence:
         """
         now = time.monotonic()
         if serves:
+            self._served = True
             if self.since is not None and self._said >= self.since:
                 LOG.info("a sampler is back after %.0f s", now - self.since)
             self.since = None
         elif gone:
             if self.since is None:
                 self.since, self._said = now, now - REMIND_S + PATIENCE_S
+            unmended = now - self.since >= min(PATIENCE_S, self._service.wait_s)
+            if unmended and not self._served and members and all(untrusted(member.error) for member in members):
+                said = "; ".join(f"{member.target} {member.error}" for member in members)
+                return InputError(f"no sampler can be used: {said}. Then run the same command again")
             left = self.since + self._service.wait_s - now
             if left <= 0:
                 waited = f"The run gives up after {self._service.wait_s:.0f} s"

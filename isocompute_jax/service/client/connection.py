@@ -33,16 +33,22 @@ OPTIONS: list[tuple[str, int]] = [
 ]
 
 WHY = (
-    ("certificate has expired", "its certificate has expired: give the server a new one (--tls_cert, --tls_key)"),
     ("certificate is not yet valid", "its certificate is not valid yet: look at the clocks of both hosts"),
+    ("certificate has expired", "its certificate has expired: give the server a new one (--tls_cert, --tls_key)"),
     (
         "Hostname Verification Check failed",
-        "its certificate is for another name than the one in config.service.endpoints",
+        "its certificate is for another name than the one in config.service.endpoints: give the server one for that "
+        "name, or correct the name",
     ),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the authority of config.service.ca_file"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not signed by the authority of config.service.ca_file: give that of its authority",
+    ),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS: start it with --tls_cert, or leave config.service.ca_file out"),
 )
-"""What TLS says -> what it means; the first that is found."""
+"""What TLS says -> what it means, and what to do; the first that is found."""
+UNTRUSTED = [meaning for _, meaning in WHY[1:]]
+"""What waiting does not mend."""
 CLOSED = "Socket closed"
 """All that is heard of a server that is gone, and of one that wants another kind of connection."""
 
@@ -152,6 +158,11 @@ def why(error: grpc.aio.AioRpcError, service: ServiceConfig) -> str:
             wants = "it may refuse the certificate of config.service.cert_file, which may have expired; its log says so"
         return f"{details} (if it is there, {wants})"
     return next((meaning for said, meaning in WHY if said in details), details)
+
+
+def untrusted(reason: str) -> bool:
+    """Whether a server is not used for a reason (see `why`) that waiting does not mend: no TLS, or whose it is."""
+    return any(meaning in reason for meaning in UNTRUSTED)
 
 
 def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:

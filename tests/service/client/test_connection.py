@@ -45,6 +45,11 @@ def certificates(tmp_path_factory) -> pathlib.Path:
     return directory
 
 
+def tls(certificates: pathlib.Path, name: str) -> dict[str, Any]:
+    """Settings of a server that has this certificate."""
+    return {"tls_cert": str(certificates / f"{name}.pem"), "tls_key": str(certificates / f"{name}.key")}
+
+
 def status(address: str, **service) -> pb.StatusReply:
     """What a server answers."""
 
@@ -82,12 +87,12 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
         "cert_file": str(certificates / "client.pem"),
         "key_file": str(certificates / "client.key"),
     }
-    tls: dict[str, Any] = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
-    with live(**tls) as [server]:
+    own = tls(certificates, "server")
+    with live(**own) as [server]:
         assert status(server.address, **ours).engine == "simulated"
         assert unavailable(server.address)
         assert unavailable(server.address, ca_file=str(certificates / "stranger.pem"))
-    with live(tls_client_ca=str(certificates / "ca.pem"), **tls) as [server]:
+    with live(tls_client_ca=str(certificates / "ca.pem"), **own) as [server]:
         assert unavailable(server.address, **ours)
         assert status(server.address, **ours, **client).engine == "simulated"
         with fleet(server, directory=tmp_path, **ours, **client) as sampler:
@@ -105,15 +110,30 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
         ("", "ca", "it does not speak TLS"),
     ],
 )
-def test_the_learner_is_told_what_is_wrong_with_a_certificate(certificates, tmp_path, server, authority, said):
-    tls = {"tls_cert": str(certificates / f"{server}.pem"), "tls_key": str(certificates / f"{server}.key")}
-    settings: dict[str, Any] = tls if server else {}
+def test_a_certificate_that_does_not_hold_at_the_start_is_bad_input(certificates, tmp_path, server, authority, said):
+    """The run does not wait for half an hour: no waiting mends that."""
     with (
-        live(**settings) as [one],
+        live(**tls(certificates, server) if server else {}) as [one],
         fleet(one, directory=tmp_path, ca_file=str(certificates / f"{authority}.pem"), wait_s=0.5) as sampler,
-        pytest.raises(RunError, match=rf"no sampler is left: .* cannot be reached: {said}.*gives up after"),
+        pytest.raises(InputError, match=rf"no sampler can be used: {one.address} cannot be reached: {said}"),
     ):
         sampler.update_weights(params(), version=1)
+
+
+@pytest.mark.slow
+def test_a_run_that_has_had_a_server_waits_for_another_certificate(certificates, tmp_path):
+    good, expired = (tls(certificates, name) for name in ("server", "expired"))
+    with (
+        live(**good) as [one],
+        fleet(one, directory=tmp_path, ca_file=str(certificates / "ca.pem"), wait_s=1.5) as sampler,
+    ):
+        sampler.update_weights(params(), version=1)
+        one.stop()
+        with (
+            live(port=one.port, **expired),
+            pytest.raises(RunError, match=r"no sampler is left: .* its certificate has expired: .*gives up after"),
+        ):
+            sampler.update_weights(params(), version=2)
 
 
 CALL = """
