@@ -49,6 +49,12 @@ def test_shift_is_the_mean_over_log_spaced_budgets():
     assert size_shift(FLAT, CROSSING).value == pytest.approx(-2 * crossing.mean())
 
 
+def test_shift_is_over_the_n_that_both_have():
+    wider = {**CROSSING, 64: seeds([0.9, 0.9, 0.9], [0.9, 0.9, 0.9])}
+    assert size_shift(wider, FLAT) == size_shift(CROSSING, FLAT)
+    assert size_shift(FLAT, wider) == size_shift(FLAT, CROSSING)
+
+
 def test_targets_are_compared_within_the_same_runs():
     both = {n: Seeds(BUDGETS, np.concatenate([CROSSING[n].values, FLAT[n].values], axis=-1)) for n in CROSSING}
     assert target_shift(both) == size_shift(CROSSING, FLAT)

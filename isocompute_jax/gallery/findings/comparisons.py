@@ -28,7 +28,11 @@ def rise_of(curves: Curves) -> Estimate:
 
 
 def size_shift(of: Curves, beside: Curves) -> Estimate:
-    """Octaves by which n* of one sweep lies above that of another at equal compute, a mean over log-spaced budgets."""
+    """Octaves by which n* of one sweep lies above that of another at equal compute, a mean over log-spaced budgets.
+
+    n that both have are compared.
+    """
+    of, beside = ({n: curves[n] for n in curves if n in other} for curves, other in ((of, beside), (beside, of)))
     budgets = common_budgets(of, beside)
 
     def shift(one: Means, other: Means) -> float:
