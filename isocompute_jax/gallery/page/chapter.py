@@ -11,6 +11,8 @@ from typing import Literal
 from isocompute_jax.gallery.curves import Curves, Estimate, curves_of, with_seeds
 from isocompute_jax.gallery.tables import SUFFIX, Sweep, read_sweep
 
+NOISE = "[most of how high reward gets is one number](#most-of-how-high-reward-gets-is-one-number)"
+"""Where chapters point to."""
 RISE, AGAIN = "problems_64", "again_64"
 """The sweep of `make study`, with one seed more, and the same with four others."""
 
@@ -98,6 +100,16 @@ def verdict(found: Estimate, expected: int = 1) -> Verdict:
 def octaves(found: Estimate) -> str:
     """With its interval."""
     return f"{found.value:.1f} octaves ({found.low:.1f} to {found.high:.1f})"
+
+
+def above(found: Estimate) -> str:
+    """How far one n* lies above or below another."""
+    side = "above" if found.value >= 0 else "below"
+    return f"{octaves(found)} {side}" if found.value >= 0 else f"{octaves(_turned(found))} {side}"
+
+
+def _turned(found: Estimate) -> Estimate:
+    return Estimate(-found.value, -found.high, -found.low, found.seeds)
 
 
 def points(found: Estimate) -> str:

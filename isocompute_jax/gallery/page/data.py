@@ -45,11 +45,11 @@ def data_size(gallery: Gallery) -> Chapter:
         "shown" if min(signs) > 0 else "refuted" if min(signs) < 0 else "not settled",
         "; ".join(f"{small} to {large} problems: {points(found)}" for (small, large), found in gains.items()),
         min(found.seeds for found in gains.values()),
-        f"Highest mean avg@4 on held-out problems within the budget, over n:\n\n"
+        f"Highest mean avg@4 on held-out problems within the budget, over n; that of 256 still rises at its end:\n\n"
         f"{table(('', 'highest avg@4', '95% interval'), rows)}\n\n(Curves: the picture of finding 8.)",
         "Few problems are learned by heart before what they have in common with others is: where held-out reward is "
         f"highest, rollouts in training solve {heart} problems.",
-        "Problems of which each needs every fact.",
+        "Problems of which a few hold all that the others need.",
         "The same: over-fitting sets in earlier with fewer problems, and lowers the saturation point.",
     )
 
@@ -88,11 +88,12 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "shown" if differs else "not settled",
         "; ".join(f"{label}: {points(gains[label])} of reward, {octaves(shifts[label])} of n\\*" for label in gains),
         min(found.seeds for found in gains.values()),
-        "Base models beside the one of finding 1, each on 64 problems that are Hard for itself, so that training and "
-        f"held-out problems are not the same ones:\n\n{table(heads, rows)}\n\n"
+        "Base models beside the one of finding 1, each on 64 problems that are Hard for itself: the problems differ "
+        f"too, and the differences have that in them. n\\* is over the n that both have:\n\n{table(heads, rows)}\n\n"
         f"![Reward and n* for each base model]({picture})",
         "What a base model nearly knows carries over to other problems when a few make it sure. One that was taught "
-        "for half as long nearly knows less, and learns its problems by heart instead.",
+        "for half as long nearly knows less, and learns its problems by heart instead. The wider one was given the "
+        "same rate, at which it may learn them by heart sooner.",
         "Base models from other data: these differ in time and width alone, and were taught by the same teacher.",
         "Qwen2.5-7B, Qwen3-4B and Llama 3.1-8B have the same shape of n\\*(C), with other levels and switch points.",
     )

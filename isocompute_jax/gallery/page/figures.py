@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
-from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels, save_figure
+from isocompute_jax.fit.report.figures.style import PALETTE, QUIET, in_style, legend, log_axis, panels, save_figure
 from isocompute_jax.gallery.curves import Curves, means, profile_sizes, records_at
 
 FOLDER = "findings"
@@ -58,3 +58,42 @@ def _course(curves: Curves, top: Axes, bottom: Axes, *, label: str, colour: obje
     mean = means(curves)
     bottom.plot(budgets, profile_sizes(mean, budgets) + up, color=colour, linewidth=1.8)
     return top.plot(budgets, np.nanmax(records_at(mean, budgets), axis=0), color=colour, linewidth=1.8, label=label)
+
+
+def side_by_side(
+    sweeps: Mapping[str, Curves],
+    docs: pathlib.Path,
+    name: str,
+    *,
+    label: Callable[[int], str] = "n = {}".format,
+    reward: str = "avg@4",
+    base: float | None = None,
+) -> str:
+    """Mean curves of every configuration, a panel for each sweep; returns the picture's path from `docs`.
+
+    Args:
+      sweeps: head of a panel -> its curves.
+      docs: directory of the page.
+      name: of the picture.
+      label: of a curve, from its key.
+      reward: what is on the vertical axis.
+      base: the base model's, as a dotted line.
+    """
+    with in_style():
+        columns = min(2, len(sweeps))
+        rows = -(-len(sweeps) // columns)
+        figure, axes = panels(rows, columns, height=1.2 + 2.5 * rows)
+        keys = sorted({key for curves in sweeps.values() for key in curves})
+        colours = dict(zip(keys, PALETTE(np.linspace(0, 1, max(2, len(keys)))), strict=False))
+        handles = {}
+        for axis, (head, curves) in zip(axes, sweeps.items(), strict=False):
+            for key, (compute, mean) in means(curves).items():
+                handles[key] = axis.plot(compute, mean[:, 0], color=colours[key], linewidth=1.8, label=label(key))[0]
+            if base is not None:
+                axis.axhline(base, color=QUIET, linestyle=":", linewidth=1)
+            axis.set(title=head, xlabel="compute C, rollouts", ylabel=reward)
+            log_axis(axis)
+        for axis in axes[len(sweeps) :]:
+            axis.set_visible(False)
+        legend(figure, [handles[key] for key in keys], columns=4)
+        return save(figure, docs, name)

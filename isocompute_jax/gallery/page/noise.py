@@ -18,13 +18,13 @@ CONSTANT = {
     "steps_64": "128 rollouts per step",
     "late": "8 per batch, twice the budget",
     "rate_half": "8 per batch, half the rate",
-    "keep_64": "8 per batch, no signal kept",
+    "keep_64": "8 per batch, groups without signal kept",
 }
 GROWING = {"rate_sqrt": "8 per batch, rate as √B", "rate_linear": "8 per batch, rate as B"}
 """Sweeps of the same 64 Hard problems; rates of the second kind grow to many times that of the first."""
 BATCHES = ("batch_2", "problems_64", "batch_32")
 
-TEXT = """## One number decides how high reward gets
+TEXT = """## Most of how high reward gets is one number
 
 The sweeps of 64 Hard problems differ in n, in problems per batch and in the rate. The highest mean avg@4 by rollouts
 per step, B = n x B_problem, at one rate:
@@ -41,8 +41,8 @@ steps are too large to learn by, whatever their noise.
 
 ![Highest reward against learning rate over rollouts per step]({picture})
 
-So a larger group is here one of three ways to less noise, beside more problems per batch and a smaller rate. That is
-why n\\* rises (finding 1: less noise is worth its steps only after the first passes), why it saturates (2), why
+So a larger group is here one of three ways to less noise, beside more problems per batch and a smaller rate. It would
+explain why n\\* rises (finding 1: less noise is worth its steps only after the first passes), why it saturates (2), why
 B_problem matters as much as n (6), why a rate that grows with B takes back what the batch gives (7), and why n hardly
 matters where B is fixed (9).
 """

@@ -50,13 +50,13 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         1,
         "n\\* rises with compute",
         "shown" if least >= LEAST else "not settled",
-        f"{pooled.octaves:.0f} octaves; {least:.0f} or more in each seed",
+        f"{pooled.octaves:.0f} octaves, the whole grid of n; {least:.0f} or more in each seed",
         len(alone),
         f"64 Hard problems, {sweep.facts.shared['problems_per_batch']} per batch, {len(seeds_of(sweep))} seeds: n\\* "
         f"goes from {first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{pooled.octaves:.0f} octaves in "
         f"{np.log2(end / start):.0f} of compute**.\n\n"
         f"![Held-out reward of each group size, and the group size that leads]({picture})\n\n"
-        f"{switches}\n\n"
+        f"Switches, of the {len(seeds_of(sweep))} seeds:\n\n{switches}\n\n"
         f"`make study` with {len(seeds_of(again))} other seeds: {others.budgets[0][1]} to {others.budgets[-1][1]}, "
         f"{others.octaves:.0f} octaves. Each of the {len(alone)} seeds by itself: {each}.",
         "64 problems are seen again and again, C / (64 n) times. A small group takes more steps at the same compute, "
@@ -105,9 +105,9 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"is {min(lows):.0f}.\n\n"
         f"![Reward and n* for each number of problems]({picture})",
         "What counts is when the smaller group has learned its problems by heart, and a model of 0.1 million "
-        "parameters at this rate needs tens of passes for that, where one of billions needs few. From switch to switch "
-        "of one data set the count of epochs is much the same while compute grows more than tenfold; from one size of "
-        "the data set to another it is not.",
+        "parameters at this rate needs tens of passes for that; we suppose that one of billions needs few. From "
+        "switch to switch of one data set the count of epochs is much the same while compute grows more than tenfold; "
+        "from one size of the data set to another it is not.",
         "A rate or a model at which one pass is enough to learn a problem by heart.",
         "About one epoch, at 5,000 and 6,000 problems.",
     )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pathlib
 
-import numpy as np
-
 from isocompute_jax.gallery.curves import Curves, Estimate, estimate
 from isocompute_jax.gallery.findings import rise_of, target_shift
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, Verdict, not_run, octaves, points, table, verdict
-from isocompute_jax.gallery.page.figures import overlaid
+from isocompute_jax.gallery.page.chapter import (
+    Chapter,
+    Gallery,
+    Verdict,
+    above,
+    not_run,
+    octaves,
+    points,
+    table,
+    verdict,
+)
+from isocompute_jax.gallery.page.figures import overlaid, side_by_side
 
 EASY, HARD = "easy_64", "problems_64"
 MIXED, HARD_ALONE = "crossed_mixture", "crossed_hard"
@@ -40,24 +48,31 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
         {one: gallery.curves(sweep, one) for one in (metric, "avg@4")}, docs, f"{metric.split('@')[0]}_{name.lower()}",
         reward="reward",
     )  # fmt: skip
-    rest = "; ".join(f"{what}: {octaves(found)}" for what, found in others.items())
-    more = max(others, key=lambda what: others[what].value if what.startswith(metric) else -np.inf)
-    beside = f" Here {more} asks for more still." if others[more].value > max(shift.value, 0) else ""
+    rest = "; ".join(f"{what}: {above(found)}" for what, found in others.items())
+    signs = {what.split("@")[0]: set() for what in (*others, metric)}
+    for what, found in (*others.items(), (metric, shift)):
+        signs[what.split("@")[0]].add(found.sign)
+    alike = (
+        " On both sets best@4 wants a larger n and worst@4 a smaller one: a contrast of the two targets, and not of "
+        "the two sets."
+        if signs == {"best": {1}, "worst": {-1}}
+        else ""
+    )
     return Chapter(
         number,
         claim,
         verdict(shift),
         octaves(shift),
         shift.seeds,
-        f"On 64 {name} problems n\\* of {metric} lies {octaves(shift)} above that of avg@4 of the same runs, a mean "
-        f"over equal budgets. The other cases, for comparison: {rest}.\n\n"
+        f"On 64 {name} problems n\\* of {metric} lies {above(shift)} that of avg@4 of the same runs, a mean over equal "
+        f"budgets. The other cases, for comparison: {rest}.{alike}\n\n"
         f"![Reward and n* by {metric} and by avg@4]({picture})",
         "Every step sharpens: what is solved is solved more surely, and what is not is given up. A small group takes "
         "more of them at equal compute, so it has the highest worst@4 first and loses best@4 first; a larger one keeps "
         "its rollouts different for longer.",
-        "A base model whose rollouts differ more: with four samples, best@4 and worst@4 of a model that is sure of its "
-        "answers say little that avg@4 does not.",
-        f"Large n buys sharpening (worst@k) on Easy and coverage (best@k) on Hard.{beside}",
+        "Budgets that end before reward has saturated: the mean has those in it at which n\\* is nearly a tie. More "
+        "samples than four.",
+        "Large n buys sharpening (worst@k) on Easy and coverage (best@k) on Hard.",
     )
 
 
@@ -75,12 +90,9 @@ def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         (f"n = {n}", points(changes["Hard"][n]), points(changes["mixture"][n]), points(apart[n])) for n in apart
     ]  # fmt: skip
     heads = ("", "trained on Hard alone", "on the mixture", "mixture less Hard alone")
-    picture = overlaid(
-        {f"trained on {'Hard alone' if name == 'Hard' else 'the mixture'}": curves for name, curves in easy.items()},
-        docs,
-        "forgetting",
-        reward="avg@4 on Easy",
-    )
+    panels = {f"trained on {'Hard alone' if name == 'Hard' else 'the mixture'}": each for name, each in easy.items()}
+    picture = side_by_side(panels, docs, "forgetting", reward="avg@4 on Easy", base=base)
+    best = {name: max(float(one.values.mean(axis=0).max()) for one in curves.values()) for name, curves in easy.items()}
     kept = [n for n, found in changes["mixture"].items() if found.low > 0]
     lost = [n for n, found in changes["mixture"].items() if found.high < 0]
     return Chapter(
@@ -96,9 +108,11 @@ def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         rise.seeds,
         f"64 problems, half of them Easy. On the mixture's held-out problems n\\* rises by {octaves(rise)}. avg@4 on "
         f"Easy at the last budget, less that of the base model ({base:.2f}):\n\n{table(heads, rows)}\n\n"
-        f"Training on Hard alone loses Easy problems at every n, and the mixture loses fewer at every n. It keeps them "
-        f"all at {_listed(kept)}; {_listed(lost)} forgets them on the mixture too.\n\n"
-        f"![Reward on Easy after training on Hard alone and on the mixture]({picture})",
+        "At the end training on Hard alone has lost Easy problems at every n, and the mixture fewer at every n. It "
+        f"keeps them, on average, at {_listed(kept)}; {_listed(lost)} loses them on the mixture too. Before that both "
+        f"rise above the base model: to {best['Hard']:.2f} after Hard alone, to {best['mixture']:.2f} on the "
+        "mixture.\n\n"
+        f"![Reward on Easy while training on Hard alone and on the mixture; dotted, the base model]({picture})",
         "The same as of finding 1: at the last budget small groups know their few problems by heart and have lost what "
         "they knew of others, Easy ones first, of which there was more to lose.",
         "Runs that stop at their best evaluation; more problems, which are not known by heart at the end.",

@@ -39,24 +39,30 @@ def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         if all(name in gallery for name in each.values())
     }
     rows = [
-        (f"{coefficient:g}, {where}, n = {n}", points(highest), points(last), f"{entropy.value:+.3f}")
+        (
+            f"{coefficient:g}, {where}, n = {n}",
+            points(highest),
+            points(last),
+            f"{entropy.value:+.3f}".replace("-0.000", "0.000").replace("+0.000", "0.000"),
+        )
         for coefficient, each in gains.items()
         for where, found in each.items()
         for n, highest, last, entropy in found
     ]
     everywhere = [one for each in gains.values() for found in each.values() for one in found]
     bound = max(abs(end) for _, highest, _, _ in everywhere for end in (highest.low, highest.high))
-    heads = ("coefficients", "gain of the highest avg@4", "gain at the last budget", "entropy there, nats per token")
+    heads = ("coefficients", "gain of the highest avg@4", "gain at the last budget", "change of entropy there, nats")
     return Chapter(
         10,
         claim,
         _of_terms(gains),
         f"no change seen of the highest avg@4; none above {100 * bound:.1f} points",
         min(highest.seeds for _, highest, _, _ in everywhere),
-        "avg@4 with both terms, less that without, on 64 problems (0.001 is the healthy recipe's):\n\n"
+        "avg@4 with both terms, less that without, on 64 problems (0.001 is the usual start; the paper prints "
+        "none):\n\n"
         f"{table(heads, rows)}\n\n"
         f"![Reward and entropy with and without the terms]({_draw(gallery, docs)})",
-        "The terms hardly move the policy: thirty times the healthy recipe's leave its entropy where it was. Groups "
+        "The terms hardly move the policy: thirty times the usual ones leave its entropy where it was. Groups "
         "without signal leave the whole loss (`zero_variance_groups=drop`), and with them the terms on the very "
         "problems that are known by heart; on the others the reward's part is far larger. And what ends these runs is "
         "over-fitting of few problems, with an entropy that is not near zero.",
