@@ -48,7 +48,8 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = True
         LOG.warning(
-            "Interrupted: ending after this step (of phases: this phase) with a checkpoint; once more ends it at once."
+            "Interrupted: ending with a checkpoint after this step, or this phase of --config.asynchrony=phases; once "
+            "more ends it at once."
         )
 
     def _unraisable(self, dropped: sys.UnraisableHookArgs) -> None:

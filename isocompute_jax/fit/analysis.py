@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -126,6 +127,7 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
             *missing,
             *disagreement(options.records, by_records),
             *_selection(options),
+            *_several_models(runs),
         ),
     )
 
@@ -134,6 +136,15 @@ def _require_a_curve(main: MetricAnalysis) -> None:
     if all(fit.status == "failed" for fit in main.fits):
         details = "; ".join(f"{c.configuration.name}: {f.message}" for c, f in zip(main.curves, main.fits, strict=True))
         raise InputError(f"--runs: no curve of {main.metric} could be fitted ({details})")
+
+
+def _several_models(runs: Sequence[RunCurve]) -> list[str]:
+    """Runs that began from different weights are no one sweep, whatever n they have."""
+    counts = collections.Counter(str(run.identity.get("model") or run.facts.model_params or "") for run in runs)
+    if len(counts) < 2:
+        return []
+    each = ", ".join(f"{model or 'unnamed'} ({count})" for model, count in sorted(counts.items()))
+    return [f"runs of several base models are fitted as one sweep: {each}; name those of one model with --runs"]
 
 
 def _selection(options: AnalysisOptions) -> list[str]:

@@ -27,6 +27,8 @@ SIZES = 2
 """Fewer configurations have no frontier."""
 DRAWS = 200
 """Draws of intervals: enough for a look, and quick."""
+SEVERAL_MODELS = "runs of several base models"
+"""How the fit begins what a look at the page must not miss."""
 SUMMARY, REPORT = "summary.json", "report.html"
 
 
@@ -120,7 +122,7 @@ def shown(summary: dict[str, Any]) -> dict[str, Any]:
         "budgets": _only(frontier["budgets"], "compute", "reward", "group_size", "problems_per_batch"),
         "switches": _only(switches, "compute", "interval95", "from_group_size", "to_group_size", "established"),
         "runs": len(summary["inputs"]),
-        "warnings": summary["warnings"],
+        "notes": [warning for warning in summary["warnings"] if warning.startswith(SEVERAL_MODELS)],
     }
 
 

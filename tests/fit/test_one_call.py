@@ -120,3 +120,17 @@ def test_importing_it_imports_no_pictures_and_no_trainer():
     heavy = {"matplotlib", "pandas", "jinja2", "trl", "transformers", "torch"}
     source = f"import sys, isocompute_jax.fit.trl_callback\nassert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_runs_of_several_base_models_are_said_to_be_fitted_as_one_sweep():
+    rows = [
+        {"run": f"{model}-{n}", "group_size": n, "problems_per_batch": 8, "compute": c, "reward": r, "model": model}
+        for model, n in (("small", 4), ("small", 8), ("large", 16))
+        for c, r in ((1000, 0.1), (2000, 0.14), (4000, 0.2), (8000, 0.28), (16000, 0.35))
+    ]
+    options = AnalysisOptions(bootstrap="none", form="hill", forecast="form", holdout=0.0)
+    said = (
+        "runs of several base models are fitted as one sweep: large (1), small (2); name those of one model with --runs"
+    )
+    assert said in analyze(pa.Table.from_pylist(rows), options).warnings
+    assert not any("base models" in warning for warning in analyze(pa.Table.from_pylist(rows[:10]), options).warnings)

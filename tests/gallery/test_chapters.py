@@ -25,7 +25,7 @@ VERDICTS = {
     9: "not settled",
     10: "not settled",
     11: "shown in part",
-    12: "shown in part",
+    12: "shown",
     13: "shown",
 }
 POINTS = 13

@@ -170,3 +170,25 @@ def test_it_asks_nobody_else_and_nothing_failed(page):
     window, server, _ = page
     asked = [error for error in window.errors if not error.startswith(f"asked for {server.url}")]
     assert asked == []
+
+
+def test_a_fit_without_a_frontier_is_said_and_nothing_else_is_lost(page):
+    """As after runs that are too short for curves; then one over runs of several base models."""
+    window, _, _ = page
+    note = "runs of several base models are fitted as one sweep: a (1), b (1)"
+    empty = {"metric": "avg@4", "unit": "rollouts", "budgets": [], "switches": [], "runs": 4, "notes": []}
+    row = {"compute": 2048, "reward": 0.1, "group_size": 8, "problems_per_batch": 8}
+    said = "document.getElementById('frontier-said').innerText"
+    window.evaluate("window.asked = window.fetch")
+    for result, words in (
+        (empty, "No configuration has a curve yet: nothing leads."),
+        (empty | {"budgets": [row], "notes": [note]}, f"Careful: {note}."),
+    ):
+        answer = json.dumps({"state": "ready", "message": "", "fitted_at": time.time(), "result": result})
+        window.evaluate(
+            "window.fetch = (url, ...rest) => String(url).includes('/api/frontier')"
+            f" ? Promise.resolve(new Response({json.dumps(answer)})) : window.asked(url, ...rest); 0"
+        )
+        until(window, f"{said}.endsWith({json.dumps(words)})")
+        assert window.evaluate("document.getElementById('pulse').className") != "lost"
+    window.evaluate("window.fetch = window.asked; 0")

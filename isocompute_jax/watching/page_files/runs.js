@@ -60,7 +60,7 @@ function drawCurves() {
     width: run.name === state.selected ? 2.8 : 1.7, dots: found.metric.startsWith("eval/"),
   }));
   const result = state.frontier?.result, legend = [];
-  const onFrontier = result && axis === "compute" && found.metric.endsWith(`/${result.metric}`) && result.unit === "rollouts" && !state.only;
+  const onFrontier = result?.budgets.length && axis === "compute" && found.metric.endsWith(`/${result.metric}`) && result.unit === "rollouts" && !state.only;
   if (onFrontier) {
     series.unshift({ name: "fitted frontier", colour: "#22262b", width: 5, faint: true, x: result.budgets.map((row) => row.compute), y: result.budgets.map((row) => row.reward) });
     legend.push(make("span", {}, dot("#22262b55", "line"), "fitted frontier"));
@@ -87,11 +87,14 @@ function drawFrontier() {
   const said = byId("frontier-said"), view = byId("frontier-view");
   if (!result || found.message) {
     said.replaceChildren(make("span", { class: "empty" }, found.message || (found.state === "fitting" ? "The first fit takes a minute." : "Nothing was fitted yet.")));
-    if (!result) return view.replaceChildren();
+    if (!result?.budgets.length) return view.replaceChildren();
+  } else if (!result.budgets.length) {
+    said.replaceChildren(make("span", { class: "empty" }, "No configuration has a curve yet: nothing leads."));
+    return view.replaceChildren();
   } else {
     const last = result.budgets.at(-1);
     said.replaceChildren("Up to ", make("b", {}, `${amount(last.compute)} ${result.unit}`), " the best number of rollouts per problem is ", make("b", {}, `n = ${last.group_size}`),
-      `, with ${result.metric} ${last.reward.toFixed(3)}. `, result.switches.length ? `It was ${result.switches.map((one) => `${one.from_group_size} up to ${amount(one.compute)}${one.established ? "" : " (not established)"}`).join(", then ")}.` : "No other n leads anywhere.");
+      `, with ${result.metric} ${last.reward.toFixed(3)}. `, result.switches.length ? `It was ${result.switches.map((one) => `${one.from_group_size} up to ${amount(one.compute)}${one.established ? "" : " (not established)"}`).join(", then ")}.` : "No other n leads anywhere.", ...result.notes.map((note) => ` Careful: ${note}.`));
   }
   const sizes = [...new Set(result.budgets.map((row) => row.group_size))].sort((a, b) => a - b);
   lineChart(view, [{ name: "n*(C)", colour: "#31688e", width: 2.6, step: true, x: result.budgets.map((row) => row.compute), y: result.budgets.map((row) => Math.log2(row.group_size)) }], {
