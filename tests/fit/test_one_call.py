@@ -124,7 +124,7 @@ def test_importing_it_imports_no_pictures_and_no_trainer():
 
 def test_runs_of_several_base_models_are_said_to_be_fitted_as_one_sweep():
     rows = [
-        {"run": f"{model}-{n}", "group_size": n, "problems_per_batch": 8, "compute": c, "reward": r, "model": model}
+        {"run": f"{model}-{n}", "group_size": n, "problems_per_batch": 8, "compute": c, "avg@4": r, "model": model}
         for model, n in (("small", 4), ("small", 8), ("large", 16))
         for c, r in ((1000, 0.1), (2000, 0.14), (4000, 0.2), (8000, 0.28), (16000, 0.35))
     ]
