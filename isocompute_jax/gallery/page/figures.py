@@ -86,12 +86,15 @@ def side_by_side(
         keys = sorted({key for curves in sweeps.values() for key in curves})
         colours = dict(zip(keys, PALETTE(np.linspace(0, 1, max(2, len(keys)))), strict=False))
         handles = {}
-        for axis, (head, curves) in zip(axes, sweeps.items(), strict=False):
+        for place, (axis, (head, curves)) in enumerate(zip(axes, sweeps.items(), strict=False)):
             for key, (compute, mean) in means(curves).items():
                 handles[key] = axis.plot(compute, mean[:, 0], color=colours[key], linewidth=1.8, label=label(key))[0]
             if base is not None:
                 axis.axhline(base, color=QUIET, linestyle=":", linewidth=1)
-            axis.set(title=head, xlabel="compute C, rollouts", ylabel=reward)
+            axis.set(title=head, ylabel="" if place % columns else reward)
+            if place + columns >= len(sweeps):  # the lowest of its column
+                axis.set(xlabel="compute C, rollouts")
+                axis.tick_params(labelbottom=True)
             log_axis(axis)
         for axis in axes[len(sweeps) :]:
             axis.set_visible(False)

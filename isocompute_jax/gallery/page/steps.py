@@ -37,7 +37,7 @@ def batches(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     by_batch, by_size, ratio = batch_effect(sweeps)
     sizes = sorted(set.intersection(*(set(curves) for curves in sweeps.values())))
     each = {f"n = {n}": {size: curves[n] for size, curves in sweeps.items()} for n in sizes}
-    picture = side_by_side(each, docs, "batches", label="{} problems per batch".format)
+    picture = side_by_side(each, docs, "batches", label="B_problem = {}".format)
     return Chapter(
         6,
         claim,
