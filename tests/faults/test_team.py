@@ -9,6 +9,7 @@ import dataclasses
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -159,7 +160,8 @@ def test_one_stalls_and_the_launcher_dies(stage, undisturbed):
         assert frozen is not None
         os.kill(frozen, signal.SIGSTOP)
         processes.wait_until(lambda: "all learners again" in stage.said(workdir), "all come back", seconds=200)
-        assert f"has not been heard of for {STALL_S} s" in stage.said(workdir)
+        # Whichever of a process's threads finds out first: the one that listens, or one that sends.
+        assert re.search(rf"has not been heard of for {STALL_S} s|takes nothing any more", stage.said(workdir))
         reach(stage, launcher, workdir, 12)
     with stage.launch(workdir) as launcher:
         finish(stage, launcher, workdir)

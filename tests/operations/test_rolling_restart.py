@@ -25,7 +25,7 @@ from tests.launch.processes import ROOT, start, wait_until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 60
+STEPS = 100
 SECRET = "zebra-quilt-90210-lantern"
 """Of the servers and of the learner: it may stand in its file, and nowhere else."""
 
