@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.comparisons.held_out import held_out_quarter
 from isocompute_jax.gallery import read_sweep, recording
-from isocompute_jax.gallery.findings import course, seeds_of
+from isocompute_jax.gallery.findings import analysed, course, seeds_of
 from isocompute_jax.gallery.page import build
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,6 +59,27 @@ def test_the_page_is_what_the_gallery_says(tmp_path):
     numbers = [[float(found.replace(",", "")) for found in NUMBER.findall(text)] for text in (built, page)]
     np.testing.assert_allclose(*numbers, rtol=0.06)
     assert (tmp_path / "findings/rise.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_what_the_readme_says_of_other_seeds_and_of_the_whole():
+    """n* of the study with other seeds, its held-out quarter, how many runs there are, and the score of the findings."""
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    again = read_sweep(GALLERY / "again_64.parquet")
+    sizes = [size for _, size in course(again).budgets]
+    assert f"say {sizes[0]} to {sizes[-1]}, and each of nine seeds" in readme and sizes[-1] >= 4 * sizes[0]
+    result = analysed(again)
+    found = held_out_quarter(result.runs, result.options)
+    assert found is not None
+    assert f"for either set of seeds {found.inside.sum()} of {found.known.sum()} measured rewards" in readme
+    assert (
+        f"within an octave at 4 and at {np.sum(np.abs(found.octaves) <= 1)} of {len(found.octaves)} budgets" in readme
+    )
+    runs = sum(len(read_sweep(path).facts.runs) for path in GALLERY.glob("*.parquet"))
+    assert f"{runs} recorded runs say" in readme
+    [score] = re.findall(r"Of thirteen findings (.*?)\. What", (ROOT / "docs/findings.md").read_text())
+    assert score == "4 are shown, 3 shown in part, 3 refuted, 3 not settled"
+    assert "four are shown, three in part, three refuted and three not settled" in readme
 
 
 def test_the_gallery_is_small():
