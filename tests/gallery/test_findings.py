@@ -63,7 +63,7 @@ def test_the_page_is_what_the_gallery_says(tmp_path):
 
 @pytest.mark.slow
 def test_what_the_readme_says_of_other_seeds_and_of_the_whole():
-    """n* of the study with other seeds, its held-out quarter, how many runs there are, and the score of the findings."""
+    """n* of the study with other seeds, its held-out quarter, the number of runs, and the score of the findings."""
     readme = " ".join((ROOT / "README.md").read_text().split())
     again = read_sweep(GALLERY / "again_64.parquet")
     sizes = [size for _, size in course(again).budgets]
