@@ -9,7 +9,6 @@ from typing import get_args
 from isocompute_jax.gallery.page import data, expected, noise, recorded, rising, saturation, sets, steps, terms
 from isocompute_jax.gallery.page.chapter import RISE, Chapter, Gallery, Verdict
 from isocompute_jax.gallery.page.figures import FOLDER
-from isocompute_jax.gallery.tables import Sweep
 from isocompute_jax.records.run_files import write_atomic
 
 PAGE = "findings.md"
@@ -62,7 +61,7 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
     written = chapters(found, docs)
     introduction = INTRODUCTION.format(
-        base=_base(found.sweep(RISE)), rows="\n".join(one.row for one in written), score=_score(written)
+        base=found.base(RISE), rows="\n".join(one.row for one in written), score=_score(written)
     )
     closing = [noise.section(found, docs), expected.section(found), recorded.section(found), NOT_TRIED]
     write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), *closing]))
@@ -74,8 +73,3 @@ def _score(written: list[Chapter]) -> str:
     counts = collections.Counter(one.verdict for one in written)
     first, *others = [f"{counts[name]} {name}" for name in get_args(Verdict) if counts[name]]
     return ", ".join([first.replace(" ", " are ", 1), *others])
-
-
-def _base(sweep: Sweep) -> float:
-    """Mean reward before any step."""
-    return float(sweep.column("avg@4")[sweep.column("compute") == 0].mean())

@@ -36,6 +36,12 @@ class Gallery:
         """Of a sweep; avg@4 if no column is named."""
         return curves_of(self.sweep(name), *(columns or ("avg@4",)), eval_set=eval_set)
 
+    def base(self, name: str, eval_set: str = "validation") -> float:
+        """Mean avg@4 of a sweep's base model: before any step."""
+        sweep = self.sweep(name)
+        there = (sweep.column("compute") == 0) & (sweep.column("eval_set") == eval_set)
+        return float(sweep.column("avg@4")[there].mean())
+
     def hard(self) -> Curves:
         """64 Hard problems, the study of finding 1, with the seeds of both of its sweeps."""
         return with_seeds(self.curves(RISE), self.curves(AGAIN))

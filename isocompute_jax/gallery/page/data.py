@@ -72,7 +72,7 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     rows = [
         (
             label,
-            f"{_base(gallery, BASES[label]):.3f}",
+            f"{gallery.base(BASES[label]):.3f}",
             f"{estimate(level, curves).value:.2f}",
             points(gains[label]) if label in gains else "",
             octaves(shifts[label]) if label in shifts else "",
@@ -100,10 +100,3 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
 
 
 _FIRST = next(iter(BASES))
-
-
-def _base(gallery: Gallery, name: str) -> float:
-    """Mean reward before any step."""
-    sweep = gallery.sweep(name)
-    there = (sweep.column("compute") == 0) & (sweep.column("eval_set") == "validation")
-    return float(sweep.column("avg@4")[there].mean())

@@ -83,7 +83,7 @@ def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         return not_run(11, claim, needed)
     rise = rise_of(gallery.curves(MIXED))
     easy = {name: gallery.curves(sweep, eval_set="easy") for name, sweep in (("Hard", HARD_ALONE), ("mixture", MIXED))}
-    base = _base(gallery)
+    base = gallery.base(HARD_ALONE, "easy")
     changes = {name: {n: _change(curves, n, base) for n in curves} for name, curves in easy.items()}
     apart = {n: _apart(easy["mixture"], easy["Hard"], n) for n in easy["mixture"]}
     rows = [
@@ -136,13 +136,6 @@ def _of_mixtures(rise: Estimate, changes: dict[str, dict[int, Estimate]]) -> Ver
 
 def _listed(sizes: list[int]) -> str:
     return f"n = {', '.join(map(str, sizes))}" if sizes else "no n"
-
-
-def _base(gallery: Gallery) -> float:
-    """Reward of the base model on Easy."""
-    sweep = gallery.sweep(HARD_ALONE)
-    there = (sweep.column("compute") == 0) & (sweep.column("eval_set") == "easy")
-    return float(sweep.column("avg@4")[there].mean())
 
 
 def _change(curves: Curves, n: int, base: float) -> Estimate:
