@@ -103,6 +103,15 @@ def verdict(found: Estimate, expected: int = 1) -> Verdict:
     return {expected: "shown", -expected: "refuted"}.get(found.sign, "not settled")  # pyright: ignore
 
 
+def verdict_of_all(signs: Sequence[int]) -> Verdict:
+    """Of a claim that holds if the signs of all of its differences are positive."""
+    if min(signs) > 0:
+        return "shown"
+    if max(signs) > 0 > min(signs):
+        return "shown in part"
+    return "refuted" if min(signs) < 0 else "not settled"
+
+
 def octaves(found: Estimate) -> str:
     """With its interval."""
     return f"{found.value:.1f} octaves ({found.low:.1f} to {found.high:.1f})"
@@ -110,12 +119,9 @@ def octaves(found: Estimate) -> str:
 
 def above(found: Estimate) -> str:
     """How far one n* lies above or below another."""
-    side = "above" if found.value >= 0 else "below"
-    return f"{octaves(found)} {side}" if found.value >= 0 else f"{octaves(_turned(found))} {side}"
-
-
-def _turned(found: Estimate) -> Estimate:
-    return Estimate(-found.value, -found.high, -found.low, found.seeds)
+    if found.value >= 0:
+        return f"{octaves(found)} above"
+    return f"{octaves(Estimate(-found.value, -found.high, -found.low, found.seeds))} below"
 
 
 def points(found: Estimate) -> str:

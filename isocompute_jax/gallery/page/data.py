@@ -9,7 +9,7 @@ import numpy as np
 
 from isocompute_jax.gallery.curves import Curves, estimate
 from isocompute_jax.gallery.findings import level, level_gain, size_shift
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table
+from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict_of_all
 from isocompute_jax.gallery.page.figures import overlaid
 from isocompute_jax.gallery.page.rising import SIZES
 
@@ -42,7 +42,7 @@ def data_size(gallery: Gallery) -> Chapter:
     return Chapter(
         12,
         claim,
-        "shown" if min(signs) > 0 else "refuted" if min(signs) < 0 else "not settled",
+        verdict_of_all(signs),
         "; ".join(f"{small} to {large} problems: {points(found)}" for (small, large), found in gains.items()),
         min(found.seeds for found in gains.values()),
         f"Highest mean avg@4 on held-out problems within the budget, over n; that of 256 still rises at its end:\n\n"

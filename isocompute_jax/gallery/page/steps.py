@@ -9,7 +9,7 @@ import numpy as np
 from isocompute_jax.fit.comparisons.steps_law import steps_laws
 from isocompute_jax.gallery.curves import common_budgets, means, records_at
 from isocompute_jax.gallery.findings import analysed, batch_effect, level_gain, rise_of, size_effect
-from isocompute_jax.gallery.page.chapter import NOISE, Chapter, Gallery, Verdict, not_run, octaves, points, table
+from isocompute_jax.gallery.page.chapter import NOISE, Chapter, Gallery, not_run, octaves, points, table, verdict_of_all
 from isocompute_jax.gallery.page.figures import side_by_side
 
 BATCHES = {2: "batch_2", 8: "problems_64", 32: "batch_32"}
@@ -91,7 +91,7 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     return Chapter(
         7,
         claim,
-        _of_all(signs),
+        verdict_of_all(signs),
         "; ".join(f"sqrt less {rule}: {points(found)}" for rule, found in gains.items()),
         min(found.seeds for found in gains.values()),
         f"One rate at 64 rollouts per step, 2.5e-4, and three rules for larger batches. Highest avg@4 within the "
@@ -106,15 +106,6 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "problems, which are learned by heart later.",
         "Square root beats constant and linear at the batches it uses, up to 65,536 rollouts.",
     )
-
-
-def _of_all(signs: list[int]) -> Verdict:
-    """Of a claim that holds if all of these differences are above 0."""
-    if min(signs) > 0:
-        return "shown"
-    if max(signs) > 0 > min(signs):
-        return "shown in part"
-    return "refuted" if min(signs) < 0 else "not settled"
 
 
 def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
@@ -149,8 +140,7 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"batch: n\\* of so flat an optimum moves by {octaves(rise)} from the first budget to the last, and its shape "
         f"is lost in noise. {said}\n\n![Reward of each n at fixed B]({picture})",
         "At fixed B every split takes the same steps and leaves the same noise in the weights, and that is most of "
-        f"what n does here ({NOISE}). Only "
-        "batches of two problems fall behind early, when problems are new.",
+        f"what n does here ({NOISE}). Only batches of two problems fall behind early, when problems are new.",
         "Problems on which n changes reward at fixed B, as it does where a small group has no signal.",
         "A sigmoid in log2 n\\* against M.",
     )
