@@ -36,7 +36,7 @@ FUNCTION = STDIN.replace("values = list(map(int, sys.stdin.read().split()))", "d
     "\nheapq.heapify(values)\nprint(", "\n    heapq.heapify(values)\n    return ("
 )
 TEXT = " ".join(map(str, range(200)))
-FALLBACK = ("user", "landlock")
+FALLBACK = ("user", "landlock", "system_calls")
 ISOLATIONS = {"namespaces": MEASURES, "user and rules": FALLBACK, "limits alone": ()}
 
 

@@ -118,6 +118,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)})
         self._send(answer)
 
+    do_HEAD = do_GET  # `_send` leaves the body out
+
     def _send(self, answer: Answer) -> None:
         status, kind, body = answer
         with contextlib.suppress(ConnectionError):  # a browser that was closed
@@ -129,7 +131,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("Content-Security-Policy", self.server.policy(self.path))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a page that refreshes itself would fill the terminal."""

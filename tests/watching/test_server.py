@@ -4,6 +4,7 @@ import http.client
 import json
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -61,6 +62,20 @@ def test_what_the_page_asks_for(server):
     line = json.loads(get(server, "/api/rollouts?name=a%20b&index=2")[1])
     assert line["groups"][0]["completions"][1]["text"] == HOSTILE
     assert json.loads(get(server, "/api/frontier")[1]) == {"state": "off"}
+
+
+@pytest.mark.parametrize("target", ["/", "/api/runs", "/api/frontier", "/nothing"])
+def test_head_is_get_without_its_body(server, target):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        host = f"Host: 127.0.0.1:{server.server_port}"
+        connection.sendall(f"HEAD {target} HTTP/1.1\r\n{host}\r\nConnection: close\r\n\r\n".encode())
+        with connection.makefile("rb") as file:
+            head, _, rest = file.read().partition(b"\r\n\r\n")
+    reply, body = get(server, target)
+    assert int(head.split()[1]) == reply.status and rest == b""
+    if target != "/api/runs":  # its ages grow
+        assert f"Content-Length: {len(body)}".encode() in head
+    assert get(server, "/", host="evil.example", method="HEAD")[0].status == 403
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,10 @@ _MISSING = {
         "Library: Python's standard library lies where the programs' user cannot read it; they can import its common "
         "modules alone. Use a Python that every user may read."
     ),
+    "system_calls": (
+        "System calls: this kernel, or this processor, has no filter for them that we know; programs can make them "
+        "all, bpf, io_uring_setup and perf_event_open among them."
+    ),
     "memory": "Memory: this system does not limit it for each process.",
     "count": "Number of processes: this system does not limit it for the programs alone.",
 }
@@ -42,6 +46,7 @@ class Isolation:
       shared_memory: no System V shared memory.
       user: another user id than ours.
       landlock: rules of the kernel, which stand in where files cannot be hidden.
+      system_calls: a filter refuses those that no program needs (`inside.seccomp`).
       library: programs can import all of the standard library.
       missing: a sentence for each measure that is not in force.
     """
@@ -52,13 +57,15 @@ class Isolation:
     shared_memory: bool
     user: bool
     landlock: bool
+    system_calls: bool
     library: bool
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
         names = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) is True]
         in_force = ", ".join(name.replace("_", " ") for name in names if name != "library") or "limits alone"
-        remedy = "" if os.geteuid() == 0 or sys.platform != "linux" or not self.missing else f" To have more, {_HOW}."
+        namespaces = self.processes and self.network and self.files and self.shared_memory
+        remedy = "" if os.geteuid() == 0 or sys.platform != "linux" or namespaces else f" To have more, {_HOW}."
         return " ".join([f"The sandbox for code isolates: {in_force}.", *self.missing]) + remedy
 
 
@@ -87,6 +94,8 @@ def _sentences(held: dict[str, bool], found: frozenset[str]) -> list[str]:
         "reader": "an unprivileged user" if held["user"] else "the user who started this",
     }
     names = [name for name in held if not held[name] and name in _MISSING]
+    if held["system_calls"] and "shared_memory" in names:
+        names.remove("shared_memory")  # the filter refuses it
     if held["landlock"]:
         names[names.index("files")] = "disk"
     if sys.platform != "linux":

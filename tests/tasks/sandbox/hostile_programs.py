@@ -235,7 +235,7 @@ def f(x): raise E
 """Define f, whose values are secret."""
 
 NEEDS = {
-    "shared memory": {"shared_memory"},
+    "shared memory": {"shared_memory", "system_calls"},
     "read the answers": {"files", "landlock"},
     "read the answers through a link": {"files", "landlock"},
     "shell": {"files", "landlock"},
@@ -246,9 +246,9 @@ NEEDS = {
     "kill everybody": {"processes", "user", "no_signals"},
     "kill the parent": {"processes", "user", "no_signals"},
     "kill the grader": {"processes", "user", "no_signals"},
-    "trace the parent": {"processes", "user", "landlock"},
+    "trace the parent": {"processes", "user", "landlock", "system_calls"},
     "read the parent": {"processes", "user", "landlock"},
     "become root": {"user", "files", "landlock"},
-    "namespace with rights": {"files", "landlock"},
+    "namespace with rights": {"files", "landlock", "system_calls"},
 }
 """Measures without which a program does what it wants; one of them is enough."""

@@ -29,7 +29,9 @@ def sandbox():
         yield sandbox
 
 
-@pytest.fixture(scope="module", params=[MEASURES, ("user", "landlock"), ()], ids=["all", "fallback", "limits alone"])
+@pytest.fixture(
+    scope="module", params=[MEASURES, ("user", "landlock", "system_calls"), ()], ids=["all", "fallback", "limits alone"]
+)
 def each(request):
     """A sandbox with all that this kernel grants, and with what is left where it grants no namespaces."""
     with Sandbox(PATIENT, measures=request.param) as sandbox:
@@ -252,7 +254,9 @@ def test_threads_take_turns(sandbox):
         assert list(pool.map(lambda text: printed(sandbox, ECHO, text), texts)) == texts
 
 
-@pytest.mark.parametrize("measures", [MEASURES, pytest.param(("user", "landlock"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "measures", [MEASURES, pytest.param(("user", "landlock", "system_calls"), marks=pytest.mark.slow)]
+)
 def test_when_the_grader_is_killed_all_of_it_ends(tmp_path, measures):
     source = f"""
 from isocompute_jax.tasks.sandbox import Sandbox

@@ -13,10 +13,11 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from . import landlock, linux
+from . import landlock, linux, seccomp
 
-MEASURES = ("processes", "network", "files", "shared_memory", "user", "landlock")
-"""Own process ids, no network, hidden files, own shared memory, own user id; rules, where files cannot be hidden."""
+MEASURES = ("processes", "network", "files", "shared_memory", "user", "landlock", "system_calls")
+"""Own process ids, no network, hidden files, own shared memory, own user id; rules, where files cannot be hidden; a
+filter of system calls."""
 
 _HUGE_RANGE = 1 << 31
 _FIRST_UID = 1 << 30  # far from real users, and from the subordinate ids of containers (usually below 2**29)
@@ -64,6 +65,8 @@ def enter(wanted: frozenset[str], scratch: str) -> Jail:
         os.chmod(scratch, 0o711)  # programs pass through to directories of their own
         if "landlock" in wanted and sys.platform == "linux" and landlock.version():
             got.add("landlock")
+    if "system_calls" in wanted and sys.platform == "linux" and seccomp.available():
+        got.add("system_calls")
     return Jail(frozenset(got), uid, scratch)
 
 
@@ -126,7 +129,7 @@ def _namespaces(wanted: frozenset[str]) -> set[str]:
     first_to_die()
     got: set[str] = set()
     powerful = _unshare(linux.CLONE_NEWUTS)  # it changes nothing, and takes what the others take
-    if not powerful and not (wanted - {"user", "landlock"} and _own_user_namespace()):
+    if not powerful and not (wanted - {"user", "landlock", "system_calls"} and _own_user_namespace()):
         return got
     spaces = {"network": linux.CLONE_NEWNET, "shared_memory": linux.CLONE_NEWIPC}
     got |= {name for name in spaces if name in wanted and _unshare(spaces[name])}
@@ -139,9 +142,11 @@ def _namespaces(wanted: frozenset[str]) -> set[str]:
 
 
 def restrict(jail: Jail) -> None:
-    """Puts the rules of Landlock on this process, which is about to become a program, where they are in force."""
+    """Puts the kernel's rules on this process, which is about to become a program, where they are in force."""
     if "landlock" in jail.measures:
         landlock.restrict(_visible(), [jail.scratch], filter(os.path.exists, DEVICES))
+    if "system_calls" in jail.measures:
+        seccomp.restrict()
 
 
 def _visible() -> list[str]:

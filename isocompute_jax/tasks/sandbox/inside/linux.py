@@ -60,10 +60,10 @@ def unmount(target: str) -> None:
     _call("umount2", os.fsencode(target), ctypes.c_int(MNT_DETACH))
 
 
-def prctl(operation: int, value: int) -> None:
-    """Sets a property of this process, of one argument."""
+def prctl(operation: int, value: int, address: int = 0) -> None:
+    """Sets a property of this process, of one argument, or of two with what lies at an address."""
     zero = ctypes.c_ulong(0)
-    _call("prctl", ctypes.c_int(operation), ctypes.c_ulong(value), zero, zero, zero)
+    _call("prctl", ctypes.c_int(operation), ctypes.c_ulong(value), ctypes.c_ulong(address), zero, zero)
 
 
 def drop_capabilities() -> None:

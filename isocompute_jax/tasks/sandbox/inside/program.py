@@ -100,8 +100,8 @@ def _give_up_rights(jail: Jail) -> None:
     if sys.platform == "linux":
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.drop_capabilities()
-        restrict(jail)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        restrict(jail)
 
 
 def _forget(place: str) -> None:
