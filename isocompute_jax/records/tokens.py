@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import urllib.parse
 
 from isocompute_jax.records.errors import InputError
@@ -23,8 +24,8 @@ def sampler_token(path: str, field: str) -> str:
       field: what the user knows it as.
 
     Raises:
-      InputError: the file cannot be read, or what is there is no line of printable ASCII. A name that looks like no
-        path is not repeated: it may be the token itself.
+      InputError: the file cannot be read, or other users can (`_readable_by_others`), or what is there is no line of
+        printable ASCII. A name that looks like no path is not repeated: it may be the token itself.
     """
     if not path:
         return _checked(os.environ.get(SAMPLER_TOKEN, ""), SAMPLER_TOKEN)
@@ -36,9 +37,15 @@ def sampler_token(path: str, field: str) -> str:
     where = f"{field}={path}" if field.startswith("--") else f"{field} = {path!r}"
     try:
         with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
             text = file.read().decode("ascii", "replace")
     except OSError as error:
         raise InputError(f"{where}: {error.strerror}") from error
+    if _readable_by_others(found):
+        raise InputError(
+            f"{where}: other users can read or change it (mode {stat.S_IMODE(found.st_mode):04o}): chmod 600 it, and "
+            f"make a new token if they may have; where files keep no modes, use {SAMPLER_TOKEN} of the environment"
+        )
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
     return _checked(text, where)
@@ -59,6 +66,15 @@ def check_url(url: str, field: str) -> None:
             f"leave it out, and put the service's token into the environment as {REWARD_TOKEN}; it is sent as "
             "`Authorization: Bearer TOKEN`"
         )
+
+
+def _readable_by_others(found: os.stat_result) -> bool:
+    """Whether a file's mode lets others in; a pipe has no name to be opened by.
+
+    Root's file may let our group read: so Kubernetes hands a secret to a container that runs as another user.
+    """
+    ours = stat.S_IRGRP if found.st_uid == 0 and os.geteuid() != 0 else 0
+    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~ours)
 
 
 def _checked(text: str, what: str) -> str:

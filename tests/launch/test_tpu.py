@@ -121,6 +121,7 @@ class Cloud:
             path.write_text(text.format(python=sys.executable, root=str(root), port=port))
             path.chmod(0o755)
         (root / "token").write_text("secret")
+        (root / "token").chmod(0o600)
         path = f"{root / 'bin'}:{os.environ['PATH']}"
         self.environment = {**os.environ, "PATH": path, "TMPDIR": str(root)}
 
@@ -279,4 +280,18 @@ RUN_FLAGS = ["run", "--name=a", "--zone=z", "--workdir=w", "--accelerator_type=t
 )
 def test_what_is_missing_is_named(arguments, message):
     done = subprocess.run(["bash", str(RUN), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"), [(0o644, "chmod 600 it"), (0o640, "chmod 600 it"), (0o400, "gcloud is not installed")]
+)
+def test_a_token_that_others_can_read_is_not_copied(tmp_path, mode, message):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    token.chmod(mode)
+    service = ["--servers=1", "--server_type=t", "--model=m", f"--token_file={token}"]
+    (tmp_path / "ls").symlink_to("/bin/ls")  # the only program on PATH
+    command = ["/bin/bash", str(RUN), *RUN_FLAGS, *service]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": str(tmp_path)})
     assert done.returncode == 2 and message in done.stderr

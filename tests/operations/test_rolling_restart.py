@@ -211,6 +211,7 @@ def test_the_secret_is_nowhere(site, ports):
     learner_environment = {**environment, "ISOCOMPUTE_TOKEN": SECRET}
     workdir, where = site.root / "quiet", config_of(site, endpoints=address(ports[0])).service
     (site.root / "wrong").write_text(f"not-{SECRET}")
+    (site.root / "wrong").chmod(0o600)
     configs = {
         "quiet": dataclasses.replace(where, token_file=""),  # that of the environment
         "refused": dataclasses.replace(where, token_file=str(site.root / "wrong")),

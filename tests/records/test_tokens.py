@@ -1,5 +1,7 @@
 """Where secrets may stand, and what is said of those that stand elsewhere."""
 
+import os
+
 import pytest
 
 from isocompute_jax.records import tokens
@@ -15,6 +17,7 @@ SECRET = "correct-horse-battery"
 def test_a_token_is_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "token"
     path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
     for config in (ServiceConfig(), ServerConfig()):
         assert config.token() == ""
     monkeypatch.setenv("ISOCOMPUTE_TOKEN", " of the environment ")
@@ -22,6 +25,38 @@ def test_a_token_is_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
         assert config.token() == "of the environment"
     for config in (ServiceConfig(token_file=str(path)), ServerConfig(token_file=str(path))):
         assert config.token() == SECRET  # a file goes first
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o777])
+def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
+    path = tmp_path / "token"
+    path.write_text(SECRET)
+    path.chmod(mode)
+    for config in (ServiceConfig(token_file=str(path)), ServerConfig(token_file=str(path))):
+        with pytest.raises(InputError, match=rf"token_file.*{mode:04o}.*chmod 600 it.*ISOCOMPUTE_TOKEN") as error:
+            config.token()
+        assert SECRET not in str(error.value)
+    for mode in (0o600, 0o400):
+        path.chmod(mode)
+        assert ServerConfig(token_file=str(path)).token() == SECRET
+
+
+@pytest.mark.parametrize(
+    ("mode", "right"), [(0o440, True), (0o400, True), (0o640, True), (0o444, False), (0o660, False)]
+)
+def test_roots_secret_may_be_read_by_the_group_of_a_container(tmp_path, monkeypatch, mode, right):
+    """As Kubernetes mounts secrets for pods with `fsGroup`: root's file, and its group is the pod's."""
+    path = tmp_path / "token"
+    path.write_text(SECRET)
+    path.chmod(mode)
+    found = os.stat(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((found.st_mode, *found[1:4], 0, *found[5:])))
+    if right:
+        assert ServerConfig(token_file=str(path)).token() == SECRET
+    else:
+        with pytest.raises(InputError, match="chmod 600"):
+            ServerConfig(token_file=str(path)).token()
 
 
 def test_a_token_in_place_of_its_file_is_not_repeated(monkeypatch):

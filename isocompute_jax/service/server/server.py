@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import signal
-import stat
 
 import grpc
 import prometheus_client
@@ -51,8 +50,6 @@ class Server:
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
         token = config.token()
-        if config.token_file and os.stat(config.token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            log.warning("--token_file=%s can be read by other users: chmod 600 it", config.token_file)
         self._area = StagingArea(config.weights_dir, engine.facts.tensors)
         self.servicer = Servicer(
             engine,
