@@ -10,7 +10,7 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Prompts, Tokenizer, read_problems
 
 
-def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str] = str) -> list[Problem]:
+def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str]) -> list[Problem]:
     """The first `size` problems of a file (0: all of them); `grader_name` as in `tasks.read_problems`."""
     problems = read_problems(path, grader_name=grader_name)
     if size > len(problems):

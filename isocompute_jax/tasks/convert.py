@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import logging
 import pathlib
@@ -15,6 +16,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.adapters import ADAPTERS, Adapter
 from isocompute_jax.tasks.columns import parse_columns, renamed
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 from isocompute_jax.tasks.problem_fields import is_extra, problem_of
 from isocompute_jax.tasks.rows import SUFFIXES, Row, read_rows
 
@@ -141,6 +143,11 @@ def _problem(ours: Mapping[str, Any], row: Row, path: pathlib.Path, options: Con
         default_id=f"{path.stem}-{row.number}",
         default_task=options.task or (adapter.task if adapter else None),
         extra=_extra_names(options),
+        grader_name=functools.partial(
+            check_named_by_file,
+            allowed=(options.task,),
+            remedy="say it yourself, by --task; else --skip_bad_rows leaves such rows out",
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
-from isocompute_jax.tasks.graders.registry import get_grader
+from isocompute_jax.tasks.graders.registry import check_named_by_file, get_grader
 from isocompute_jax.tasks.rows import Number, as_in_file, checked_text, plain
 
 COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
@@ -35,7 +35,7 @@ def problem_of(
     default_id: str,
     default_task: str | None,
     extra: Collection[str] | None = None,
-    grader_name: Callable[[str], str] = str,
+    grader_name: Callable[[str], str] = check_named_by_file,
 ) -> Problem:
     """Checks one row.
 
@@ -45,7 +45,7 @@ def problem_of(
       default_id: its id, where it has none.
       default_task: its task, where it names none.
       extra: names of the columns without a meaning of their own that are kept; None for all.
-      grader_name: task -> the name of what grades its problems, where that is another.
+      grader_name: task -> the name of what grades its problems; it refuses what no file may name.
 
     Raises:
       InputError: names the place, the column and what to do.

@@ -19,6 +19,7 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.graders.gym import PREFIX as GYM
 from isocompute_jax.tasks.graders.gym import read_gym
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 from isocompute_jax.tasks.problem_fields import COLUMNS, is_extra, is_measured, problem_of
 from isocompute_jax.tasks.rows import parquet_bytes, read_rows
 
@@ -30,7 +31,7 @@ def read_problems(
     *,
     default_task: str | None = None,
     extra: Collection[str] | None = None,
-    grader_name: Callable[[str], str] = str,
+    grader_name: Callable[[str], str] = check_named_by_file,
 ) -> list[Problem]:
     """Reads a problem set.
 
@@ -39,7 +40,8 @@ def read_problems(
       default_task: task of the rows that name none.
       extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
         with long columns, such as worked solutions, takes their memory.
-      grader_name: task -> the name of what grades its problems, where that is another.
+      grader_name: task -> the name of what grades its problems; it refuses what no file may name, which by default is
+        every function and address (see `graders.registry`).
 
     Raises:
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
@@ -58,7 +60,7 @@ class ProblemFile:
     path: str | os.PathLike[str]
     default_task: str | None = None
     extra: Collection[str] | None = None
-    grader_name: Callable[[str], str] = str
+    grader_name: Callable[[str], str] = check_named_by_file
 
     def __iter__(self) -> Iterator[Problem]:
         if str(self.path).startswith(GYM):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 from isocompute_jax.tasks.problem_sets import read_problems, write_problems
 from isocompute_jax.tasks.splitting import stratified_split
 
@@ -29,6 +31,7 @@ class SplitOptions:
         (), "Sizes of smaller training sets, each of which holds the smaller ones, such as 500,1000,2000.", low=1
     )
     seed: int = option(0, "Seed of what goes where.", low=0, high=2**32 - 1)
+    allow: tuple[str, ...] = option((), "Functions and addresses that problems may name in `task`; see docs/trust.md.")
 
     def __post_init__(self) -> None:
         check(self, "--")
@@ -43,7 +46,8 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
     Raises:
       InputError: the file is at fault, or too small for these sizes.
     """
-    problems = read_problems(source)
+    may_name = functools.partial(check_named_by_file, allowed=options.allow, remedy="name it in --allow")
+    problems = read_problems(source, grader_name=may_name)
     split = stratified_split(problems, validation=options.validation, strata=options.strata or None, seed=options.seed)
     too_large = [size for size in options.nested if size > len(split.train)]
     if too_large:

@@ -36,6 +36,11 @@ async def batch_waits(problems, completions):
     return [float(len(text)) for text in completions]
 
 
+def needs_a_key(problem, completion):
+    """The length of its own variable, if the one that the completion names is not there."""
+    return float(len(os.environ["A_JUDGES_KEY"]) if completion not in os.environ else 0)
+
+
 def as_told(problem, completion):
     """Does what the completion says."""
     match completion:

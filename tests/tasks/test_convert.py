@@ -12,6 +12,7 @@ from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
 from isocompute_jax.tasks.columns import ABSENT, at_path, parse_columns, renamed
 from isocompute_jax.tasks.convert import ConvertOptions, convert
+from isocompute_jax.tasks.split_files import SplitOptions, split_files
 from tests import mains
 from tests.tasks.files import write_rows
 
@@ -164,6 +165,21 @@ def test_renaming():
 def test_options_that_do_not_go_together(fields, message):
     with pytest.raises(InputError, match=message):
         ConvertOptions(**fields)
+
+
+def test_rows_that_name_code_or_addresses_are_named_or_left_out(tmp_path):
+    rows = [
+        {"prompt": "2+2?", "answer": "4", "task": task} for task in ("numeric", "unasked:grade", "http://a.example/")
+    ]
+    path = write_rows(tmp_path / "theirs.jsonl", *rows)
+    with pytest.raises(InputError, match=rf"{path}:2: task: 'unasked:grade' is a function"):
+        convert([path], ConvertOptions())
+    left = convert([path], ConvertOptions(skip_bad_rows=True))
+    assert [problem.task for problem in left.problems] == ["numeric"] and f"{path}:3: task: 'http" in left.bad[1]
+    said = convert([path], ConvertOptions(task="http://a.example/", skip_bad_rows=True))
+    assert [problem.task for problem in said.problems] == ["numeric", "http://a.example/"]
+    with pytest.raises(InputError, match=rf"{path}:2: .*name it in --allow"):
+        split_files(path, tmp_path / "sets", SplitOptions(validation=1))
 
 
 # --- the commands

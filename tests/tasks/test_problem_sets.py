@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import ProblemFile, read_problems, rows, write_problems
+from isocompute_jax.tasks import ProblemFile, RewardConfig, read_problems, rows, write_problems
 from tests.tasks.files import write_rows
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -134,6 +135,34 @@ def test_a_row_names_its_own_task(tmp_path):
     rows = [{"prompt": "1+1=", "answer": "2", "task": "arithmetic"}, {"prompt": "Capital?", "answer": "Paris"}]
     tasks = [problem.task for problem in read_problems(write_rows(tmp_path / "s.jsonl", *rows), default_task="exact")]
     assert tasks == ["arithmetic", "exact"]
+
+
+def test_a_file_names_no_function_and_no_address(tmp_path, monkeypatch):
+    """Nothing is imported for it; what the config says is graded by that, and what it allows may be named."""
+    (tmp_path / "unasked.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"prompt": "1+1=", "answer": "2", "task": "numeric"},
+        {"prompt": "1+1=", "answer": "3", "task": "unasked:grade"},
+        {"prompt": "1+1=", "answer": "4", "task": "https://a.example/s"},
+        {"prompt": "1+1=", "answer": "5", "task": "http://a.example/s, http://b.example/s"},
+        {"prompt": "1+1=", "answer": "6", "task": "gym:a b"},
+    ]
+    faults = {1: "is a function", 2: "is an address", 3: "is an address", 4: "write gym:NAME"}
+    for config in (RewardConfig(), RewardConfig(allow=("http://a.example/s", "other:grade"))):
+        for number, what in faults.items():
+            path = write_rows(tmp_path / "s.jsonl", rows[0], rows[number])
+            for read in (read_problems, functools.partial(read_problems, grader_name=config.name_for)):
+                with pytest.raises(InputError, match=f"^{re.escape(str(path))}:2: .*{what}"):
+                    read(path)
+    path = write_rows(tmp_path / "s.jsonl", *rows[2:4])
+    allowed = RewardConfig(allow=("https://a.example/s", "http://a.example/s", "http://b.example/s"))
+    assert [allowed.name_for(p.task) for p in read_problems(path, grader_name=allowed.name_for)] == [
+        row["task"] for row in rows[2:4]
+    ]
+    path = write_rows(tmp_path / "s.jsonl", *rows[:4])
+    for config in (RewardConfig("exact"), RewardConfig(tasks={row["task"]: "exact" for row in rows})):
+        assert [config.name_for(p.task) for p in read_problems(path, grader_name=config.name_for)] == ["exact"] * 4
 
 
 def test_equal_prompts_are_allowed(tmp_path):

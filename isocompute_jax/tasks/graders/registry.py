@@ -7,6 +7,9 @@ A name is one of
 - `package.module:function`, a function of the user's own (see `function`);
 - `http://host:port/path`, a reward service, or several with commas between them (see `service`);
 - an entry point of the group `isocompute_jax.rewards`, whose value is `package.module:function`.
+
+A problem's `task` may be any of these but a function and an address: files are data, and only who starts a run says
+what code is run and who is sent its answers.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
@@ -43,6 +46,8 @@ SHIPPED: Mapping[str, Callable[[], AnyGrader]] = {
 """By the name that problems carry."""
 NEEDS: Mapping[str, tuple[str, str]] = {"math": ("math_verify", "train"), GYM: ("reasoning_gym", "gym")}
 """Module that a grader works with, and the extra that brings it."""
+REMEDY = "name it in config.reward.allow, or in config.reward.function, which grades all problems"
+"""How a run is told of a function or an address that problems name."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -56,6 +61,8 @@ def get_grader(name: str) -> AnyGrader:
         return Service(name)
     if name.startswith(GYM):
         check_installed(GYM)
+        if not name.removeprefix(GYM).isidentifier():
+            raise InputError(f"task = {name[:200]!r}: write gym:NAME, such as gym:leg_counting")
         return Gym(name)
     if ":" in name:
         return grader_of_function(name)
@@ -66,6 +73,28 @@ def get_grader(name: str) -> AnyGrader:
     if name in found:
         return grader_of_function(found[name], name=name)
     raise InputError(unknown_word("task", name, [*SHIPPED, *found, f"{GYM}NAME", "package.module:function"]))
+
+
+def check_named_by_file(task: str, allowed: Collection[str] = (), *, remedy: str = REMEDY) -> str:
+    """The name of a grader that a problem's `task` gives.
+
+    Args:
+      task: as the file has it.
+      allowed: functions and addresses that files may name; several addresses are allowed where each of them is.
+      remedy: what the message says to do.
+
+    Raises:
+      InputError: it is another function or address.
+    """
+    address = "://" in task
+    if ":" not in task or task.startswith(GYM) or task in allowed:
+        return task
+    if address and {part.strip() for part in task.split(",")} <= set(allowed):
+        return task
+    raise InputError(
+        f"task: {task[:200]!r} is {'an address' if address else 'a function'}, and a file of problems may name none: "
+        f"{'who is sent answers' if address else 'what is run'} is not for a file to say. If it is meant, {remedy}"
+    )
 
 
 def installed() -> dict[str, str]:

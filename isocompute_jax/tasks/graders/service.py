@@ -79,7 +79,8 @@ class Service:
 
         if self._client is None:
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-            self._client = httpx2.AsyncClient(timeout=None, limits=limits)  # the caller has the deadline
+            # The caller has the deadline. A redirect is a failure: answers and token go where the config says alone.
+            self._client = httpx2.AsyncClient(timeout=None, limits=limits, follow_redirects=False)
         try:
             response = await self._client.post(url, json=asked, headers=self._headers)
         except httpx2.InvalidURL as error:

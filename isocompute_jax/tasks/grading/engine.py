@@ -31,7 +31,7 @@ from isocompute_jax.tasks.graders.protocol import Grade
 from isocompute_jax.tasks.graders.registry import SHIPPED, get_grader
 from isocompute_jax.tasks.grading.failures import Failure, FailureLog
 from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
-from isocompute_jax.tasks.grading.pool import WorkerPool
+from isocompute_jax.tasks.grading.pool import WorkerPool, withheld
 from isocompute_jax.tasks.grading.reward_config import OnFailure, RewardConfig
 
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
@@ -83,16 +83,22 @@ class Grading:
         return self._config.on_failure == "stop"
 
     def check(self, problems: Iterable[Problem]) -> None:
-        """Calls every grader that is not shipped once, with an empty completion, as a model may give one any time.
+        """Says who grades what, and calls every grader that is not shipped once.
 
-        Worker processes are started on the way, so that the first step need not wait for them.
+        With an empty completion, as a model may give one any time. Worker processes are started on the way, so that
+        the first step need not wait for them.
 
         Raises:
           InputError: a grader fails at it; says how.
         """
         first: dict[str, Problem] = {}
+        counts: collections.Counter[tuple[str, str]] = collections.Counter()
         for problem in problems:
-            first.setdefault(self._config.name_for(problem.task), problem)
+            name = self._config.name_for(problem.task)
+            first.setdefault(name, problem)
+            counts[name, self._config.said_by(problem.task)] += 1
+        said = [f"{name} grades {number:,} problems ({who} says so)" for (name, who), number in counts.items()]
+        LOG.info("rewards: %s", "; ".join(said))
         graders = {name: get_grader(name) for name in first}
         in_processes = [name for name, grader in graders.items() if grader.runs in ("process", "batch")]
         if in_processes:
@@ -102,9 +108,10 @@ class Grading:
                 continue
             [outcome] = self._start().submit(self._outcomes(name, problem, [""])).result()
             if isinstance(outcome, Failure):
+                hint = withheld(outcome.message, self._config.environment)
                 raise InputError(
                     f"reward {name} {outcome.what} when it was tried on problem {problem.id!r} and an empty "
-                    f"completion, which a model may give: {outcome.line}"
+                    f"completion, which a model may give: {outcome.line}{hint}"
                 )
 
     def submit(
@@ -173,7 +180,9 @@ class Grading:
 
     def _workers(self) -> WorkerPool:
         if self._pool is None:
-            self._pool = WorkerPool(self._config.processes, self._config.deadline_s)
+            self._pool = WorkerPool(
+                self._config.processes, self._config.deadline_s, environment=self._config.environment
+            )
         return self._pool
 
     def _async_calls(self) -> AsyncCalls:

@@ -12,14 +12,14 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.tasks.graders.protocol import WORKER, Grade
 from isocompute_jax.tasks.grading import worker
 from isocompute_jax.tasks.grading.failures import Failure
@@ -28,17 +28,28 @@ START_S = 120.0
 """Longest time in which a process may start, and import what a grader needs."""
 
 
+NEEDED = re.compile(
+    r"PATH|PWD|TERM|HOME|USER|LOGNAME|SHELL|LANG(UAGE)?|LC_\w+|TZ|TMPDIR|TEMP|TMP|HOSTNAME|PYTHON\w*|VIRTUAL_ENV|CONDA_PREFIX"
+    r"|LD_LIBRARY_PATH|DYLD_\w+|XDG_\w+|(OMP|MKL|OPENBLAS|NUMEXPR|BLIS|VECLIB)_\w+|(CUDA|NVIDIA)_VISIBLE_DEVICES"
+    r"|CUDA_HOME|JAX_PLATFORMS|TOKENIZERS_PARALLELISM|(HF|TRANSFORMERS)_(HOME|CACHE|HUB_CACHE|HUB_OFFLINE|OFFLINE)"
+    r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|NO_PROXY|no_proxy|SystemRoot"
+)
+"""Environment variables that programs need, and that hold no secrets."""
+
+
 class WorkerPool:
     """At most `size` worker processes, started when they are needed; made and used on one event loop.
 
     Args:
       size: processes at a time.
       deadline_s: longest time of a call.
+      environment: names of the variables that they are given beside `NEEDED`.
     """
 
-    def __init__(self, size: int, deadline_s: float):
+    def __init__(self, size: int, deadline_s: float, *, environment: Collection[str] = ()):
         self._size = size
         self._deadline_s = deadline_s
+        self._environment = environment
         self._free = asyncio.Semaphore(size)
         self._idle: list[_Worker] = []
 
@@ -82,7 +93,7 @@ class WorkerPool:
     async def _worker(self):
         """A worker of one's own, kept for others unless it was lost."""
         async with self._free:
-            one = self._idle.pop() if self._idle else await _Worker.start()
+            one = self._idle.pop() if self._idle else await _Worker.start(self._environment)
             try:
                 yield one
             except BaseException:
@@ -97,16 +108,17 @@ class WorkerPool:
 class _Worker:
     """One process and its pipes."""
 
-    def __init__(self, process: asyncio.subprocess.Process):
+    def __init__(self, process: asyncio.subprocess.Process, names: Collection[str]):
         assert process.stdin is not None and process.stdout is not None
         self.lost = False
         self._process = process
         self._stdin, self._stdout = process.stdin, process.stdout
         self._loaded: set[str] = set()
+        self._names = names
 
     @classmethod
-    async def start(cls) -> _Worker:
-        """Starts a process. Raises RunError where that fails."""
+    async def start(cls, names: Collection[str]) -> _Worker:
+        """Starts a process that is given the variables of these names too. Raises RunError where that fails."""
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 sys.executable,
@@ -115,13 +127,13 @@ class _Worker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
-                env={**_environment(), WORKER: "1", "PYTHONPATH": _search_path()},
+                env={**environment(names), WORKER: "1", "PYTHONPATH": _search_path()},
             )
         )
         try:
-            one = cls(await asyncio.shield(starting))
+            one = cls(await asyncio.shield(starting), names)
         except asyncio.CancelledError:  # a process that is half started could not be waited for
-            await cls(await starting).kill()
+            await cls(await starting, names).kill()
             raise
         except OSError as error:
             raise RunError(f"a worker process does not start: {error.strerror}") from error
@@ -147,7 +159,8 @@ class _Worker:
             raise RunError(f"{what}: {how}") from None
         if answer.keys() & {"failure", "fatal"}:
             await self.kill()
-            raise RunError(f"{what}: {answer.get('fatal') or answer['failure'][1]}")
+            why = answer.get("fatal") or answer["failure"][1]
+            raise RunError(f"{what}: {why}{withheld(why, self._names)}")
 
     async def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         """Sends a request and waits for the answer.
@@ -192,9 +205,22 @@ class _Worker:
             await asyncio.wait_for(self._stdout.read(), 1.0)
 
 
-def _environment() -> dict[str, str]:
-    """This process's, without what lets its owner replace the weights of servers: rewards are strangers' code."""
-    return {name: value for name, value in os.environ.items() if name != SAMPLER_TOKEN}
+def environment(names: Collection[str] = ()) -> dict[str, str]:
+    """What workers see of this process's environment: what programs need to run, and what the user names.
+
+    Not all but what looks like a secret: DATABASE_URL and many others do not. A variable that is missed shows when
+    graders are tried, before the run begins; one that got out is never seen.
+    """
+    return {name: value for name, value in os.environ.items() if name in names or NEEDED.fullmatch(name)}
+
+
+def withheld(message: str, names: Collection[str]) -> str:
+    """A hint, where a message names a variable that this process has and workers that get `names` have not."""
+    absent = os.environ.keys() - environment(names).keys()
+    named = next(
+        (name for name in sorted(absent) if len(name) > 4 and re.search(rf"\b{re.escape(name)}\b", message)), ""
+    )
+    return f" (workers are not given {named}: name it in config.reward.environment)" if named else ""
 
 
 def _search_path() -> str:

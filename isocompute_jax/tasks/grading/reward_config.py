@@ -9,6 +9,7 @@ from typing import Literal
 from isocompute_jax.options import check, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import check_url
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 
 OnFailure = Literal["zero", "drop_group", "stop"]
 MOST_WORKERS = 32
@@ -50,10 +51,25 @@ class RewardConfig:
         identity=False,
         flag="reward_concurrency",
     )
+    allow: tuple[str, ...] = option(
+        (),
+        "Functions (package.module:function) and addresses of reward services that problems may name in `task`, beside "
+        "shipped graders, gym:NAME and entry points. No other code is run, and no other address asked, because a file "
+        "says so (docs/trust.md).",
+        identity=False,
+        flag="reward_allow",
+    )
+    environment: tuple[str, ...] = option(
+        (),
+        "Environment variables that worker processes get beside the few that programs need, such as OPENAI_API_KEY: "
+        "this process's secrets are not theirs.",
+        identity=False,
+        flag="reward_environment",
+    )
 
     def __post_init__(self) -> None:
         check(self)
-        for name in (self.function, *self.tasks.values()):
+        for name in (self.function, *self.tasks.values(), *self.allow):
             for address in name.split(","):
                 if "://" in address:
                     check_url(address.strip(), "config.reward.function")
@@ -61,8 +77,19 @@ class RewardConfig:
             raise InputError(f"RewardConfig.deadline_s = {self.deadline_s} must be above 0")
 
     def name_for(self, task: str) -> str:
-        """The name of the grader of a task's problems."""
-        return self.tasks.get(task) or self.function or task
+        """The name of the grader of a task's problems.
+
+        Raises:
+          InputError: the task is what grades them, and no problem may name that (see `allow`).
+        """
+        said = self.tasks.get(task) or self.function
+        return said or check_named_by_file(task, self.allow)
+
+    def said_by(self, task: str) -> str:
+        """Who says which grader a task's problems have."""
+        if self.tasks.get(task):
+            return "config.reward.tasks"
+        return "config.reward.function" if self.function else "their file"
 
     @property
     def processes(self) -> int:

@@ -25,6 +25,7 @@ class Judge(http.server.ThreadingHTTPServer):
     def __init__(self, faults=()):
         super().__init__(("127.0.0.1", 0), Handler)
         self.faults = list(faults)
+        self.elsewhere = ""
         self.requests = []
         self.authorizations = []
         self.at_once = self.most_at_once = 0
@@ -60,7 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with judge.lock:
             judge.at_once -= 1
         with contextlib.suppress(OSError):  # the client may have given up
-            self.send_response(status)
+            self.send_response(307 if judge.elsewhere else status)
+            if judge.elsewhere:
+                self.send_header("Location", judge.elsewhere)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body.encode())
@@ -107,6 +110,14 @@ def test_the_environments_token_goes_along(monkeypatch):
     with judging() as (judge, engine):
         engine.submit(group("a"), PROBLEM).result()
         assert judge.authorizations == ["Bearer s3cret"]
+
+
+def test_a_redirect_carries_nothing_elsewhere(monkeypatch):
+    monkeypatch.setenv("ISOCOMPUTE_REWARD_TOKEN", "s3cret")
+    with judging() as (other, _), judging(on_failure="zero") as (judge, engine):
+        judge.elsewhere = other.url
+        found = engine.submit(group("a"), PROBLEM).result()
+    assert found.reward_failures == 1 and judge.authorizations == ["Bearer s3cret"] and not other.requests
 
 
 def test_a_group_is_one_request_of_its_distinct_completions():

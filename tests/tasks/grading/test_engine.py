@@ -20,6 +20,7 @@ import pytest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.tasks import Grading, RewardConfig, get_grader, graded
+from isocompute_jax.tasks.grading.pool import environment
 from tests.tasks import rewards
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -223,6 +224,44 @@ def test_every_reward_is_tried_on_an_empty_completion_at_the_start():
         for name, message in functions.items():
             with pytest.raises(InputError, match=f"(?s){message}"):
                 engine.check([problem(task=name)])
+
+
+def test_the_start_says_who_grades_what(caplog):
+    problems = [problem(task="numeric"), problem(task="numeric"), problem(task="short"), problem(task="exact")]
+    with caplog.at_level(logging.INFO), grading(tasks={"short": f"{REWARDS}:length"}) as engine:
+        engine.check(problems)
+    assert [record.getMessage() for record in caplog.records if "rewards:" in record.getMessage()] == [
+        f"rewards: numeric grades 2 problems (their file says so); {REWARDS}:length grades 1 problems "
+        "(config.reward.tasks says so); exact grades 1 problems (their file says so)"
+    ]
+
+
+def test_a_problem_made_by_hand_names_no_function_either():
+    with grading() as engine, pytest.raises(InputError, match="is a function"):
+        engine.check([problem(task=f"{REWARDS}:length")])
+    with grading(allow=(f"{REWARDS}:length",)) as engine:
+        assert rewards_of(engine.submit(group("abc"), problem(task=f"{REWARDS}:length")).result()) == [np.float32(0.3)]
+
+
+SECRETS = ("ISOCOMPUTE_TOKEN", "ISOCOMPUTE_REWARD_TOKEN", "HF_TOKEN", "DATABASE_URL", "A_JUDGES_KEY")
+
+
+def test_workers_see_no_secrets_but_those_that_the_config_names(monkeypatch):
+    """Of a secret's name that looks like none as well: what passes is listed, and not what does not."""
+    for name in SECRETS:
+        monkeypatch.setenv(name, "s3cret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code = "import os; print(*os.environ)"
+    for names in ((), ("A_JUDGES_KEY",)):
+        seen = subprocess.run([sys.executable, "-c", code], env=environment(names), capture_output=True, text=True)
+        assert set(SECRETS) & set(seen.stdout.split()) == set(names)
+        assert {"PATH", "HOME", "OMP_NUM_THREADS"} <= set(seen.stdout.split())
+    said = "workers are not given A_JUDGES_KEY: name it"
+    with grading("needs_a_key") as engine, pytest.raises(InputError, match=said):
+        engine.check([problem()])
+    with grading("needs_a_key", environment=("A_JUDGES_KEY",)) as engine:
+        engine.check([problem()])
+        assert rewards_of(engine.submit(group("HF_TOKEN"), problem()).result()) == [6]
 
 
 def test_a_module_that_cannot_be_imported_says_where(tmp_path, monkeypatch):
