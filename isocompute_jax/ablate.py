@@ -50,7 +50,7 @@ def main() -> None:
     from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
     from isocompute_jax.sweeps.status import print_plan, print_result
 
-    base = from_dict(_needed(CONFIG, "the recipe").to_dict())
+    base = from_dict(app.config_values(CONFIG))
     runs = planned(base, parse_variants(_needed(VARY, "what to change"), KNOWN), [_seed(text) for text in SEEDS.value])
     root = pathlib.Path(_needed(WORKDIR, "where the runs go"))
     if DRY_RUN.value:

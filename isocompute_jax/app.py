@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -42,6 +43,20 @@ EXTRAS = {
 FIRST_FIELDS = {"config.reward": "config.reward.function"}
 """Groups of fields that a flag of their own name sets: which of their fields it means."""
 
+MAPS = {
+    "curriculum.train_sets": str,
+    "curriculum.weights": json.loads,
+    "evaluation.sets": str,
+    "prompts.template_options": json.loads,
+    "reward.tasks": str,
+}
+"""Fields of a config that map names to values, which are read so; config_flags knows only names that the file has."""
+
+NO_CONFIG = (
+    "--config is missing: name the config file to start from; --config=configs/start.py trains a model of yours on "
+    "problems of yours, and the other files of configs/ are recipes"
+)
+
 SEE_FIELDS = "`python -m isocompute_jax.train --config_fields` lists the fields."
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
@@ -53,8 +68,9 @@ def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
     A main with `actions` is called with the one that the command line begins with; with an empty text where there is
     none.
     """
-    sys.argv[1:] = map(spelt_out, sys.argv[1:])  # ml_collections reads it too
     chosen = [sys.argv.pop(1)] if sys.argv[1:2] and sys.argv[1] in actions else [""] * bool(actions)
+    if "config" in flags.FLAGS:
+        sys.argv[1:] = in_order(map(spelt_out, sys.argv[1:]))  # ml_collections reads it too
     app.run(lambda _: sys.exit(_logged(lambda: main(*chosen))), flags_parser=_parse)
 
 
@@ -63,6 +79,45 @@ def spelt_out(argument: str) -> str:
     name, equals, value = argument.partition("=")
     field = FIRST_FIELDS.get(name.lstrip("-"))
     return f"--{field}={value}" if equals and field and name.startswith("-") else argument
+
+
+def in_order(arguments: Iterable[str]) -> list[str]:
+    """The arguments with --config before its fields, as config_flags wants them; names of `MAPS` are kept apart."""
+    first, rest, names = [], [], []
+    left = iter(arguments)
+    for argument in left:
+        if found := _NAME.fullmatch(argument):
+            names.append((found[1], found[2], next(left, "") if found[3] is None else found[3]))
+        elif re.fullmatch(r"--?config", argument):
+            first += [argument, *itertools.islice(left, 1)]
+        else:
+            (first if re.match(r"--?config=", argument) else rest).append(argument)
+    _NAMES[:] = names
+    return [*first, *rest]
+
+
+_NAME = re.compile(rf"--?config\.({'|'.join(map(re.escape, MAPS))})\.([^=]+)(?:=(.*))?", re.DOTALL)
+_NAMES: list[tuple[str, str, str]] = []
+"""(field, name, text) of what the command line sets in maps."""
+
+
+def config_values(flag: flags.FlagHolder[Any]) -> dict[str, Any]:
+    """The fields of the config that --config and the flags of its fields spell, group by group.
+
+    Raises:
+      InputError: there is none.
+    """
+    if not flag.value:
+        raise InputError(NO_CONFIG)
+    values = flag.value.to_dict()
+    for field, name, text in _NAMES:
+        group, _, last = field.partition(".")
+        try:
+            value = MAPS[field](text)
+        except ValueError:
+            value = text
+        values.setdefault(group, {}).setdefault(last, {})[name] = value
+    return values
 
 
 @contextlib.contextmanager
@@ -179,10 +234,24 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         reason = str(error).strip().splitlines()[-1].strip()
         sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))
     except (flags.Error, InputError, TypeError, ValueError) as error:
+        if field := next((text.partition("=")[0] for text in arguments if re.match(r"--?config\.", text)), None):
+            _check_config(field)
         sys.exit(_fail(f"{error}\n{SEE_FIELDS if '--config.' in str(error) else 'See --help.'}", BAD_INPUT))
+    if _NAMES:
+        _check_config(f"--config.{_NAMES[0][0]}.{_NAMES[0][1]}")
+    sys.argv += [
+        f"--config.{field}.{name}={text}" for field, name, text in _NAMES
+    ]  # whoever starts this command once more
     if len(rest) > 1:
         sys.exit(_fail(f"unexpected argument {rest[1]!r}: flags start with --. See --help.", BAD_INPUT))
     return rest
+
+
+def _check_config(field: str) -> None:
+    """Ends the program where a field of a config is set and there is no config file."""
+    if "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
+        whole = "; --resolved_config repeats a run as it was" if "resolved_config" in flags.FLAGS else ""
+        sys.exit(_fail(f"{field} changes a field of a config file, and {NO_CONFIG}{whole}", BAD_INPUT))
 
 
 def _unknown_field(arguments: Sequence[str]) -> str | None:

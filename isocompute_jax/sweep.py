@@ -129,11 +129,9 @@ def planned_runs() -> list[PlannedRun]:
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.sweeps.grid import grid, parse_grid
 
-    if not CONFIG.value:
-        raise InputError("--config is missing: give configs/NAME.py, which all runs start from")
+    base = from_dict(app.config_values(CONFIG))
     if not GRID.value:
         raise InputError("--grid is missing: say which fields take which values, such as 'group_size=4,8;seed=0,1'")
-    base = from_dict(CONFIG.value.to_dict())
     return grid(base, parse_grid(GRID.value, type(base)), max_rollouts_per_step=MAX_ROLLOUTS.value)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import cast
+from typing import Any, cast
 
 from absl import flags
 
@@ -99,19 +99,9 @@ def main() -> None:
     if CONFIG_FIELDS.value:
         print(config_page(RunConfig), end="")
         return
+    config = from_dict(values_of(RESOLVED.value) if RESOLVED.value else app.config_values(CONFIG))
     if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
-        raise InputError("--workdir is missing: say where the run's files go")
-    if bool(CONFIG.value) == bool(RESOLVED.value):
-        raise InputError("give either --config=configs/NAME.py or --resolved_config=FILE.json")
-    if RESOLVED.value:
-        try:
-            with open(RESOLVED.value, encoding="utf-8") as file:
-                values = json.load(file)["config"]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"--resolved_config={RESOLVED.value}: not a run's config.json ({error!r})") from error
-    else:
-        values = CONFIG.value.to_dict()
-    config = from_dict(values)
+        raise InputError("--workdir is missing: say where the run's files go, such as --workdir=runs/first")
     for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE):
         if flag.value is not None:
             config = override(config, f"service.{flag.name}", flag.value)
@@ -139,6 +129,17 @@ def main() -> None:
     told = facts(config, workdir)
     with joined(place, told, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
         train(config, workdir, team=team, profile=profile)
+
+
+def values_of(path: str) -> dict[str, Any]:
+    """The config of another run, from its config.json."""
+    if CONFIG.value:
+        raise InputError("--config and --resolved_config are both given: leave one of them out")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--resolved_config={path}: not a run's config.json ({error!r})") from error
 
 
 if __name__ == "__main__":

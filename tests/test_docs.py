@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$(?:\s*^\1```text\n(.*?)^\1```$)?", re.DOTALL | re.MULTILINE)
 MAIN = re.compile(r"-m isocompute_jax\.(\w+)$")
-STAND_INS = {"{endpoints}": "127.0.0.1:50051", "{token_file}": "token", "configs/mine.py": "configs/arithmetic_hard.py"}
+STAND_INS = {"{endpoints}": "127.0.0.1:50051", "{token_file}": "token"}
 """For what the launcher or the reader fills in."""
 SLURM_RUN, TWO_JOBS = "launch/slurm/run.sh", "launch/slurm/two_jobs.sh"
 KNOWN = {

@@ -158,7 +158,7 @@ def preset() -> Preset:
 
     if not (MODEL.value and PROBLEMS.value):
         return PRESETS[PRESET.value]
-    run = from_dict(CONFIG.value.to_dict()) if CONFIG.value else default_run()
+    run = from_dict(app.config_values(CONFIG)) if CONFIG.value else default_run()
     own, curation = from_flags(OwnStudy), from_flags(CurationConfig, ranges={}, mixtures={})
     return own_preset(run, model=MODEL.value, problems=PROBLEMS.value, own=own, curation=curation)
 

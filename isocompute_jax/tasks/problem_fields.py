@@ -43,16 +43,19 @@ def problem_of(
       row: its columns.
       where: its place, for messages.
       default_id: its id, where it has none.
-      default_task: its task, where it names none.
+      default_task: its task, where it names none; without that, what grades problems of no task.
       extra: names of the columns without a meaning of their own that are kept; None for all.
       grader_name: task -> the name of what grades its problems; it refuses what no file may name.
 
     Raises:
       InputError: names the place, the column and what to do.
     """
-    task = _text(row, "task", where, numbers=False) or default_task
-    if task is None:
-        raise InputError(f'{where}: task: missing; add the field (such as "task": "numeric"), or name a default task')
+    task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
+    if not task:
+        raise InputError(
+            f"{where}: task: missing; add the field, or name what grades all problems: --config.reward=NAME, such as "
+            "numeric (of curate --reward; convert writes it with --task)"
+        )
     prompt, prompt_tokens = _prompt(row, where)
     problem = Problem(
         id=_text(row, "id", where, numbers=True) or default_id,

@@ -323,7 +323,7 @@ CONFIG = "--config=configs/arithmetic_hard.py"
         ([CONFIG], "--workdir is missing: say where the run's files go"),
         (["--config=configs/no.py", "--workdir=x"], "--config cannot be loaded"),
         (["--resolved_config=no.json", "--workdir=x"], "--resolved_config=no.json: not a run's config.json"),
-        (["--workdir=x"], "give either --config=configs/NAME.py or --resolved_config=FILE.json"),
+        (["--workdir=x"], "--config is missing: name the config file to start from; --config=configs/start.py"),
     ],
 )
 def test_a_bad_command_line_is_one_message(arguments, message):

@@ -49,10 +49,10 @@ def validate(config: RunConfig) -> None:
     """Raises InputError for the first fields that cannot work together; single fields are checked by their classes."""
     sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
     checks = (
-        (bool(config.model), "model is empty: give a Hugging Face directory"),
+        (bool(config.model), "model is empty: give a Hugging Face directory, --config.model=DIRECTORY"),
         (
             bool(config.train_set or config.curriculum.train_sets),
-            "train_set is empty: give a problem set file (.jsonl or .parquet)",
+            "train_set is empty: give a problem set, --config.train_set=FILE.jsonl (or .parquet)",
         ),
         (
             config.num_steps >= 1,
