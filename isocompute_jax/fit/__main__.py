@@ -5,8 +5,8 @@
 Reads run directories and CSV, JSONL or Parquet tables of any framework (--columns=theirs:ours), averages the seeds of
 each configuration, fits a monotone curve to each with its uncertainty, takes their upper envelope, and writes which
 group size n is best at which compute: summary.json, ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv,
-ties.csv, figures/ and one self-contained report.html. A short table is printed. --budget=1e6 recommends how to spend a
-budget.
+ties.csv, figures/ and one self-contained report.html. The answer is printed, ten lines, and with --tables what it rests
+on. --budget=1e6 recommends how to spend a budget.
 
 --analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training
 law.
@@ -21,7 +21,7 @@ import sys
 from isocompute_jax import app
 from isocompute_jax.fit import flags
 from isocompute_jax.fit.compile_cache import use_compile_cache
-from isocompute_jax.fit.outputs import REPORT, analyse, analyse_law
+from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
 
 
@@ -38,10 +38,15 @@ def main() -> None:
         result = analyse(*where, flags.options(), png=command.png, progress=True)
     else:
         result = analyse_law(*where, flags.read_options(), flags.law_options(), png=command.png, progress=True)
-    for warning in result.summary["warnings"]:
+    warnings, out = result.summary["warnings"], flags.OUT.value
+    if len(warnings) > 1 and not command.tables:
+        warnings = [f"{len(warnings)} remarks on the data: in {os.path.join(out, SUMMARY)}, or printed by --tables"]
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    if command.tables and result.tables:
+        print(result.tables, end="\n\n")
     print(result.text)
-    print(f"\nreport: {os.path.join(flags.OUT.value, REPORT)}")
+    print(f"Report: {os.path.join(out, REPORT)}")
 
 
 def _collect_seldom() -> None:

@@ -11,6 +11,12 @@ from isocompute_jax.options import option
 class CommandOptions:
     """Options of `python -m isocompute_jax.fit` beside those of the analysis."""
 
+    tables: bool = option(
+        False,
+        "Print what the answer rests on, above it: fits, switches, the law, runs to add, findings, and each warning. "
+        "Without it they are in tables.txt and summary.json.",
+        identity=False,
+    )
     png: bool = option(False, "Write every picture as figures/NAME.png too, beside NAME.svg.", identity=False)
     compile_cache: str = option(
         "",

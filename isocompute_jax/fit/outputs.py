@@ -23,21 +23,23 @@ from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.html_page import render_law_report, render_report
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.report.summary_json import summary_of
-from isocompute_jax.fit.report.terminal import headline_table
+from isocompute_jax.fit.report.terminal import headline, headline_tables
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 
-SUMMARY, REPORT, HEADLINE, FIGURES = "summary.json", "report.html", "headline.txt", "figures"
+SUMMARY, REPORT, FIGURES = "summary.json", "report.html", "figures"
+HEADLINE, TABLES = "headline.txt", "tables.txt"
 
 Figures = Mapping[str, pathlib.Path]
 
 
 class Written(NamedTuple):
-    """The content of summary.json, and what to print."""
+    """The content of summary.json, what to print, and what that rests on; of a law it is printed itself."""
 
     summary: dict[str, Any]
     text: str
+    tables: str = ""
 
 
 def analyse(
@@ -53,7 +55,8 @@ def analyse(
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
     Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, summary.json,
-    headline.txt (what is printed), figures/*.svg, and report.html, each written under a temporary name and renamed.
+    headline.txt (the answer), tables.txt (what it rests on), figures/*.svg, and report.html, each written under a
+    temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
@@ -69,7 +72,7 @@ def analyse(
     """
     analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
     result = conclude(analysis)
-    summary, text = summary_of(result), headline_table(result)
+    written = Written(summary_of(result), headline(result), headline_tables(result))
     folder = pathlib.Path(out_dir) / FIGURES
 
     def draw(folder: pathlib.Path) -> Figures:
@@ -79,8 +82,9 @@ def analyse(
         closing = [*sections(result, folder), *(after(result) if callable(after) else after)]
         return render_report(result, figures, before=before, after=closing)
 
-    _write(pathlib.Path(out_dir), summary, {**tables(result), HEADLINE: f"{text}\n"}, draw, render)
-    return Written(summary, text)
+    texts = {HEADLINE: f"{written.text}\n", TABLES: f"{written.tables}\n"}
+    _write(pathlib.Path(out_dir), written.summary, tables(result) | texts, draw, render)
+    return written
 
 
 def analyse_law(

@@ -160,10 +160,10 @@ class SweepResult:
     charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
 
     def __str__(self) -> str:
-        """What the command prints."""
-        from isocompute_jax.fit.report.terminal import headline_table  # the report is made from these records
+        """What the command prints with --tables: the tables, and the answer below them."""
+        from isocompute_jax.fit.report.terminal import headline, headline_tables  # made from these records
 
-        return headline_table(self)
+        return f"{headline_tables(self)}\n\n{headline(self)}"
 
     def __repr__(self) -> str:
         return f"SweepResult({self.metric}: {len(self.curves)} configurations, {len(self.runs)} runs)"

@@ -19,7 +19,7 @@ from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.frontier.switch_evidence import _established
 from isocompute_jax.fit.report.answers import MOST_NAMED, answer_text, pick
-from isocompute_jax.fit.report.templating import told
+from isocompute_jax.fit.report.templating import said
 from isocompute_jax.fit.results import CurveFit, Switch
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.runs import CROSSING, write_sweep
@@ -31,8 +31,7 @@ def kinds(found: BudgetAnswer) -> dict[str, Objection]:
 
 
 def objection_text(objection: Objection) -> str:
-    found = dataclasses.replace(rich().answers[0], objections=(objection,))
-    (text,) = told("answer", rich(), block="objections", found=found, row=found.recommendation)
+    (text,) = said("objection", rich(), rich().answers[0].recommendation, objection)
     return text
 
 

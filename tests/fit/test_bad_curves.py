@@ -14,7 +14,7 @@ from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.templating import told as findings
-from isocompute_jax.fit.report.terminal import headline_table
+from isocompute_jax.fit.report.terminal import headline
 from isocompute_jax.fit.report.wording import amount
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
@@ -171,7 +171,7 @@ def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
     assert all(switch.interval95 is None and switch.share is None for switch in result.frontier.switches)
     assert all(row.interval95 is None and row.leader_share is None for row in result.frontier.budgets)
     assert all(curve.bootstrap95 is None for curve in result.curves)
-    assert "no interval" in headline_table(result)
+    assert "no interval" in headline(result)
 
 
 def test_equal_curves_tie(tmp_path):
@@ -227,4 +227,4 @@ def test_no_step_that_the_budget_does_not_pay(tmp_path):
     assert some.group_size == 32 and some.num_steps == 1
     result = conclude(found)
     assert answer_text(result, result.asked[0]).pick == "no configuration fits"
-    assert "no configuration fits" in headline_table(result)
+    assert "no configuration fits" in headline(result)

@@ -64,7 +64,7 @@ def test_a_verl_history(run, tmp_path):
         f"--runs={tmp_path / 'history.csv'}", f"--out={tmp_path / 'out'}", f"--columns={columns}", PATTERN,
         "--budget=2e4,1e6", "--title=Two sizes", "--replicates=20",
     )  # fmt: skip
-    assert code == 0 and "report.html" in text and "configuration" in text and "n = 16" in text
+    assert code == 0 and "report.html" in text and "n = 16" in text
     assert "<h1>Two sizes</h1>" in (tmp_path / "out" / "report.html").read_text()
     check(tmp_path / "out", {"avg@4", "best@4", "worst@4"})
     advice = summary_of(tmp_path / "out")["allocation"]["recommendations"]
@@ -105,13 +105,32 @@ def table(path: pathlib.Path, *, bad: str = "") -> pathlib.Path:
     return path
 
 
+def test_the_answer_comes_last_in_ten_lines_and_the_tables_where_they_are_asked_for(run, tmp_path):
+    path = table(tmp_path / "curves.csv", bad="n4,4,8,2e6,1.7")
+    path.write_text(path.read_text() + "n16,16,8,2e6,oops\n")
+    shared = f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=20"
+    code, text, errors = run(*shared, "--budget=5e5")
+    lines = text.splitlines()
+    assert code == 0 and 4 <= len(lines) <= 10 and max(map(len, lines[:-1])) <= 100
+    assert lines[0].startswith("With up to 500,000 rollouts: n = ")
+    assert lines[-1] == f"Report: {tmp_path / 'out' / 'report.html'}" and "AICc" not in text
+    assert errors.count("warning: ") == 1 and "summary.json" in errors
+    warnings = summary_of(tmp_path / "out")["warnings"]
+    assert len(warnings) > 1 and f"{len(warnings)} remarks on the data" in errors
+    assert (tmp_path / "out" / "headline.txt").read_text().splitlines() == lines[:-1]
+    code, longer, errors = run(*shared, "--budget=5e5", "--tables")
+    above = (tmp_path / "out" / "tables.txt").read_text()
+    assert code == 0 and longer == f"{above}\n{text}" and "AICc" in above
+    assert errors.splitlines() == [f"warning: {warning}" for warning in warnings]
+
+
 @pytest.mark.slow
 def test_strict_makes_a_finding_fatal_and_writes_nothing(run, tmp_path):
     path = table(tmp_path / "curves.csv", bad="n4,4,8,2e6,1.7")
     where = f"{path}:22: "
     code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'strict'}", "--strict")
     assert code == 2 and where in errors and not (tmp_path / "strict").exists()
-    code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}", "--nostrict")
+    code, _, errors = run(f"--runs={path}", f"--out={tmp_path / 'out'}", "--nostrict", "--tables")
     assert code == 0 and where in errors
     assert any(where in warning for warning in summary_of(tmp_path / "out")["warnings"])
 
@@ -133,7 +152,7 @@ def test_scalerls_way(run, tmp_path):
     path = table(tmp_path / "curves.csv")
     code, text, errors = run(
         f"--runs={path}", f"--out={tmp_path / 'out'}", "--records=off", "--window=1500,5e5", "--fix=A=0.7",
-        "--grid=0.6:0.8:0.05", "--bootstrap=none",
+        "--grid=0.6:0.8:0.05", "--bootstrap=none", "--tables",
     )  # fmt: skip
     assert code == 0, errors
     summary = summary_of(tmp_path / "out")

@@ -47,7 +47,7 @@ def test_a_table_and_its_file_have_one_answer(result, tmp_path):
         assert str(found) == str(result)
         assert found.recommendations == result.recommendations
     written = analyse([path], tmp_path / "out", OPTIONS)
-    assert written.text == str(result)
+    assert str(result) == f"{written.tables}\n\n{written.text}"
 
 
 def test_the_results_are_frozen_and_short_to_show(result):

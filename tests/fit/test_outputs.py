@@ -61,7 +61,8 @@ def crossing(one: int, other: int) -> float:
 def test_every_file_exists(written):
     out, _, _ = written
     tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "next.csv", "ties.csv"}
-    assert {path.name for path in out.iterdir()} == tables | {"summary.json", "headline.txt", "report.html", "figures"}
+    texts = {"headline.txt", "tables.txt", "summary.json", "report.html"}
+    assert {path.name for path in out.iterdir()} == tables | texts | {"figures"}
     expected = {f"{name}.svg" for name in (*FIGURES, *COMPARISONS)}
     assert {path.name for path in (out / "figures").iterdir()} == expected
 
@@ -204,7 +205,7 @@ def test_bad_input_exits_with_2_and_one_message(flags, message):
     assert message in done.stderr and "Traceback" not in done.stderr and done.stderr.count("error:") == 1
 
 
-def test_headline_table_lists_every_configuration(written):
+def test_the_tables_list_every_configuration(written):
     out, summary, _ = written
-    table = (out / "headline.txt").read_text()
+    table = (out / "tables.txt").read_text()
     assert all(curve["run"] in table for curve in summary["curves"])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Confidence
-from isocompute_jax.fit.report.templating import told
+from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import amount, spent
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -16,6 +16,9 @@ LABELS: dict[Confidence, str] = {
     "sure": "Sure", "likely": "Likely", "open": "Uncertain", "tied": "A tie", "contradicted": "Contradicted",
     "unknown": "Not known",
 }  # fmt: skip
+
+LESSER = ("seeds", "form", "seeds_differ", "outliers")
+"""Objections that speak against how sure an answer is, where they name no other leader, rather than against it."""
 
 MOST_NAMED = 5
 """Of more n that tie only the first and the last are named, where all between them tie."""
@@ -33,8 +36,8 @@ class AnswerText:
       level: of confidence.
       label: the same in a word.
       certainty: the same in a sentence.
-      against: what speaks against it, and what to mistrust.
-      fixed: what the runs did not vary, so that it is no finding.
+      against: what speaks against it, and what to mistrust; the strongest first.
+      fixed: what was not tried, so that nothing is known of it.
       reasons: the other reasons, as whole sentences.
     """
 
@@ -55,11 +58,10 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
     row = found.recommendation
 
     def part(name: str) -> str:
-        return " ".join(told("answer", result, block=name, found=found, row=row, in_order=in_order))
+        return " ".join(told("answer", result, block=name, found=found, row=row, answers=[found], in_order=in_order))
 
     if not math.isfinite(row.reward):
         return AnswerText(part("question"), "no configuration fits", expectation=" ".join(row.reasons))
-    objections = told("answer", result, block="objections", found=found, row=row)
     return AnswerText(
         question=part("question"),
         pick=pick(result, row.group_size, row.run, found.tied_group_sizes, row.stop),
@@ -68,10 +70,24 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
         level=found.confidence,
         label=_label(found.confidence, beyond=row.place == "beyond"),
         certainty=part("certainty"),
-        against=(*row.doubts, *objections),
+        against=_against(result, found),
         fixed=part("fixed"),
         reasons=tuple(reason for reason in row.reasons if reason not in row.doubts),
     )
+
+
+def _against(result: SweepResult, found: BudgetAnswer) -> tuple[str, ...]:
+    """What speaks against an answer: who else leads, then its own doubts, then the rest, others' falls at the end."""
+    row, others = found.recommendation, found.contradicted_by
+    fallen = tuple(f"{c.run} {c.fit.fall.text()}: " for c in result.curves if c.fit.fall and c.run != row.run)
+    higher = "where it is higher than what is expected here."
+    ranked = [(3 if text.startswith(fallen) and not text.endswith(higher) else 1, text) for text in row.doubts]
+    if row.by_records and row.doubts:  # the last doubt names who leads by the other evaluations
+        ranked[-1] = (0, row.doubts[-1])
+    for each in found.objections:
+        rank = 0 if each.run in others else 2 if each.kind in LESSER else 1
+        ranked += [(rank, text) for text in said("objection", result, row, each)]
+    return tuple(text for _, text in sorted(ranked, key=lambda pair: pair[0]))
 
 
 def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (), stop: float | None = None) -> str:

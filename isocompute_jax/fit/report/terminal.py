@@ -1,8 +1,9 @@
-"""The answer for a terminal: the budgets that were asked for, parameters, switches, the law, and what the data say."""
+"""For a terminal: the answer in ten lines, and what it rests on: parameters, switches, the law, what the data say."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -15,10 +16,12 @@ from isocompute_jax.fit.frontier_results import AllocationLaw
 from isocompute_jax.fit.report.answers import AnswerText, answer_text
 from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import (
+    MOST_LISTED,
     TERMINAL_WIDTH,
     amount,
     between,
     figures,
+    listed,
     parameter,
     spent,
     symbol,
@@ -28,9 +31,39 @@ from isocompute_jax.fit.report.wording import (
 from isocompute_jax.fit.results import NextRuns
 from isocompute_jax.fit.sweep_results import SweepResult
 
+MOST_LINES = 9
+"""Of the answer for one budget, or without one; the line that says where the report is makes ten."""
 
-def headline_table(result: SweepResult) -> str:
-    """What was fitted, at most `TERMINAL_WIDTH` columns wide."""
+FEW_LINES = 6
+"""Of each answer where several budgets were asked for."""
+
+
+def headline(result: SweepResult) -> str:
+    """The answer: what to do with each budget, how sure that is, what to expect, and what speaks against it.
+
+    Without a budget, what is best where the data end, and which n is best before. At most `MOST_LINES` lines of
+    `TERMINAL_WIDTH` columns for one budget, and below them the runs to add, where these were asked for.
+    """
+    cannot = said("cannot_compare", result)
+    texts = [answer_text(result, found) for found in result.asked]
+    if not texts:
+        return "\n".join(_lines(said("leaders", result), MOST_LINES))
+    fixed = told("answer", result, block="fixed", answers=result.asked)
+    if len(texts) == 1:
+        course = [] if result.recommendations else _course(result)
+        lines = _lines([*_answer(texts[0], cannot), *course, *fixed], MOST_LINES)
+    else:
+        lines = []
+        for text in texts:
+            choice, sure, reward, plan, against = _answer(text, cannot)
+            lines += _lines([f"{choice} {sure}", f"{reward} {plan}", against], FEW_LINES)
+        lines += wrapped(" ".join(fixed), indent="  ")
+    following = (" ".join(said("next_in_short", result, asked)) for asked in result.next_runs)
+    return "\n".join([*lines, *(line for text in following for line in wrapped(text, indent="  "))])
+
+
+def headline_tables(result: SweepResult) -> str:
+    """What the answer rests on, `TERMINAL_WIDTH` columns wide: parameters, switches, law, runs to add, findings."""
     form = result.form
     levels, shape = sorted(form.params[:2], key="asymptote".__ne__), form.params[2:]
     parts = [
@@ -43,7 +76,6 @@ def headline_table(result: SweepResult) -> str:
         *_fits(result, shape, ("r2", "AICc", "status")),
         *_switches(result),
         *_law(result.allocation.law),
-        *(line for found in result.asked for line in _answer(answer_text(result, found))),
         *(line for asked in result.next_runs for line in _next(result, asked)),
         "",
         *(line for sentence in told("headline", result) for line in wrapped(sentence)),
@@ -120,17 +152,47 @@ def _law(found: AllocationLaw) -> list[str]:
     return ["", "log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b", *table(head, rows)]
 
 
-def _answer(text: AnswerText) -> list[str]:
-    parts = [
+def _answer(text: AnswerText, cannot: Sequence[str]) -> tuple[str, str, str, str, str]:
+    """An answer: what to choose, how sure that is, reward, steps, and of what speaks against it the strongest."""
+    against = [*cannot, *text.against]
+    count = f", first of {len(against)}" if len(against) > 1 else ""
+    return (
         f"{text.question}: {text.pick}.",
-        text.label and f"{text.label}. {text.certainty}",
-        text.plan and f"{text.plan}.",
+        f"{text.label}. {text.certainty}" if text.label else "",
         text.expectation,
-        *text.against,
-        text.fixed,
-        *text.reasons,
-    ]
-    return ["", *wrapped(" ".join(filter(None, parts)), indent="  ")]
+        f"{text.plan}." if text.plan else "",
+        f"Against it{count}: {against[0]}" if against else "",
+    )
+
+
+def _course(result: SweepResult) -> list[str]:
+    """Which n at which budget, as far as the data go; neighbouring budgets with the same n are one."""
+    end = result.asked[0].budget
+    rows = (row for row in result.ranges if row.start < end and math.isfinite(row.rewards[0]))
+    parts = []
+    for (name, tied), alike in itertools.groupby(rows, key=lambda row: (row.run, row.confidence == "tied")):
+        parts.append((f"{name}{' (a tie)' if tied else ''}", amount([*alike][-1].end)))
+    if len(parts) < 2:
+        return []
+    before, last = [f"{name} up to {until}" for name, until in parts[:-1]], f"then {parts[-1][0]}"
+    if len(before) > MOST_LISTED:
+        before[2:] = [f"{len(before) - 2} more"]
+    return [f"By budget, in {unit(result)}: {listed([*before, last])}."]
+
+
+def _lines(paragraphs: Sequence[str], most: int) -> list[str]:
+    """Paragraphs as lines, indented below the first; where they are more than `most`, the longest are cut."""
+    told = [text for text in paragraphs if text]
+
+    def lines(place: int, limit: int | None = None) -> list[str]:
+        first, later = ("  ", "    ") if place else ("", "  ")
+        return wrapped(told[place], first=first, indent=later, most=limit)
+
+    found = [lines(place) for place in range(len(told))]
+    while sum(map(len, found)) > most and max(map(len, found)) > 1:
+        longest = max(range(len(found)), key=lambda place: (len(found[place]), place))
+        found[longest] = lines(longest, len(found[longest]) - 1)
+    return list(itertools.chain.from_iterable(found))
 
 
 def _next(result: SweepResult, asked: NextRuns) -> list[str]:

@@ -143,11 +143,12 @@ def _short(value: float) -> str:
     return scale(value) if abs(value) >= 1e3 else figures(value)
 
 
-def wrapped(text: str, *, indent: str = "") -> list[str]:
-    """Lines of at most `TERMINAL_WIDTH` columns, the later ones indented; `n = 8` stays on one line."""
+def wrapped(text: str, *, first: str = "", indent: str = "", most: int | None = None) -> list[str]:
+    """Lines of at most `TERMINAL_WIDTH` columns, indented, and of more than `most` none; `n = 8` stays on one line."""
     lines = textwrap.wrap(
-        text.replace(" = ", _KEPT_TOGETHER), TERMINAL_WIDTH, subsequent_indent=indent, break_on_hyphens=False
-    )
+        text.replace(" = ", _KEPT_TOGETHER), TERMINAL_WIDTH, initial_indent=first, subsequent_indent=indent,
+        break_on_hyphens=False, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}",
+    )  # fmt: skip
     return [line.replace(_KEPT_TOGETHER, " = ") for line in lines]
 
 
