@@ -23,8 +23,8 @@ def analyze(curves: Any, options: AnalysisOptions | None = None) -> SweepResult:
         stand in `options.read`, those of fitting in `options.fit`.
 
     Returns:
-      The results: `str(result)` is what the command prints, `result.recommendations` how to spend each of
-      `options.budgets`, `result.to_table()` a table and `result.plot()` a figure. Findings about the input are in
+      The results: `str(result)` is what the command prints with `--tables`, `result.recommendations` how to spend each
+      of `options.budgets`, `result.to_table()` a table and `result.plot()` a figure. Findings about the input are in
       `result.warnings`.
 
     Raises:

@@ -130,8 +130,8 @@ def main() -> None:
         print(f"\n{summary_of(report)['flags']['title']}\n")
         headline = report.parent / HEADLINE
         if headline.exists():  # reports of releases before it have none
-            print(headline.read_text(encoding="utf-8"))
-        print(f"\nReport: {report}")
+            print(headline.read_text(encoding="utf-8"), end="")
+        print(f"Report: {report}")
 
 
 def check_flags() -> None:
