@@ -46,7 +46,7 @@ class WatchedRuns:
         self._read = -math.inf
 
     def overview(self) -> dict[str, Any]:
-        """The list of runs, and the metrics that can be drawn."""
+        """The list of runs, and the metrics that can be drawn; the page opens on the first: a score, or the reward."""
         with self._lock:
             runs, held = self._fresh(), held_locks()
             train = dict.fromkeys(name for run in runs for name in run.metrics.names)
@@ -57,7 +57,7 @@ class WatchedRuns:
                 for name in found.names
             )
             spent = {*run_files.LINE_KEYS, "evaluation_rollouts", "evaluation_tokens", "redrawn_rollouts"}
-            shown = [f"train/{name}" for name in train if name not in spent]
+            shown = [f"train/{name}" for name in sorted(train, key=lambda name: name != "reward") if name not in spent]
             hidden = {*spent, "samples", "problems", "epochs"}
             scores = [f"eval/{name}" for name in evals if name.partition("/")[2] not in hidden]
             return {

@@ -109,6 +109,17 @@ def test_the_overview_says_how_far_each_run_is(tmp_path):
     assert "train/speed/sampled_tokens_per_s" in overview["metrics"] and "train/compute" not in overview["metrics"]
 
 
+def test_without_evaluations_the_first_metric_is_the_reward(tmp_path):
+    """A run books the hours of its learner's devices before it knows its rewards."""
+    path = make_run(tmp_path / "n8")
+    (path / run_files.EVAL).unlink()
+    lines = [json.loads(line) for line in (path / run_files.METRICS).read_text().splitlines()]
+    booked = [{**ledger(line["step"], 64), "learner_device_hours": {"cpu": 0.1}, **line} for line in lines]
+    (path / run_files.METRICS).write_text("".join(json.dumps(line) + "\n" for line in booked))
+    metrics = WatchedRuns(tmp_path).overview()["metrics"]
+    assert metrics[0] == "train/reward" and "train/learner_device_hours/cpu" in metrics[1:]
+
+
 def test_curves_stand_against_every_axis(tmp_path):
     make_run(tmp_path / "run", steps=40)
     runs = WatchedRuns(tmp_path)
