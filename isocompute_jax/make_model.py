@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.options import define_flags, from_flags, option
+from isocompute_jax.options import define_flags, described, from_flags, option
 
 if TYPE_CHECKING:
     from isocompute_jax.model import Architecture, ModelConfig
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class SmallModel:
     """The sizes; what the family decides is not asked for."""

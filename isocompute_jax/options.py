@@ -5,7 +5,8 @@ From it come the checks on construction, the flags and the `--help`. A field is 
     policy_loss: PolicyLoss = option("clipped", "Policy-gradient term.")
 
 A class calls `check(self)` in `__post_init__`, so that an unknown word never gets as far as an algorithm, whether it
-came from a flag, a file or a caller of the library. A main makes its flags from the class and the class from its flags:
+came from a flag, a file or a caller of the library; `@described` tells `help` of the class what its fields say. A main
+makes its flags from the class and the class from its flags:
 
     define_flags(ServerConfig)
     config = from_flags(ServerConfig)
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -66,6 +69,25 @@ def option(
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def described(cls: type[T]) -> type[T]:
+    """Class decorator, outside of `dataclass`: its docstring says of each field what `option` was told, for `help`."""
+    told = [text for field in dataclasses.fields(typing.cast(Any, cls)) if (text := _description(field))]
+    wrapped = [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in told]
+    cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Attributes:", *wrapped])
+    return cls
+
+
+def _description(field: dataclasses.Field[Any]) -> str:
+    """`name: help (default; bounds)` of a field, or where its group is described; empty for a plain one."""
+    if dataclasses.is_dataclass(field.default_factory):
+        return f"{field.name}: see `{typing.cast(Any, field.default_factory).__name__}`."
+    if not help_of(field):
+        return ""
+    default = f"default {default_of(field)!r}" if _has_default(field) else ""
+    further = "; ".join(filter(None, [default, bounds_of(field)]))
+    return f"{field.name}: {help_of(field)}" + (f" ({further})" if further else "")
 
 
 def help_of(field: dataclasses.Field[Any]) -> str:

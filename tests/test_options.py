@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import pathlib
@@ -18,6 +19,7 @@ from isocompute_jax.options import (
     check,
     choices_of,
     define_flags,
+    described,
     flag_name,
     from_flags,
     help_of,
@@ -26,6 +28,7 @@ from isocompute_jax.options import (
 )
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY
+from tests.test_choices import configurations
 
 
 def pairs(flag: str, texts: list[str]) -> dict[str, float]:
@@ -144,6 +147,39 @@ def test_fields_say_their_flag_help_and_identity():
     assert flag_name(fields["budgets"]) == "budget" and flag_name(fields["hidden"]) is None
     assert help_of(fields["port"]) == "Port; 0 picks a free one."
     assert not fields["port"].metadata[IDENTITY] and fields["rate"].metadata[IDENTITY]
+
+
+def test_help_says_what_a_field_was_told():
+    @described
+    @dataclasses.dataclass(frozen=True)
+    class Told:
+        """What is told.
+
+        Further.
+        """
+
+        name: str = option(help="Of it.")
+        plain: int = 3
+        share: float = option(0.5, "Of memory.", low=0, high=1)
+        options: Options = option(default_factory=Options)
+
+    assert Told.__doc__ == (
+        "What is told.\n\nFurther.\n\nAttributes:\n  name: Of it.\n"
+        "  share: Of memory. (default 0.5; between 0 and 1)\n  options: see `Options`."
+    )
+
+
+def test_help_of_every_class_of_options_says_its_fields():
+    """LossConfig's, say: a reader of the library has no --help."""
+    configurations()  # imports every room
+    rooms = [module for name, module in list(sys.modules.items()) if name.startswith("isocompute_jax")]
+    members = {member for module in rooms for member in vars(module).values() if inspect.isclass(member)}
+    found = [cls for cls in members if dataclasses.is_dataclass(cls) and any(map(help_of, dataclasses.fields(cls)))]
+    assert {"LossConfig", "RunConfig", "FitOptions", "Question"} <= {cls.__name__ for cls in found}
+    for cls in found:
+        for field in dataclasses.fields(cls):
+            assert not help_of(field) or f"\n  {field.name}: " in (cls.__doc__ or ""), (cls, field.name)
+        assert (cls.__doc__ or "").count("Attributes:") == 1, cls
 
 
 def test_choices_of_types():

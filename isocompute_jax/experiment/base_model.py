@@ -22,7 +22,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.learner import completion_logprobs
 from isocompute_jax.model import ModelConfig, Params
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Tokenizer
 
@@ -37,6 +37,7 @@ class Teacher(Protocol):
         ...
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class BaseModelConfig:
     """The embedded model and its supervised phase."""

@@ -32,7 +32,7 @@ from isocompute_jax.learner.alignment import (
     mean_cosine,
     microbatch_gradients,
 )
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.interference_files import Cosine, Summary, write_summary
 from isocompute_jax.records.rollout import RolloutGroup
@@ -44,6 +44,7 @@ VERSION = 0
 ARRAYS, PICTURE = "interference.npz", "interference"
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class InterferenceConfig:
     """How the alignment of gradients is measured."""

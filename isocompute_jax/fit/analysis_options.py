@@ -15,7 +15,7 @@ from isocompute_jax.fit.flag_parsing import number, numbers
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Beyond = Literal["average", "form"]
@@ -29,6 +29,7 @@ def _grid(flag: str, text: str) -> Grid:
     return Grid(*(number(flag, part) for part in parts))
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class AnalysisOptions:
     """Options of `--analysis=frontier`; rewards of `fit` have the range of those of `read`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from isocompute_jax.options import option
+from isocompute_jax.options import described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class CommandOptions:
     """Options of `python -m isocompute_jax.fit` beside those of the analysis."""

@@ -1,5 +1,6 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
+from isocompute_jax.learner import losses
 from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, batch_shardings, place_batch
 from isocompute_jax.learner.by_rollout import moved, rollout_sums
 from isocompute_jax.learner.credit import (
@@ -65,6 +66,7 @@ __all__ = [
     "grow",
     "init_state",
     "layout",
+    "losses",
     "make_optimizer",
     "make_schedule",
     "make_score",

@@ -1,24 +1,25 @@
 """Credit: what each rollout of a step is worth (its advantage), and how much each of its tokens weighs.
 
 Computed on the host, in float64 and from sums that do not depend on the order of rollouts or groups, then rounded to
-float32. Denominators are global: they are taken here, from the whole step, before it is split into micro-batches or
-shards, so splitting never changes a gradient.
+float32: NumPy, outside of `jax.jit`. Denominators are global: they are taken here, from the whole step, before it is
+split into micro-batches or shards, so splitting never changes a gradient.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner.choices import named
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.rollout import RolloutGroup
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
@@ -30,6 +31,7 @@ ZeroVariance = Literal["drop", "drop_regularizers", "regularizers_only", "keep"]
 EPSILON = 1e-6
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class CreditConfig:
     """How rewards become advantages and weights."""
@@ -112,10 +114,10 @@ def credit(
     masked: Bool[np.ndarray, "P G"] | None = None,
     part: Bool[np.ndarray, "P"] | None = None,
 ) -> Credit:
-    """Advantages of one step's rollouts, over the whole of them, and their weights in one update.
+    """Advantages of one step's rollouts, over the whole of them, and their weights in one update; NumPy, as all here.
 
     Args:
-      rewards: [P, G], one group a row, G >= 2.
+      rewards: [P, G], one group a row, G >= 2; finite.
       lengths: [P, G] trained tokens per rollout.
       recipe: how.
       max_tokens: longest possible completion (see `aggregation_weights`).
@@ -124,12 +126,17 @@ def credit(
       masked: [P, G] rollouts that leave the loss and its denominators; their rewards count in the statistics of their
         group all the same. None for none.
       part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
+
+    Raises:
+      ValueError: a reward or a penalty is not finite; says of which rollout.
+      TypeError: called under `jax.jit`.
     """
+    rewards = _finite(rewards, "reward", "credit")
     keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(
         ~zero_variance(rewards)
     )
     values = named(REWARD_VALUES, recipe.reward_values, "reward_values")(np.asarray(rewards, np.float64))
-    values = values if penalties is None else values - penalties
+    values = values if penalties is None else values - _finite(penalties, "penalty", "credit")
     advantages = group_advantages(values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline)
     policy, regularizer = (
         aggregation_weights(
@@ -189,10 +196,10 @@ def group_advantages(
     scale: AdvantageScale,
     baseline: Baseline,
 ) -> Float[np.ndarray, "P G"]:
-    """A_i = (r_i - baseline_i) / scale.
+    """A_i = (r_i - baseline_i) / scale, in NumPy.
 
     Args:
-      rewards: [P, G] rewards, one group a row, G >= 2.
+      rewards: [P, G] rewards, one group a row, G >= 2; finite.
       keep: [P] groups that count in the batch's statistics; only `batch_std` looks at it.
       scale:
         `group_std`: sample standard deviation of the group (ddof 1) + 1e-6 (GRPO, arXiv 2402.03300);
@@ -206,13 +213,35 @@ def group_advantages(
 
     Returns:
       [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch.
+
+    Raises:
+      ValueError: a reward is not finite; says of which rollout.
+      TypeError: called under `jax.jit`.
     """
+    rewards = _finite(rewards, "reward", "group_advantages")
     values = np.asarray(rewards, np.float64)
     centred = values - _ordered_sum(values, axis=1) / values.shape[1]
     # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
     centred[zero_variance(rewards)] = 0.0
     scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))
     return (scaled * named(BASELINES, baseline, "baseline")(values.shape[1])).astype(np.float32)
+
+
+def _finite(values: Any, what: str, where: str) -> np.ndarray:
+    """One number for each rollout [P, G], on the host: what is not finite would spread over its group, or the batch."""
+    if isinstance(values, Tracer):
+        raise TypeError(
+            f"learner.{where} is NumPy, in float64, and does not work under jax.jit: call it before the jitted step, "
+            "which takes the advantages and weights that it gives"
+        )
+    values = np.asarray(values)
+    if not np.all(np.isfinite(values)):
+        group, rollout = (int(index[0]) for index in np.nonzero(~np.isfinite(values)))
+        raise ValueError(
+            f"the {what} of rollout {rollout} of group {group} is {values[group, rollout]}, and must be finite: give "
+            "it a number, or leave its group out"
+        )
+    return values
 
 
 def _ordered_sum(x: Float[np.ndarray, "..."], *, axis: int) -> Float[np.ndarray, "..."]:

@@ -17,7 +17,7 @@ from isocompute_jax.learner.batches import Batch
 from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import SUMMED, finish_routing
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 RatioFrom = Literal["old", "sampler"]
@@ -52,6 +52,7 @@ Score = Callable[[Params, Any], Scores | tuple[Array, Array]]
 """A model, as the learner sees it: (params, micro-batch) -> `Scores`, or the pair without metrics."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
     """What one update minimises; equations and sources are in `losses`."""

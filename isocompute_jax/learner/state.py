@@ -16,10 +16,11 @@ from isocompute_jax import sharding
 from isocompute_jax.learner.moments import Moments, in_host_memory, kept_in_bfloat16
 from isocompute_jax.learner.objective import Params
 from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW (arXiv 1711.05101) and its learning-rate rule (arXiv 2603.12151)."""

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
@@ -46,6 +46,7 @@ LOCAL_FIELDS = ("attention_chunk", "global_interval", "qk_l2_norm", "query_scali
 """Fields of families whose layers are of two kinds, local ones and global ones."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
     """Llama 3.1's stretched RoPE: long wavelengths are multiplied by `factor`, short ones kept, those between blended.
@@ -69,6 +70,7 @@ class RopeScaling:
             )
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class QueryScaling:
     """Llama 4's temperature: queries are multiplied by 1 + `scale` ln(1 + floor((position + 1) / `floor`)).
@@ -98,6 +100,7 @@ HEAD_HELP = (
 )
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """RMSNorm, RoPE, grouped-query attention, SwiGLU, dense or of experts; what differs by family is a field.

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.learner import OptimizerConfig
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.study.presets import Preset, Slice
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class OwnStudy:
     """What is swept; each field is a flag of its name."""

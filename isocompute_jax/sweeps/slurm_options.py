@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 ENDS_S = 120
@@ -19,6 +19,7 @@ AT_FAULT = {
 """A word of sbatch's message -> the field that it is about; the first that fits."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions:
     """What each run's job asks SLURM for, and how its servers are started; each is a flag `--slurm_NAME`."""

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.options import option, unknown_word
+from isocompute_jax.options import described, option, unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.adapters import ADAPTERS, Adapter
@@ -27,6 +27,7 @@ SHOWN = 5
 """Rows that are named one by one where many are left out."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions:
     """How the rows of a file become problems."""

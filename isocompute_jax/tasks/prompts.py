@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
 from isocompute_jax.tasks.tokenizer import TOKENIZER_CONFIG, Tokenizer
@@ -36,6 +36,7 @@ def parse_options(flag: str, texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class PromptConfig:
     """How problems are put to the model. Prompts that a file brings along as token ids are left as they are."""

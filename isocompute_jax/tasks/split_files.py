@@ -7,7 +7,7 @@ import functools
 import json
 import pathlib
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -17,6 +17,7 @@ from isocompute_jax.tasks.splitting import stratified_split
 SUMMARY = "split.json"
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class SplitOptions:
     """How a problem set is split."""

@@ -5,14 +5,15 @@ r"""`python -m isocompute_jax.theory`: n*(C) of a sweep that was not run, in sec
         --problems_per_batch=32 --group_sizes=8,16,32,64,128,256 --metric=worst
 
 --pass_rates is a problem set as `isocompute_jax.curate` writes it (avg@k of each problem), or any .jsonl or .csv with
-`pass_rate`. Prints the reward of every n at budgets up to --budget, which n is best where, how n* rises, whether it
-saturates, and how far such forecasts were off. How far to trust it, and what its constants mean for a model of your
-own: docs/theory.md.
+`pass_rate`. Says at once what of the question its constants were never tried on. Prints the reward of every n at budgets
+up to --budget, which n is best where, how n* rises, whether it saturates, and how far such forecasts were off. How far
+to trust it, and what its constants mean for a model of your own: docs/theory.md.
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -22,7 +23,7 @@ from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 
 with app.imports():
-    from isocompute_jax.theory.forecast import WITHIN_AN_OCTAVE, Question
+    from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, Question, untried
     from isocompute_jax.theory.world import Constants
 
 if TYPE_CHECKING:
@@ -46,10 +47,12 @@ def main() -> None:
         raise InputError("--pass_rates is missing: give a problem set that was measured, by `isocompute_jax.curate`")
     question, constants = from_flags(Question), from_flags(Constants)
     rates = read_pass_rates(PASS_RATES.value)
-    print(f"pass@1 of {len(rates):,} problems: mean {rates.mean():.3f}, from {rates.min():.2g} to {rates.max():.2g}\n")
+    print(f"pass@1 of {len(rates):,} problems: mean {rates.mean():.3f}, from {rates.min():.2g} to {rates.max():.2g}")
+    outside = untried(question, question.problem_set_size or len(rates))
+    print(standing(constants, outside) + "\n", flush=True)  # before what takes a minute
     found = forecast(rates, question, constants)
     print(as_text(found, f"{question.metric}@{question.k}"))
-    print(measured_error(question))
+    print(measured_error(constants, outside))
     if OUT.value:
         write_forecast(OUT.value, Filed(question, constants, found))
 
@@ -71,12 +74,30 @@ def as_text(found: Forecast, metric: str) -> str:
     return "\n".join(lines)
 
 
-def measured_error(question: Question) -> str:
+def standing(constants: Constants, outside: Sequence[str]) -> str:
+    """What the constants are those of, and what the question has that they were never tried on."""
+    if constants != EMBEDDED:
+        return "Constants: as given."
+    text = "Constants: those of the embedded study's model of 0.1 M parameters."
+    if not outside:
+        return text
+    return (
+        f"{text}\nThey were not tried on {'; '.join(outside)}: what follows is no forecast for a model of your own. "
+        "Calibrate first: record a pilot sweep of it (`make gallery-record SWEEP=DIR`), give its name to `python -m "
+        "isocompute_jax.gallery calibrate --sweeps=NAME`, and the constants that this prints to this command as flags "
+        "(docs/theory.md)."
+    )
+
+
+def measured_error(constants: Constants, outside: Sequence[str]) -> str:
     """How far such forecasts were off, in a sentence."""
-    trained = "" if question.optimizer == "adam" else "; all of them trained with Adam"
+    if constants != EMBEDDED:
+        return "How far forecasts with these constants are off was not measured: hold them against runs."
+    if outside:
+        return "How far such forecasts are off is not known: see the lines before the table."
     return (
         "In the embedded sweeps that were forecast before they ran, n* was within one octave at "
-        f"{WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md){trained}."
+        f"{WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md)."
     )
 
 

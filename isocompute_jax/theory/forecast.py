@@ -7,13 +7,13 @@ its tasks are beside that are `Constants`; their defaults were calibrated once, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory.exchange import RateRule, Rule
 from isocompute_jax.theory.runs import Curves, Optimizer, simulate
@@ -31,7 +31,18 @@ it to the recorded runs."""
 
 EMBEDDED = Constants()
 
+TRIED: Mapping[str, tuple[float, float]] = {
+    "learning rate": (1.25e-4, 4e-3),
+    "B_problem": (2, 32),
+    "D": (16, 1661),
+    "n": (4, 256),
+    "budget": (0, 2**19),
+}
+"""Least and most of each in the embedded sweeps on which `EMBEDDED` was calibrated or held against; a test holds it to
+the recorded forecasts."""
 
+
+@described
 @dataclasses.dataclass(frozen=True)
 class Question:
     """The sweep that is asked about; each field is a flag of its name."""
@@ -72,6 +83,31 @@ class Question:
         """How steps are made."""
         scale = self.base_batch / self.problems_per_batch
         return Rule(self.advantage_scale, self.baseline, self.rate_rule, self.base_lr, scale)
+
+
+def asked(question: Question, problems: int) -> dict[str, tuple[float, float]]:
+    """What `TRIED` has of a sweep of so many training problems: least and most of each; the rate at each of its n."""
+    sizes = question.group_sizes
+    rates = [float(question.rule.rate_at(n)) for n in sizes]
+    return {
+        "learning rate": (min(rates), max(rates)),
+        "B_problem": (question.problems_per_batch, question.problems_per_batch),
+        "D": (problems, problems),
+        "n": (min(sizes), max(sizes)),
+        "budget": (question.budget, question.budget),
+    }
+
+
+def untried(question: Question, problems: int) -> list[str]:
+    """In what a sweep lies outside of the sweeps that the default constants stand on: a phrase for each."""
+    found = [
+        f"{name} {low:.3g}{'' if low == high else f' to {high:.3g}'} (tried: {least:.3g} to {most:.3g})"
+        for name, (low, high) in asked(question, problems).items()
+        for least, most in [TRIED[name]]
+        if low < least * (1 - 1e-6) or high > most * (1 + 1e-6)
+    ]
+    found += [f"--optimizer={question.optimizer} (tried: adam)"] if question.optimizer != "adam" else []
+    return found + ([f"--metric={question.metric} (tried: avg)"] if question.metric != "avg" else [])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

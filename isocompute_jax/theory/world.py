@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 MOST_SOLVED = 0.999
 """No problem is solved by more than this share of the rollouts that do not slip."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class Constants:
     """What pass@1, n, B and the rate do not say of a model and its task. The defaults are the embedded study's."""

@@ -12,7 +12,7 @@ from isocompute_jax.gallery.page.expected import SEEN
 from isocompute_jax.gallery.theory_check import Agreement, Measured, agreement, calibrated, error, measured, question_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Question, forecast
-from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE
+from isocompute_jax.theory.forecast import EMBEDDED, TRIED, WITHIN_AN_OCTAVE, asked
 from isocompute_jax.theory.forecast_files import read_forecast
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
@@ -84,6 +84,15 @@ def test_the_measured_error_that_the_command_tells_is_that_of_the_gallery():
     """To 5 points in 100, so that one more sweep need not change it; `WITHIN_AN_OCTAVE` is what to update."""
     apart = np.concatenate([agreement_of(name).apart for name in FORECAST if name not in SEEN])
     assert np.mean(apart <= 1) == pytest.approx(WITHIN_AN_OCTAVE, abs=0.05)
+
+
+def test_what_was_tried_is_what_was_forecast():
+    """Every recorded forecast is within `TRIED`, and the widest of them are its ends."""
+    questions = [read_forecast(GALLERY / "predicted" / f"{name}.json").question for name in FORECAST]
+    spans = [asked(question, question.problem_set_size) for question in questions]
+    for name, (least, most) in TRIED.items():
+        found = min(span[name][0] for span in spans), max(span[name][1] for span in spans)
+        assert (0 if name == "budget" else found[0], found[1]) == pytest.approx((least, most)), name
 
 
 @pytest.mark.slow

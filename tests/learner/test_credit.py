@@ -5,6 +5,8 @@ import functools
 import math
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -163,6 +165,36 @@ def test_a_part_has_the_batches_advantages_and_denominators_of_its_own(scale, ag
     alone = aggregation_weights(LENGTHS[part], signal[part], aggregation=aggregation, max_tokens=5)
     np.testing.assert_array_equal(of_part.policy_weights[part], alone)
     np.testing.assert_array_equal(of_part.regularizer_weights, of_part.policy_weights)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_its_place(value):
+    rewards = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, value]])
+    lengths, every, recipe = np.full((2, 3), 2), np.ones(2, bool), learner.CreditConfig()
+    for call in (
+        lambda: learner.credit(rewards, lengths, recipe, max_tokens=5),
+        lambda: group_advantages(rewards, every, scale="none"),
+    ):
+        with pytest.raises(ValueError, match=rf"the reward of rollout 2 of group 1 is {value}, and must be finite"):
+            call()
+    with pytest.raises(ValueError, match="the penalty of rollout 2 of group 1 is"):
+        learner.credit(np.eye(2, 3), lengths, recipe, max_tokens=5, penalties=rewards)
+
+
+@pytest.mark.parametrize("where", ["group_advantages", "credit"])
+def test_under_jit_it_says_that_it_is_numpy(where):
+    calls = {
+        "group_advantages": lambda rewards: group_advantages(rewards, np.ones(6, bool), scale="none"),
+        "credit": lambda rewards: learner.credit(rewards, np.ones((6, 4), int), learner.CreditConfig(), max_tokens=5),
+    }
+    with pytest.raises(TypeError, match=rf"learner\.{where} is NumPy, .* does not work under jax\.jit"):
+        jax.jit(calls[where])(np.array(REWARDS, np.float32))
+
+
+def test_losses_are_part_of_the_learner():
+    logprobs, advantages = jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([[2.0]])
+    np.testing.assert_allclose(learner.losses.reinforce_loss(logprobs, advantages), -2 * logprobs, rtol=1e-6)
+    assert "losses" in learner.__all__
 
 
 def unknown(word: str) -> Any:

@@ -8,7 +8,8 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Forecast, Question, forecast
-from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE
+from isocompute_jax.theory import __main__ as command
+from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, untried
 from isocompute_jax.theory.forecast_files import Filed, read_forecast, write_forecast
 from tests import mains
 
@@ -109,12 +110,44 @@ def test_the_command(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "pass@1 of 20 problems: mean 0.050, from 0.05 to 0.05"
-    assert lines[4].split() == ["rollouts", "n=4", "n=16", "best", "n", "tied"]
-    assert [line.split()[0] for line in lines[5:8]] == ["1,024", "2,048", "4,096"]
+    assert lines[1] == "Constants: those of the embedded study's model of 0.1 M parameters."
+    assert lines[5].split() == ["rollouts", "n=4", "n=16", "best", "n", "tied"]
+    assert [line.split()[0] for line in lines[6:9]] == ["1,024", "2,048", "4,096"]
     assert lines[-2].startswith("n* goes from 4 to ")
     assert f"n* was within one octave at {WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md)." in lines[-1]
     written = json.loads((tmp_path / "found.json").read_text())
     assert written["question"]["group_sizes"] == written["group_sizes"] == [4, 16]
-    assert [f"{reward:.3f}" for reward in (row[0] for row in written["reward"])] == lines[5].split()[1:3]
+    assert [f"{reward:.3f}" for reward in (row[0] for row in written["reward"])] == lines[6].split()[1:3]
     done = mains.run("isocompute_jax.theory", [])
     assert done.returncode == 2 and "--pass_rates is missing" in done.stderr
+
+
+def test_what_the_constants_were_never_tried_on_is_said_before_anything_is_computed(tmp_path):
+    """A rate of 1e-6 at 1,024 rollouts is that of a model of billions, of which n* = 4 throughout says nothing."""
+    (tmp_path / "rates.csv").write_text("pass_rate\n" + "0.05\n" * 20)
+    arguments = [f"--pass_rates={tmp_path / 'rates.csv'}", "--base_lr=1e-6", "--base_batch=1024"]
+    arguments += ["--group_sizes=4,16", "--runs=2", "--budget=4096", "--first_budget=1024", "--points=2"]
+    done = mains.run("isocompute_jax.theory", arguments)
+    assert done.returncode == 0, done.stderr
+    before, _, after = done.stdout.partition("rollouts")
+    assert (
+        "model of 0.1 M parameters" in before
+        and "not tried on learning rate 1e-06 (tried: 0.000125 to 0.004)" in before
+    )
+    assert "gallery calibrate --sweeps=NAME" in before
+    assert "%" not in after and "is not known" in after
+
+
+def test_each_thing_that_was_not_tried_is_named():
+    question = Question(problems_per_batch=64, group_sizes=(2, 512), budget=2**20, optimizer="sgd", metric="worst")
+    found = untried(question, problems=5000)
+    for said in ("B_problem 64 (tried: 2 to 32)", "D 5e+03 (", "n 2 to 512 (", "budget 1.05e+06 (", "sgd", "worst"):
+        assert sum(said in phrase for phrase in found) == 1, said
+    assert untried(Question(), problems=64) == untried(Question(rate_rule="linear"), problems=64) == []
+
+
+def test_the_measured_error_is_that_of_the_default_constants_alone():
+    own = dataclasses.replace(EMBEDDED, gain=1e4)
+    assert "87%" in command.measured_error(EMBEDDED, []) and "0.1 M" in command.standing(EMBEDDED, [])
+    for text in (command.measured_error(own, []), command.standing(own, [])):
+        assert "87%" not in text and "0.1 M" not in text

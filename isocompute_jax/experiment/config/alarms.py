@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class AlarmsConfig:
     """Bounds beyond which a run says so: a line in the log when one is crossed, and `alarms` in metrics.jsonl.

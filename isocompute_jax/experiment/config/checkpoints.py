@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class CheckpointsConfig:
     """Which checkpoints are kept; all others are deleted when the next one is whole. No result depends on it."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each mesh axis (see `sharding`)."""
@@ -30,6 +31,7 @@ class MeshConfig:
         check(self)
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:
     """How the model is computed: what is kept, by which kernel, and how exactly (see `ModelConfig`)."""

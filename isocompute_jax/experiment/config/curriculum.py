@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Order = Literal["shuffled", "easy_to_hard", "hard_to_easy"]
@@ -13,6 +13,7 @@ RetireFor = Literal["run", "epoch"]
 Weighting = Literal["fixed", "adaptive"]
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class CurriculumConfig:
     """Which problems a run draws; docs/curriculum.md says what each choice costs in C."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
     """When and how a run is evaluated."""
@@ -28,6 +29,7 @@ class EvaluationConfig:
         check(self)
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class AgreementConfig:
     """When the sampler's log-probabilities are compared with the learner's, and what they may differ by.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 Overlong = Literal["off", "all", "correct"]
 Truncated = Literal["keep", "mask"]
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class LengthConfig:
     """Length control by rewards and masks; see `learner.shaping` for the equations."""

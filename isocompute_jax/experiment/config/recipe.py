@@ -6,9 +6,10 @@ import dataclasses
 from typing import Literal
 
 from isocompute_jax.learner import CreditConfig
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class RecipeConfig(CreditConfig):
     """How rewards become a batch of weighted tokens; `CreditConfig` says what they are worth."""
@@ -37,6 +38,7 @@ class RecipeConfig(CreditConfig):
 Trees = Literal["auto", "on", "off"]
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class PackingConfig:
     """How rollouts become rows of tokens."""

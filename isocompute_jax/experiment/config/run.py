@@ -20,12 +20,13 @@ from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
 from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.experiment.config.track import TrackConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.tasks import PromptConfig, RewardConfig
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """One training run."""

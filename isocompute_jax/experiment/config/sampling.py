@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from isocompute_jax.experiment.config.turns import ThinkingConfig, ToolConfig
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
     """How completions are sampled, in training and in evaluation."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class TrackConfig:
     """Where a run's numbers go beside metrics.jsonl and eval.jsonl, which are always written.

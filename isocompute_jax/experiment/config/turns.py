@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 END_PHRASE = "\n\nOkay, time is up. Let me stop thinking and give the final answer now.\n</think>\n\n"
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ThinkingConfig:
     """Forced interruption of thinking (ScaleRL, arXiv 2510.13786): off while `high` is 0."""
@@ -53,6 +54,7 @@ class ThinkingConfig:
             )
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ToolConfig:
     """A tool that answers calls within a rollout."""

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Range = tuple[float, float]
@@ -24,6 +24,7 @@ COMPLETIONS = "completions"
 """Directory of the completions that are kept; no set has this name."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class CurationConfig:
     """What to measure and which sets to cut."""

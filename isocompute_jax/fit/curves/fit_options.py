@@ -11,7 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS, Form, FormName, parameter
 from isocompute_jax.fit.flag_parsing import named_numbers, named_pairs, number, pair
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Loss = Literal["squares", "huber"]
@@ -22,6 +22,7 @@ def _floor(flag: str, text: str) -> Any:
     return text if text in ("free", "first") else number(flag, text)
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
     """How curves are fitted."""

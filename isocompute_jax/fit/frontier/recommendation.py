@@ -17,7 +17,7 @@ from isocompute_jax.fit.frontier.prospect import Prospect, prospect
 from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
 from isocompute_jax.fit.frontier.ties import Budget, nearest
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
-from isocompute_jax.options import option
+from isocompute_jax.options import described, option
 
 REACH = 2.0
 """Curves are compared up to so many times their own data."""
@@ -32,6 +32,7 @@ FAR = 4.0
 """A budget of more than so many times the data is called far beyond them."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class LearningRate:
     """Learning rate by rollouts per step B: base_lr x (B / base_batch)^exponent."""

@@ -10,12 +10,13 @@ import numpy as np
 
 from isocompute_jax.fit.flag_parsing import numbers
 from isocompute_jax.fit.laws.reuse import MOST_REUSE
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
 Analysis = Literal["model_size", "chinchilla"]
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class LawOptions:
     """Options of `--analysis=model_size` and `--analysis=chinchilla`."""

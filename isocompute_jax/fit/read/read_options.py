@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from isocompute_jax.fit.flag_parsing import named_numbers, pair
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records import columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
@@ -33,6 +33,7 @@ def parse_columns(items: Sequence[str]) -> dict[str, str]:
     return columns.parse_columns("--columns", items, example="e.g. --columns=val/acc:avg@4")
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
     """How inputs are read; checked on construction, errors name the flag."""

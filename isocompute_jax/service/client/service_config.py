@@ -6,13 +6,14 @@ import dataclasses
 import os
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import sampler_token
 from isocompute_jax.service.client.addresses import check_target
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ServiceConfig:
     """The sampler service that a run samples from; without endpoints it samples in its own process."""

@@ -7,11 +7,12 @@ import ipaddress
 
 import grpc
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import sampler_token
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class ServerConfig:
     """The settings of a server, whatever its engine; each is a flag of its name."""

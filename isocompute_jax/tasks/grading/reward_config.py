@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import check_url
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -15,6 +15,7 @@ OnFailure = Literal["zero", "drop_group", "stop"]
 MOST_WORKERS = 32
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
     """What completions are worth, and how that is found out."""

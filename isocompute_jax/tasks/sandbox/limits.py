@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class SandboxLimits:
     """What the untrusted programs of one completion may use up before they are ended."""

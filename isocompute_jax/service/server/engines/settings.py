@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from isocompute_jax.options import check, option
+from isocompute_jax.options import check, described, option
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class EngineSettings:
     """What every engine is told."""
@@ -29,6 +30,7 @@ class EngineSettings:
         check(self, "--")
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class VllmSettings(EngineSettings):
     """What the engine of vLLM is told; `kv_cache_bytes` is 1 GiB on a CPU if absent."""
@@ -40,6 +42,7 @@ class VllmSettings(EngineSettings):
     )
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class JaxSettings(EngineSettings):
     """What the engine of JAX is told; as many slots are made as both `max_slots` and `kv_cache_bytes` allow."""
