@@ -5,7 +5,7 @@ r"""`python -m isocompute_jax.theory`: n*(C) of a sweep that was not run, in sec
         --problems_per_batch=32 --group_sizes=8,16,32,64,128,256 --metric=worst
 
 --pass_rates is a problem set as `isocompute_jax.curate` writes it (avg@k of each problem), or any .jsonl or .csv with
-`pass_rate`. Says at once what of the question its constants were never tried on. Prints the reward of every n at budgets
+`pass_rate`. Says at once what of a question its constants were never tried on. Prints the reward of every n at budgets
 up to --budget, which n is best where, how n* rises, whether it saturates, and how far such forecasts were off. How far
 to trust it, and what its constants mean for a model of your own: docs/theory.md.
 """
