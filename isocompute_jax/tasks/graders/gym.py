@@ -3,12 +3,19 @@
 Problems are made by the library from a seed. A problem's answer names the draw, so that a worker process makes the same
 entry again and gives it to the library's own `score_answer`; what is scored is the final answer of a completion (a box,
 or what a marker introduces), else the whole text.
+
+Some of the library's tasks hand an answer to Python's `eval`, and others to SymPy's `parse_expr`, which is one too; an
+answer is what a model wrote, so that both read values and expressions here and run nothing (`_only_values`).
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import json
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from isocompute_jax.options import unknown_word
@@ -18,6 +25,14 @@ from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
 from isocompute_jax.tasks.graders.protocol import Grade
 
 PREFIX = "gym:"
+PARSER = "sympy.parsing.sympy_parser"
+PLAIN = (
+    *(ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load, ast.Name, ast.Call, ast.keyword),
+    *(ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
+)
+"""What values and expressions are written with; no attributes, no subscripts, nothing that binds a name."""
+EXPRESSIONS = frozenset({"Symbol", "Integer", "Float", "Rational", "Pow", "sqrt", "cbrt", "root", "abs"})
+"""What expressions may call beside SymPy's mathematical functions."""
 DRAW = {"count", "seed", "index", "options"}
 """What makes an entry again."""
 
@@ -34,7 +49,9 @@ class Gym:
         """What the library's `score_answer` gives the final answer."""
         draw = json.loads(problem.answer)
         dataset = _dataset(self.name.removeprefix(PREFIX), draw["count"], draw["seed"], json.dumps(draw["options"]))
-        return Grade(float(dataset.score_answer(final_answer(text[-MAX_TEXT_CHARS:]), dataset[draw["index"]])))
+        with _only_values():
+            score = dataset.score_answer(final_answer(text[-MAX_TEXT_CHARS:]), dataset[draw["index"]])
+        return Grade(float(score))
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the answer does not name a draw."""
@@ -91,3 +108,44 @@ def _dataset(name: str, count: int, seed: int, options: str) -> Any:
         return create_dataset(name, size=count, seed=seed, **json.loads(options))
     except (AssertionError, TypeError, ValueError) as error:
         raise InputError(f"reasoning-gym task {name!r} refuses its options {options}: {error}") from error
+
+
+@contextlib.contextmanager
+def _only_values() -> Iterator[None]:
+    """Within it, what the library and SymPy's parser call `eval` is `_value`."""
+    modules = [
+        vars(sys.modules[name]) for name in list(sys.modules) if name == PARSER or name.startswith("reasoning_gym.")
+    ]
+    for module in modules:
+        module["eval"] = _value
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module["eval"]
+
+
+def _value(source: Any, names: Mapping[str, Any] | None = None, nearer: Mapping[str, Any] | None = None) -> Any:
+    """`eval` of a text that is a value, or an expression of SymPy's.
+
+    Raises:
+      ValueError: it is anything else.
+    """
+    if not isinstance(source, str):
+        raise ValueError("only text is read")
+    known = {**(names or {}), **(nearer or {})}
+    for node in ast.walk(tree := ast.parse(source.strip(), mode="eval")):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, PLAIN) or not isinstance(called, ast.Name | None):
+            raise ValueError(f"{ast.unparse(node)[:80]!r} is neither a value nor an expression")
+        if isinstance(node, ast.Name) and not _is_mathematics(node.id, known.get(node.id)):
+            raise ValueError(f"{node.id[:80]!r} is no name in mathematics")
+    return eval(compile(tree, "<answer>", "eval"), {"__builtins__": {}}, known)
+
+
+def _is_mathematics(name: str, value: Any) -> bool:
+    """Whether a name is that of one of SymPy's values or mathematical functions."""
+    from sympy import Basic
+    from sympy.core.function import FunctionClass
+
+    return name in EXPRESSIONS or isinstance(value, Basic | FunctionClass)
