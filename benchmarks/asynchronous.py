@@ -146,7 +146,14 @@ def train(config: RunConfig, workdir: pathlib.Path) -> None:
     resolved = workdir.with_suffix(".json")
     resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
     setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), str(CORES[0])]
-    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={workdir}"]
+    command = [
+        sys.executable,
+        "-m",
+        "isocompute_jax.train",
+        f"--resolved_config={resolved}",
+        "--trust_config",
+        f"--workdir={workdir}",
+    ]
     done = subprocess.run([*setup, *command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(f"k = {config.max_staleness}: the run failed\n{done.stderr}")

@@ -159,7 +159,7 @@ def launched(root: pathlib.Path, name: str, config: RunConfig, *, learners: int,
     ]
     command += [f"--logs={workdir.with_suffix('.logs')}", f"--grace_s={2 * _STALL_S.value}"]
     command += [f"--server_args=--weights_dir={root / WEIGHTS} --max_model_len=64", "--", sys.executable, "-m"]
-    command += ["isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={workdir}"]
+    command += ["isocompute_jax.train", f"--resolved_config={resolved}", "--trust_config", f"--workdir={workdir}"]
     command += [f"--stall_s={_STALL_S.value}"]
     if servers:
         command += ["--endpoints={endpoints}", "--token_file={token_file}"]

@@ -86,7 +86,14 @@ def measure(directory: pathlib.Path, root: pathlib.Path, *, group_size: int, rol
     resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
     # Set up by the sweep's own launcher, which pins before JAX counts cores.
     setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), one_core()]
-    train = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", f"--workdir={run}"]
+    train = [
+        sys.executable,
+        "-m",
+        "isocompute_jax.train",
+        f"--resolved_config={resolved}",
+        "--trust_config",
+        f"--workdir={run}",
+    ]
     with open(root / f"log-{group_size}", "w+") as log:
         process = subprocess.Popen([*setup, *train], stderr=log)
         _, status, usage = os.wait4(process.pid, 0)

@@ -15,8 +15,8 @@ it draws only those that are new, and with other sets it cuts again without draw
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import json
 import math
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +30,7 @@ from isocompute_jax.tasks.grading.reward_config import RewardConfig
 from isocompute_jax.tasks.prompts import PromptConfig
 
 with app.imports():
-    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig, ThinkingConfig
+    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig, ThinkingConfig, TrackConfig
     from isocompute_jax.service.client.service_config import ServiceConfig
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ RESOLVED = flags.DEFINE_string(
     "resolved_config",
     None,
     "In place of --model and the flags of sampling, prompts, rewards and mesh: those of a run, its config.json.",
+)
+TRUST_CONFIG = flags.DEFINE_bool(
+    "trust_config",
+    False,
+    "Follow --resolved_config also where it names functions, addresses, and variables that hold secrets: only one that "
+    "you know (docs/trust.md).",
 )
 PROBLEMS = flags.DEFINE_string("problems", None, "Problem set, .jsonl or .parquet, with id, prompt, answer, task.")
 OUT = flags.DEFINE_string(
@@ -114,18 +120,17 @@ def source_of_flags() -> Source:
 
 def source_of_a_run(path: str) -> Source:
     """Those of a run; where its samplers are say the flags."""
-    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.config import check_trusted, read_resolved
     from isocompute_jax.experiment.curation.samplers import source_of
 
     own = (MODEL, TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
     if given := [flag.name for flag in own if flag.present]:
         raise InputError(f"--{given[0]} is said by --resolved_config={path}; leave one of them out")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)["config"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--resolved_config={path}: not a run's config.json ({error!r})") from error
-    return source_of(from_dict(values), from_flags(ServiceConfig))
+    service = from_flags(ServiceConfig)
+    config = dataclasses.replace(read_resolved(path, "--resolved_config"), service=service, track=TrackConfig())
+    if not TRUST_CONFIG.value:
+        check_trusted(config, path, said=[f"service.{field.name}" for field in dataclasses.fields(service)])
+    return source_of(config)
 
 
 def needed(flag: flags.FlagHolder[str | None]) -> str:

@@ -23,6 +23,12 @@ with app.imports():
     from isocompute_jax.experiment.interference import InterferenceConfig
 
 RUN = flags.DEFINE_string("run", None, "Run directory, whose config.json says how it samples and what it minimises.")
+TRUST_CONFIG = flags.DEFINE_bool(
+    "trust_config",
+    False,
+    "Follow the run's config.json also where it names functions, addresses, and variables that hold secrets: only one "
+    "that you know (docs/trust.md).",
+)
 MODEL = flags.DEFINE_string(
     "model", None, "Hugging Face directory of the weights; left out, RUN/model, those at the end of the run."
 )
@@ -35,7 +41,7 @@ define_flags(InterferenceConfig)
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.config import check_trusted, read_resolved
     from isocompute_jax.experiment.interference import measure_interference
     from isocompute_jax.records import interference_files, run_files
 
@@ -45,7 +51,9 @@ def main() -> None:
         raise InputError("--out is missing: RUN/interference is for a run's own weights and problems")
     run = pathlib.Path(RUN.value)
     out = pathlib.Path(OUT.value or run / interference_files.DIRECTORY)
-    config = from_dict(run_files.read_run(run).config["config"])
+    config = read_resolved(run / run_files.CONFIG, "--run")
+    if not TRUST_CONFIG.value:
+        check_trusted(config, run / run_files.CONFIG)
     weights = pathlib.Path(MODEL.value) if MODEL.value else run / run_files.MODEL
     if not weights.is_dir():
         raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")

@@ -14,10 +14,9 @@ With `--show_prompts=3` it prints the first prompts as the model will read them,
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import Any, cast
+from typing import cast
 
 from absl import flags
 
@@ -32,6 +31,12 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 RESOLVED = flags.DEFINE_string(
     "resolved_config", None, "In place of --config: the config.json of another run, to repeat exactly that config."
+)
+TRUST_CONFIG = flags.DEFINE_bool(
+    "trust_config",
+    False,
+    "Follow --resolved_config also where it names functions, addresses, and files or variables that hold secrets: only "
+    "one that you know (docs/trust.md).",
 )
 CONFIG_FIELDS = flags.DEFINE_bool(
     "config_fields", False, "In place of training, list the fields of a config: types, defaults and what they mean."
@@ -92,19 +97,31 @@ def main() -> None:
     from isocompute_jax.distributed.environment import Cluster, find_place
     from isocompute_jax.distributed.start import joined
     from isocompute_jax.experiment.company import RECORDS, facts
-    from isocompute_jax.experiment.config import RunConfig, config_page, from_dict, override
+    from isocompute_jax.experiment.config import (
+        RunConfig,
+        check_trusted,
+        config_page,
+        from_dict,
+        override,
+        read_resolved,
+    )
     from isocompute_jax.experiment.loop import train
     from isocompute_jax.experiment.profile import NO_STEPS, parse_steps
 
     if CONFIG_FIELDS.value:
         print(config_page(RunConfig), end="")
         return
-    config = from_dict(values_of(RESOLVED.value) if RESOLVED.value else app.config_values(CONFIG))
+    resolved = RESOLVED.value
+    if CONFIG.value and resolved:
+        raise InputError("--config and --resolved_config are both given: leave one of them out")
+    config = read_resolved(resolved, "--resolved_config") if resolved else from_dict(app.config_values(CONFIG))
     if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
         raise InputError("--workdir is missing: say where the run's files go, such as --workdir=runs/first")
-    for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE):
-        if flag.value is not None:
-            config = override(config, f"service.{flag.name}", flag.value)
+    said = [flag for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE) if flag.value is not None]
+    for flag in said:
+        config = override(config, f"service.{flag.name}", flag.value)
+    if resolved and not TRUST_CONFIG.value:
+        check_trusted(config, resolved, said=[f"service.{flag.name}" for flag in said])
     if SHOW_PROMPTS.value:
         from isocompute_jax.experiment.show_prompts import show_prompts_of_run
 
@@ -129,17 +146,6 @@ def main() -> None:
     told = facts(config, workdir)
     with joined(place, told, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
         train(config, workdir, team=team, profile=profile)
-
-
-def values_of(path: str) -> dict[str, Any]:
-    """The config of another run, from its config.json."""
-    if CONFIG.value:
-        raise InputError("--config and --resolved_config are both given: leave one of them out")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)["config"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--resolved_config={path}: not a run's config.json ({error!r})") from error
 
 
 if __name__ == "__main__":

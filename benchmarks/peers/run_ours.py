@@ -53,7 +53,7 @@ def run(job: Job) -> Timed:
     if job.devices > 1:
         flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={job.devices}"
         environment["XLA_FLAGS"] = flags.strip()
-    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}"]
+    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", "--trust_config"]
     done = subprocess.run([*command, f"--workdir={path / 'run'}"], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RunError(f"ours failed\n{done.stderr[-2000:]}")

@@ -38,6 +38,7 @@ def export_checkpoint(
       InputError: there is no such run, checkpoint or model, or it is damaged, or `out` is in use for something else.
     """
     run = pathlib.Path(run)
+    run_files.check_links(run)
     config = run_files.read_run(run).config.get("config", {})
     directory = run / run_files.CHECKPOINTS
     known = sorted(checkpoint_files.names(directory))

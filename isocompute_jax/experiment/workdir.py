@@ -148,11 +148,14 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
 def locked(path: pathlib.Path, what: str) -> Iterator[None]:
     """Holds a directory: two processes at work in one would write to the same files. A killed holder lets go.
 
+    It is held to `run_files.check_links` first.
+
     Storage that knows no locks (Lustre mounted with noflock, NFS without its lock daemon) is warned of.
 
     Raises:
-      InputError: another process holds it; who, is read from the lock's file.
+      InputError: another process holds it; who, is read from the lock's file. Or a link in it leads elsewhere.
     """
+    run_files.check_links(path)
     with open(path / run_files.LOCK, "a+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

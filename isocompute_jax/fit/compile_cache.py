@@ -16,16 +16,13 @@ import time
 
 import jax
 
+from isocompute_jax.records.run_files import user_cache
+
 OFF = "off"
 MOST_BYTES = 200e6
 """The oldest entries are dropped when all of them together are larger than this."""
 _OWN = "process-"
 _ABANDONED_S = 86_400.0  # a process that was killed leaves its folder; nobody compiles for a day
-
-
-def default_place() -> pathlib.Path:
-    """The user's cache directory (XDG Base Directory Specification), in it one folder for this package."""
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "isocompute_jax" / "fit"
 
 
 def use_compile_cache(place: str = "") -> None:
@@ -35,7 +32,7 @@ def use_compile_cache(place: str = "") -> None:
     A directory that cannot be written is done without: the cache saves time and nothing else.
 
     Args:
-      place: directory; empty for `default_place`, `off` for none.
+      place: directory; empty for the user's cache directory, `off` for none.
     """
     if place == OFF:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -43,7 +40,9 @@ def use_compile_cache(place: str = "") -> None:
     if not place and jax.config.values.get("jax_compilation_cache_dir"):
         return
     try:
-        root = pathlib.Path(place).expanduser() if place else default_place()
+        root = pathlib.Path(place).expanduser() if place else user_cache("fit")
+        if root is None:
+            return
         root.mkdir(parents=True, exist_ok=True)
         own = pathlib.Path(tempfile.mkdtemp(prefix=_OWN, dir=root))
         known = set()
@@ -51,7 +50,7 @@ def use_compile_cache(place: str = "") -> None:
             with contextlib.suppress(FileNotFoundError):  # dropped by a process that ends now
                 os.link(entry, own / entry.name)
                 known.add(entry.name)
-    except (OSError, RuntimeError):  # RuntimeError: no home directory
+    except (OSError, RuntimeError):  # RuntimeError: a `~` without a home
         return
     atexit.register(_hand_over, own, root, known)
     jax.config.update("jax_compilation_cache_dir", str(own))

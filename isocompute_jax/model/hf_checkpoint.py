@@ -196,6 +196,8 @@ def _file_names(directory: pathlib.Path) -> list[str]:
         )
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{index}: not a safetensors index ({error!r}); download the checkpoint again") from error
+    if outside := next((name for name in names if pathlib.PurePath(name).name != name), ""):
+        raise InputError(f"{index}: {outside!r} is no file beside it; the files of a checkpoint lie in one directory")
     if SINGLE_FILE not in names and (directory / SINGLE_FILE).exists():
         raise InputError(
             f"{directory} holds both {SINGLE_FILE} and {INDEX}, which does not name it, and readers differ in which "

@@ -43,6 +43,9 @@ def damage(directory: str | os.PathLike[str]) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         return f"{SUMS} cannot be read ({error})"
     wanted = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    outside = [name for name in wanted if pathlib.PurePath(name).is_absolute() or ".." in pathlib.PurePath(name).parts]
+    if outside:
+        return f"{SUMS} names a file outside: {outside[0]}"
     missing = [name for name in wanted if not (directory / name).is_file()]
     if not wanted or missing:
         return f"{missing[0]} is missing" if missing else f"{SUMS} is empty"

@@ -106,6 +106,40 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes | Iterable[byte
         raise
 
 
+def user_cache(name: str) -> pathlib.Path | None:
+    """A folder of this package in the user's cache directory (XDG Base Directory Specification); None without a home.
+
+    Compiled programs are kept there, and never in a run directory: they are code, and directories are handed on.
+    """
+    try:
+        place = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return place / "isocompute_jax" / name
+
+
+def check_links(directory: str | os.PathLike[str]) -> None:
+    """Holds a directory that is worked in to what lies in it, two levels deep: no link in it may lead out of it.
+
+    Files are appended to, replaced and removed there by name; a directory that was handed on must not have that happen
+    to others. The directory itself may be a link, and links from place to place in it stay.
+
+    Raises:
+      InputError: names the link, and what to do.
+    """
+    root = os.path.realpath(directory)
+    folders = [root]
+    for depth in range(2):
+        entries = [entry for folder in folders for entry in os.scandir(folder)]
+        for entry in entries:
+            if entry.is_symlink() and not os.path.realpath(entry.path).startswith(root + os.sep):
+                raise InputError(
+                    f"{entry.path} is a link to {os.path.realpath(entry.path)}, and files are written and removed in "
+                    f"{directory}: bring what it points to there, or let the directory as a whole be a link"
+                )
+        folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)] if depth == 0 else []
+
+
 def remove_unfinished(run: str | os.PathLike[str]) -> None:
     """Removes what writers left in a run directory that were killed before they renamed it; nobody writes in it now."""
     run = pathlib.Path(run)

@@ -27,6 +27,7 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import user_cache
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
 
@@ -93,7 +94,8 @@ def main() -> None:
     check_flags()
     root = WORKDIR.value or f"runs/study-{PRESET.value}"
     # One process per core does the heavy work; a compile cache serves them all, and the next start.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(os.path.join(root, "compile-cache")))
+    if place := user_cache("train"):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(place))
 
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig

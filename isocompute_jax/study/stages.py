@@ -190,7 +190,7 @@ def curation_job(preset: Preset, root: pathlib.Path) -> Job:
         main="curate",
         workdir=root / "curated",
         flags=(
-            *(f"--resolved_config={config}", f"--problems={preset.problems}"),
+            *(f"--resolved_config={config}", "--trust_config", f"--problems={preset.problems}"),
             *curation_flags(preset.curation),
         ),
         model=preset.run.model,

@@ -107,8 +107,8 @@ def planned(run: PlannedRun, root: pathlib.Path, topology: str) -> Mapping[str, 
     folder.mkdir(parents=True, exist_ok=True)
     config, figures = folder / f"{key}.config.json", folder / f"{key}.figures.json"
     run_files.write_atomic(config, json.dumps({"config": dataclasses.asdict(run.config)}) + "\n")
-    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={config}", "--dry_run"]
-    command += [f"--topology={topology}", f"--plan_out={figures}"]
+    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={config}"]
+    command += ["--trust_config", "--dry_run", f"--topology={topology}", f"--plan_out={figures}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == BAD_INPUT or not figures.exists():
         error = InputError if done.returncode == BAD_INPUT else RunError

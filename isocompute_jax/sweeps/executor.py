@@ -5,7 +5,6 @@ A sweep's directory holds
     NAME/               the run directory of each run
     logs/NAME.log       what its worker printed, all its starts
     sweep.json, configs/, jobs/    the plan, the config of each run and what became of it (see `books`)
-    .compile_cache/     compiled programs, shared by the workers
 
 Each worker runs on one core where the system can pin processes (Linux) and JAX computes on CPUs: XLA then takes one
 thread, which makes more of two cores than two threads do on small models, and results do not depend on how many
@@ -14,8 +13,9 @@ cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with acc
 Runs that sample from a service share its endpoints out: each worker has some to itself, for a server serves one
 learner at a time.
 
-Compiled programs are shared through JAX's persistent cache, in the sweep's directory unless JAX_COMPILATION_CACHE_DIR
-names another. Workers may write to it at the same time: JAX checks what it reads, and compiles what it cannot read.
+Compiled programs are shared through JAX's persistent cache, in the user's cache directory unless
+JAX_COMPILATION_CACHE_DIR names another place: they are code, and no part of what is handed on. Workers may write to it
+at the same time: JAX checks what it reads, and compiles what it cannot read.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Sweep:
         self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
         self._endpoints_of: dict[str, str] = {}
-        self._environment = worker_environment(state.root)
+        self._environment = worker_environment()
         self._cores = list(cores) if cores else [None]
         self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
         self._running: dict[str, Worker] = {}
@@ -212,7 +212,7 @@ class _Sweep:
         self._running[run.name] = Worker(
             [
                 *(sys.executable, "-m", "isocompute_jax.train"),
-                *(f"--resolved_config={path}", f"--workdir={self.state.root / run.name}"),
+                *(f"--resolved_config={path}", "--trust_config", f"--workdir={self.state.root / run.name}"),
             ],
             self.state.root / jobs.LOGS / f"{run.name}.log",
             core=min(self._cores, key=taken.count),
@@ -259,10 +259,11 @@ def shared_endpoints(runs: Sequence[PlannedRun]) -> list[str]:
     return [target for targets in named for target in targets]
 
 
-def worker_environment(root: pathlib.Path) -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """This process's environment, with a compile cache that takes small programs too; what the user set stays."""
+    place = run_files.user_cache("train")
     cache = {
-        "JAX_COMPILATION_CACHE_DIR": str((root / ".compile_cache").absolute()),
+        **({"JAX_COMPILATION_CACHE_DIR": str(place)} if place else {}),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",  # 0 would leave the choice to the file system
     }

@@ -110,7 +110,7 @@ class _Scheduled:
                 name=run.name,
                 main="train",
                 workdir=root / run.name,
-                flags=(f"--resolved_config={root / books.CONFIGS / f'{run.name}.json'}",),
+                flags=(f"--resolved_config={root / books.CONFIGS / f'{run.name}.json'}", "--trust_config"),
                 model=os.path.abspath(run.config.model),
                 root=root,
             )

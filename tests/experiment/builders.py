@@ -77,7 +77,8 @@ def write_config(path: pathlib.Path, config: RunConfig) -> pathlib.Path:
 
 
 def train_command(config: pathlib.Path, workdir: pathlib.Path) -> list[str]:
-    return [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={config}", f"--workdir={workdir}"]
+    main = [sys.executable, "-m", "isocompute_jax.train"]
+    return [*main, f"--resolved_config={config}", "--trust_config", f"--workdir={workdir}"]
 
 
 def pinned(command: list[str]) -> list[str]:

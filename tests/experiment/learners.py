@@ -72,6 +72,7 @@ class Learners:
                 about = {"devices": self.devices, "port": port, "environ": environ}
                 given = [
                     f"--resolved_config={config}",
+                    "--trust_config",
                     f"--workdir={workdir}",
                     *place,
                     *flags,

@@ -27,7 +27,7 @@ class Processes:
 
     def train(self, config: pathlib.Path, workdir: pathlib.Path) -> mains.Main:
         """Starts a run, which prints to WORKDIR.log."""
-        arguments = [f"--resolved_config={config}", f"--workdir={workdir}"]
+        arguments = [f"--resolved_config={config}", "--trust_config", f"--workdir={workdir}"]
         return self.start("isocompute_jax.train", arguments, log_of(workdir))
 
     def finish(self, config: pathlib.Path, workdir: pathlib.Path) -> str:

@@ -56,7 +56,8 @@ def log_lines(run: pathlib.Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_path, monkeypatch, caplog):
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)  # the sweep's own cache, which is empty
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)  # the user's own cache, which is empty
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
     broken = dataclasses.replace(base, train_set="/no/such/file.jsonl")
     runs = [
@@ -75,7 +76,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("cold", "warm")]
     assert weights[0] == weights[1]
     assert weights[0] != pathlib.Path(base.model, "model.safetensors").read_bytes()
-    assert list((tmp_path / ".compile_cache").glob("*-cache"))
+    assert list((tmp_path / "cache" / "isocompute_jax" / "train").glob("*-cache"))
     # Again: what is finished starts no process, what is broken is tried again.
     logs = {name: (tmp_path / "logs" / f"{name}.log").stat().st_mtime_ns for name in ("broken", "cold", "warm")}
     again = executor.run_sweep(runs, tmp_path, num_workers=1)

@@ -141,7 +141,8 @@ def test_each_run_is_a_jobset_with_its_queue_and_is_not_handed_in_twice(cluster,
     root = (tmp_path / "sweep").absolute()
     assert made["spec"]["replicatedJobs"][0]["command"] == [
         "python", "-m", "isocompute_jax.train", f"--workdir={root / 'seed=0'}",
-        f"--resolved_config={root / 'configs' / 'seed=0.json'}", "--endpoints={endpoints}", "--token_file={token_file}",
+        f"--resolved_config={root / 'configs' / 'seed=0.json'}",
+        "--trust_config", "--endpoints={endpoints}", "--token_file={token_file}",
     ]  # fmt: skip
     assert found.held([name]) == {name: "queued"}
     made["spec"]["suspend"], made["status"] = False, {"replicatedJobsStatus": [{"name": "learners", "ready": 1}]}

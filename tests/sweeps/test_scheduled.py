@@ -75,7 +75,7 @@ def test_an_array_runs_two_at_a_time_and_what_died_alone_is_handed_in_again(clus
     calls = {path.parent.name: path.read_text().splitlines() for path in root.glob("*/calls")}
     assert {name: len(lines) for name, lines in calls.items()} == dict.fromkeys(("seed=0", "seed=1", "seed=2"), 1)
     config = root / "configs" / "seed=0.json"
-    flags = f"--model={os.path.abspath('m')} --restarts=3 -- --resolved_config={config}"
+    flags = f"--model={os.path.abspath('m')} --restarts=3 -- --resolved_config={config} --trust_config"
     assert calls["seed=0"] == [f"--main=train --workdir={root / 'seed=0'} --python={sys.executable} {flags}"]
     text = next((root / "jobs" / "slurm").glob("*_submission.sh")).read_text()
     for line in ("--array=0-2%2", "--partition=main", "--requeue", "--signal=B:USR2@120", "--open-mode=append"):

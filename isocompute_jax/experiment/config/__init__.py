@@ -14,6 +14,7 @@ from isocompute_jax.experiment.config.length import LengthConfig
 from isocompute_jax.experiment.config.page import config_page
 from isocompute_jax.experiment.config.plan import PlanConfig
 from isocompute_jax.experiment.config.recipe import PackingConfig, RecipeConfig
+from isocompute_jax.experiment.config.resolved import check_trusted, read_resolved
 from isocompute_jax.experiment.config.run import RunConfig, from_dict
 from isocompute_jax.experiment.config.sampling import SamplingConfig
 from isocompute_jax.experiment.config.track import TrackConfig
@@ -39,7 +40,9 @@ __all__ = [
     "ThinkingConfig",
     "ToolConfig",
     "TrackConfig",
+    "check_trusted",
     "config_page",
     "from_dict",
     "override",
+    "read_resolved",
 ]

@@ -119,9 +119,17 @@ def _row(record: Any, name: str = "interval95") -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """CSV text with these columns of the rows; other keys are left out."""
+    """CSV text with these columns of the rows; other keys are left out.
+
+    A text that a spreadsheet would take for a formula has a quotation mark before it: names come with the data.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({key: f"'{cell}" if _is_formula(cell) else cell for key, cell in row.items()})
     return text.getvalue()
+
+
+def _is_formula(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -80,7 +80,7 @@ def _config_shapes(model: str) -> dict[str, tuple[int, ...]]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(model, local_files_only=True)
+        config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             built = AutoModelForCausalLM.from_config(config)
     except (ValueError, OSError) as error:
