@@ -1,11 +1,12 @@
 """`python -m benchmarks.prediction`: what each way to choose n costs, inside the data and beyond them.
 
-    python -m benchmarks.prediction --studies=60                  # 60 of each of seven families
+    python -m benchmarks.prediction --studies=60                  # 60 of each of ten families
     python -m benchmarks.prediction --draw=development            # what the method's constants were chosen on
 
-Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1, 2, 4 and 16 times that, and the regret
-is the true reward of the best n less that of the named one; the tool may say to stop at the peak of a curve that
-collapses. The last column is the tool's regret less the other's, paired by study, with its 95% interval.
+Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1/8, 1, 2, 4 and 16 times that, and the
+regret is the true reward of the best n less that of the named one; the tool may say to stop at the peak of a curve that
+collapses. The last column is the tool's regret less the other's, paired by study, with its 95% interval. The last table
+counts how often the tool was sure, and wrong: named an n that is worse than the best by more than `IMMATERIAL`.
 """
 
 from __future__ import annotations
@@ -20,33 +21,41 @@ from absl import flags
 
 from benchmarks import families
 from isocompute_jax import app
-from isocompute_jax.fit.advice import recommend
+from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.answer_results import BudgetAnswer
+from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.results import Configuration, Recommendation
-from isocompute_jax.fit.stages import Stages
 
 STUDIES = flags.DEFINE_integer("studies", 60, "Studies of each family.")
 DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
 
-TIMES = np.array([1.0, 2.0, 4.0, 16.0])
+FAMILIES = flags.DEFINE_list("families", list((*families.FAMILIES, *families.RAGGED)), "Which families.")
+
+TIMES = np.array([0.125, 1.0, 2.0, 4.0, 16.0])
+NAMES = ("1/8 C", "1 C", "2 C", "4 C", "16 C")
+NOW, FAR = 1, 3
+"""Places of 1 C and 4 C in these."""
+IMMATERIAL = 0.002
+"""A choice that loses no more than this is not called wrong."""
 TOOL = "forecast (default)"
 
 
 def main() -> None:
     """Flags -> tables."""
     draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
-    studies = [families.simulate(f, draw, i) for f in families.FAMILIES for i in range(STUDIES.value)]
+    studies = [families.simulate(f, draw, i) for f in FAMILIES.value for i in range(STUDIES.value)]
     regret: dict[str, list[np.ndarray]] = {}
     quality: list[Quality] = []
     for study in studies:
-        found = answers(study)
+        told = answers(study)
+        found = [each.recommendation for each in told]
         truth = study.truth(families.LAST * TIMES)
         best = truth.max(axis=0)
         chosen = np.array([study.named(advice.run) for advice in found])
@@ -63,6 +72,8 @@ def main() -> None:
                 error=np.abs(expected - value),
                 said_right=np.array([advice.best_share for advice in found]),
                 said_regret=np.array([advice.expected_regret for advice in found]),
+                sure=np.array([each.confidence == "sure" for each in told]),
+                wrong=best - value > IMMATERIAL,
             )
         )
     family = np.array([study.family for study in studies])
@@ -73,7 +84,8 @@ def main() -> None:
 class Quality(NamedTuple):
     """At each multiple of C: whether the interval held the reward, whether n was right, the error of the reward.
 
-    And what the tool said of that beforehand: the share of draws with this n as the best, and the expected regret.
+    And what the tool said of that beforehand: the share of draws with this n as the best, the expected regret, and
+    whether it called itself sure. `wrong`: it lost more than `IMMATERIAL`.
     """
 
     held: np.ndarray
@@ -81,18 +93,15 @@ class Quality(NamedTuple):
     error: np.ndarray
     said_right: np.ndarray
     said_regret: np.ndarray
+    sure: np.ndarray
+    wrong: np.ndarray
 
 
-def answers(study: families.Study) -> list[Recommendation]:
-    """What `python -m isocompute_jax.fit --budget=...` recommends, without its report."""
-    budgets = tuple(families.LAST * TIMES)
-    options = AnalysisOptions(budgets=budgets)
+def answers(study: families.Study) -> list[BudgetAnswer]:
+    """What `python -m isocompute_jax.fit --budget=...` answers, without its report."""
+    options = AnalysisOptions(budgets=tuple(families.LAST * TIMES), holdout=0.0)
     runs, _ = read_curves(memory_table(study.table(options.metric)), options.read)
-    stages = Stages(options, group_runs(runs)[0]).in_best_form()
-    found = stages.metric(options.metric, intervals=True)
-    resampled = stages.bootstrap(found)
-    allocation = stages.allocation(found, resampled)
-    return list(recommend(budgets, stages, found, allocation, resampled, stages.by_records(found)).values())
+    return list(conclude(analyse_curves(runs, options)).asked)
 
 
 def spent(study: families.Study, advice: Recommendation) -> float:
@@ -100,20 +109,35 @@ def spent(study: families.Study, advice: Recommendation) -> float:
     k = study.named(advice.run)
     per_step = study.group_sizes[k] * families.PROBLEMS_PER_BATCH
     assert advice.num_steps is not None
-    steps = advice.num_steps if advice.num_steps < advice.budget // per_step else advice.budget / per_step
+    steps = advice.budget / per_step if advice.stop is None else advice.num_steps
     return float(study.truth(np.array([steps * per_step]))[k, 0])
 
 
 def rivals(study: families.Study) -> dict[str, np.ndarray]:
     """method -> [A] number of the configuration that it names."""
-    mean, count = study.per_seed.mean(axis=1), len(study.group_sizes)
-    predicted = np.array([scipy_hill(study.compute, row)(families.LAST * TIMES) for row in mean])
+    count = len(study.group_sizes)
+    predicted = np.array([scipy_hill(*curve)(families.LAST * TIMES) for curve in mean_curves(study)])
     return {
         "SciPy's Hill per curve": predicted.argmax(axis=0),
-        "best so far": np.full(len(TIMES), mean[:, -1].argmax()),
+        "best so far": best_so_far(study),
         "largest n": np.full(len(TIMES), count - 1),
         "n*(C) law": law(study),
     }
+
+
+def mean_curves(study: families.Study) -> list[tuple[np.ndarray, np.ndarray]]:
+    """[K] of compute [P_k] and mean reward over seeds [P_k], where each n was evaluated."""
+    seen = np.isfinite(study.per_seed[:, 0])
+    return [(study.compute[own], rows[:, own].mean(axis=0)) for rows, own in zip(study.per_seed, seen, strict=True)]
+
+
+def best_so_far(study: families.Study) -> np.ndarray:
+    """[A] whose last evaluation up to each budget is the highest; before all of them the first to be evaluated."""
+    found = []
+    for budget in families.LAST * TIMES:
+        last = [reward[compute <= budget][-1:] for compute, reward in mean_curves(study)]
+        found.append(int(np.argmax([row[0] if len(row) else -np.inf for row in last])))
+    return np.array(found)
 
 
 def scipy_hill(compute: np.ndarray, reward: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -139,9 +163,9 @@ def scipy_hill(compute: np.ndarray, reward: np.ndarray) -> Callable[[np.ndarray]
 
 def law(study: families.Study) -> np.ndarray:
     """The n nearest to the sigmoid n*(C) of the frontier inside the data; the last leader where there is no law."""
-    mean = study.per_seed.mean(axis=1)
     configurations = [Configuration(f"n = {n}", int(n), families.PROBLEMS_PER_BATCH, 1024) for n in study.group_sizes]
-    envelope = frontier(fit_curves([study.compute] * len(mean), list(mean), options=FitOptions()), configurations)
+    compute, mean = zip(*mean_curves(study), strict=True)
+    envelope = frontier(fit_curves(compute, mean, options=FitOptions()), configurations)
     at = study.compute[1:]
     leaders = np.array([envelope.index_at(c) if envelope.index_at(c) is not None else 0 for c in at])
     sizes = study.group_sizes[leaders].astype(float)
@@ -157,12 +181,12 @@ def law(study: families.Study) -> np.ndarray:
 def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
     """Mean regret by family at 1 C and at 4 C, over all families at each ask, and paired differences."""
     print(f"{len(family)} studies. Mean regret by family at 1 C / 4 C; over all families at each multiple of C\n")
-    print("| method | " + " | ".join(families.FAMILIES) + " | 1 C | 2 C | 4 C | 16 C | tool less it, at 4 C |")
-    print("| :-- |" + " --: |" * (len(families.FAMILIES) + 5))
+    print("| method | " + " | ".join((*FAMILIES.value, *NAMES)) + " | tool less it, at 4 C |")
+    print("| :-- |" + " --: |" * (len(FAMILIES.value) + len(NAMES) + 1))
     for name, rows in regret.items():
-        cells = ["{:.4f} / {:.4f}".format(*rows[family == f][:, [0, 2]].mean(axis=0)) for f in families.FAMILIES]
+        cells = ["{:.4f} / {:.4f}".format(*rows[family == f][:, [NOW, FAR]].mean(axis=0)) for f in FAMILIES.value]
         cells += [f"{value:.4f}" for value in rows.mean(axis=0)]
-        gap = regret[TOOL][:, 2] - rows[:, 2]
+        gap = regret[TOOL][:, FAR] - rows[:, FAR]
         error = 1.96 * gap.std(ddof=1) / np.sqrt(len(gap))
         cells.append("" if name == TOOL else f"{gap.mean():+.4f} ± {error:.4f}")
         print(f"| {name} | " + " | ".join(cells) + " |")
@@ -170,15 +194,21 @@ def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
 
 def print_quality(quality: Quality, family: np.ndarray) -> None:
     """Coverage of the tool's 95% interval of the named n's reward, share of right n, error, and what it said."""
-    head = ("interval holds: 1 C", "2 C", "4 C", "16 C", "right n: 1 C", "4 C", "said: 1 C", "4 C")
+    head = (*(f"interval holds: {name}" for name in NAMES), "right n: 1 C", "4 C", "said: 1 C", "4 C")
     print("\n| family | " + " | ".join((*head, "said regret: 4 C", "error: 1 C", "4 C")) + " |")
     print("| :-- |" + " --: |" * (len(head) + 3))
-    for name in (*families.FAMILIES, "all"):
+    for name in (*FAMILIES.value, "all"):
         rows = np.ones(len(family), bool) if name == "all" else family == name
-        held, right, error, said, regret = (np.nanmean(part[rows], axis=0) for part in quality)
-        cells = [f"{share:.0%}" for share in (*held, *right[[0, 2]], *said[[0, 2]])]
-        cells += [f"{value:.4f}" for value in (regret[2], *error[[0, 2]])]
+        held, right, error, said, regret = (np.nanmean(part[rows], axis=0) for part in quality[:5])
+        cells = [f"{share:.0%}" for share in (*held, *right[[NOW, FAR]], *said[[NOW, FAR]])]
+        cells += [f"{value:.4f}" for value in (regret[FAR], *error[[NOW, FAR]])]
         print(f"| {name} | " + " | ".join(cells) + " |")
+    print("\n| family | " + " | ".join(f"sure, wrong: {name}" for name in NAMES) + " |")
+    print("| :-- |" + " --: |" * len(NAMES))
+    for name in (*FAMILIES.value, "all"):
+        rows = np.ones(len(family), bool) if name == "all" else family == name
+        sure, both = quality.sure[rows].sum(axis=0), (quality.sure & quality.wrong)[rows].sum(axis=0)
+        print(f"| {name} | " + " | ".join(f"{s} of {rows.sum()}, {w}" for s, w in zip(sure, both, strict=True)) + " |")
 
 
 if __name__ == "__main__":
