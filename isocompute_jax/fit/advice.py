@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import AllocationFit, Recommendation
@@ -96,7 +95,7 @@ def _allocate(
         learning_rate=options.learning_rate or _learning_rate(stages.groups),
         reward_range=options.read.reward_range,
         resampled=resampled,
-        forecast=stages.forecast(found) if forecast and (budget > data_end(found.fits) or unpicked) else None,
+        forecast=stages.forecast(found) if forecast and unpicked else None,
         measured=found.budgets,
         rollouts=found.rollouts,
     )

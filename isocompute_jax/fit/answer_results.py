@@ -33,16 +33,28 @@ class Objection:
         beyond noise (and clearly, where the curves tie with it); `seeds`: single seeds have another leader; `largest`
         or `smallest`: no larger, or smaller, n was run; `one_seed`: nothing tells the noise; `seeds_differ`: by more
         than the noise of their evaluations; `outliers`: evaluations of
-        the recommended configuration were left out because they stand alone. That another choice of
+        the recommended configuration were left out because they stand alone; `unseen`: others compete without
+        evaluations near the budget; `left_out`: others cannot be compared. That another choice of
         evaluations has another leader is among the recommendation's own doubts.
       run: who leads instead; empty where nobody else does.
       by: the form.
       size: how far ahead (`evaluations`: reward; `form`: AICc), or how many seeds disagree, or how many outliers there
-        are; 0 without.
+        are, or how many others (`unseen`, `left_out`); 0 without.
       of: how many seeds there are; 0 without.
     """
 
-    kind: Literal["form", "evaluations", "seeds", "largest", "smallest", "one_seed", "seeds_differ", "outliers"]
+    kind: Literal[
+        "form",
+        "evaluations",
+        "seeds",
+        "largest",
+        "smallest",
+        "one_seed",
+        "seeds_differ",
+        "outliers",
+        "unseen",
+        "left_out",
+    ]  # fmt: skip
     run: str = ""
     by: str = ""
     size: float = 0.0

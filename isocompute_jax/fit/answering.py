@@ -21,9 +21,8 @@ from isocompute_jax.fit.answer_results import (
     Objection,
 )
 from isocompute_jax.fit.curve_results import FormChoice
-from isocompute_jax.fit.frontier.bootstrap import leaders_at
-from isocompute_jax.fit.frontier.envelope import contestants
-from isocompute_jax.fit.frontier.recommendation import REACH
+from isocompute_jax.fit.frontier.envelope import carried, leader
+from isocompute_jax.fit.frontier.recommendation import replicate_leaders
 from isocompute_jax.fit.frontier.ties import nearest
 from isocompute_jax.fit.frontier_results import SURE, SegmentResult
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
@@ -55,36 +54,36 @@ def answer(analysis: Analysis, found: Recommendation, choice: FormChoice | None)
         confidence="unknown",
         objections=objections,
     )
-    confidence = _confidence(
-        share, tied=bool(tied), contradicted=bool(answered.contradicted_by), beyond=found.place == "beyond"
-    )
+    contradicted = bool(answered.contradicted_by)
+    confidence = _confidence(share, tied=bool(tied), contradicted=contradicted, seen=found.seen)
     return dataclasses.replace(answered, confidence=confidence)
 
 
-def _confidence(share: float | None, *, tied: bool, contradicted: bool, beyond: bool) -> Confidence:
-    """Beyond the data nothing is sure: how curves go on is assumed there, not seen."""
+def _confidence(share: float | None, *, tied: bool, contradicted: bool, seen: bool) -> Confidence:
+    """Nothing is sure that was not `seen` (see `Recommendation`): how curves go on is assumed."""
     if contradicted:
         return "contradicted"
     if tied:
         return "tied"
     if share is None:
         return "unknown"
-    return "sure" if share >= SURE and not beyond else "likely" if share >= LIKELY else "open"
+    return "sure" if share >= SURE and seen else "likely" if share >= LIKELY else "open"
 
 
 def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tuple[str, float] | None]:
     """In which share of the forecast's draws, or else of the replicates, it leads, and the strongest rival."""
     if math.isfinite(found.best_share):
         return found.best_share, found.rival
-    resampled, fits = analysis.resampled, analysis.main.fits
-    if resampled is None or not all(resampled.tells(fit, i) for i, fit in enumerate(fits) if fit.search):
+    if analysis.resampled is None:
         return None, None
-    numbers, counts = np.unique(leaders_at(resampled, found.budget), return_counts=True)
-    known = {int(i): int(count) for i, count in zip(numbers, counts, strict=True) if i >= 0}
+    leaders = replicate_leaders(analysis.resampled, analysis.main.fits, found.budget)
+    if leaders is None:
+        return None, None
     names = [curve.configuration.name for curve in analysis.main.curves]
-    shares = collections.Counter({names[i]: count / sum(known.values()) for i, count in known.items()})
-    share = shares.pop(found.run, 0.0)
-    return share, next(iter(shares.most_common(1)), None)
+    shares = collections.Counter(names[i] for i in leaders.tolist())
+    share = shares.pop(found.run, 0) / len(leaders)
+    rival = next(iter(shares.most_common(1)), None)
+    return share, rival and (rival[0], rival[1] / len(leaders))
 
 
 def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | None) -> list[Objection]:
@@ -95,6 +94,10 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
         rows += _other_form(analysis, found, same, choice)
         rows += _evaluations(main, found, same)
         rows += _seeds(analysis.by_seed, found, same)
+    if found.unseen:
+        rows.append(Objection("unseen", size=len(found.unseen)))
+    if found.left_out:
+        rows.append(Objection("left_out", size=len(found.left_out)))
     if not any(math.isfinite(budget.seed_sd) for budget in main.budgets):
         rows.append(Objection("one_seed"))
     if analysis.resampled is not None and analysis.resampled.seeds_differ:
@@ -114,11 +117,8 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
 
 
 def _leader(found: MetricAnalysis, budget: float) -> str | None:
-    """Who leads on a frontier at a budget, beyond the data where they end; None where nobody does."""
-    segments = found.frontier.segments
-    if not segments:
-        return None
-    index = found.frontier.index_at(min(max(budget, segments[0].start), segments[-1].end))
+    """Whose fitted curve is the highest at a budget (see `envelope.leader`); None without a curve."""
+    index = leader(found.fits, [curve.configuration for curve in found.curves], budget)
     return None if index is None else found.curves[index].configuration.name
 
 
@@ -130,12 +130,11 @@ def _other_form(
     if choice is None or choice.best in used or choice.strength != "clear":
         return []
     fits = analysis.forms[choice.best]
-    near = contestants(fits, found.budget, beyond=REACH) or range(len(fits))
-    known = [i for i in near if fits[i].status != "failed"]
-    if not known:
+    at = {i: c for i, c in carried(analysis.main.fits, found.budget).items() if fits[i].status != "failed"}
+    if not at:
         return []
-    leader = analysis.main.curves[max(known, key=lambda i: float(fits[i].reward(found.budget)))].configuration.name
-    return [Objection("form", "" if leader in same else leader, choice.best, choice.ahead)]
+    name = analysis.main.curves[max(at, key=lambda i: float(fits[i].reward(at[i])))].configuration.name
+    return [Objection("form", "" if name in same else name, choice.best, choice.ahead)]
 
 
 def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) -> list[Objection]:
@@ -227,6 +226,7 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float, *, rewards: 
     shares = [answer.share for answer in group if answer.share is not None]
     share = float(np.median(shares)) if shares else None
     beyond, tied = first.place == "beyond", verdict == "tied"
+    seen = 2 * sum(answer.recommendation.seen for answer in group) > len(group)
     run, size = collections.Counter((a.recommendation.run, a.recommendation.group_size) for a in group).most_common()[
         0
     ][0]
@@ -237,7 +237,7 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float, *, rewards: 
         group_size=size,
         rewards=rewards,
         share=share,
-        confidence=_confidence(share, tied=tied, contradicted=verdict == "contradicted", beyond=beyond),
+        confidence=_confidence(share, tied=tied, contradicted=verdict == "contradicted", seen=seen),
         tied_group_sizes=tuple(sorted({size for each in group for size in each.tied_group_sizes})) if tied else (),
         beyond=beyond,
         stop=first.stop,
@@ -245,7 +245,7 @@ def _range(group: Sequence[BudgetAnswer], start: float, end: float, *, rewards: 
 
 
 def chart(found: MetricAnalysis, budgets: Sequence[float]) -> Chart:
-    """The picture of a metric, with its leader at each budget by the fitted curves (see `contestants`)."""
+    """The picture of a metric, with its leader at each budget by the fitted curves (see `carried`)."""
     curves = tuple(
         DrawnCurve(
             curve.configuration,
@@ -262,9 +262,9 @@ def chart(found: MetricAnalysis, budgets: Sequence[float]) -> Chart:
     )
     leaders = {}
     for budget in budgets:
-        near = contestants(found.fits, budget, beyond=REACH)
-        if near:
-            reward, index = max((float(found.fits[i].reward(budget)), -i) for i in near)
+        at = carried(found.fits, budget)
+        if at:
+            reward, index = max((float(found.fits[i].reward(c)), -i) for i, c in at.items())
             leaders[budget] = found.curves[-index].configuration.name, reward
     return Chart(found.metric, curves, segments, leaders)
 

@@ -32,7 +32,7 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
     tried = [curve.configuration for curve in found.curves]
     known = stages.forecast(found)
     assert known is not None
-    alive = [i for i, fit in enumerate(found.fits) if known.members[i] and fit.reaches(budget, beyond=math.inf)]
+    alive = [i for i, fit in enumerate(found.fits) if known.members[i] and fit.reaches(budget)]
     alive = [i for i in alive if tried[i].rollouts_per_step <= _rollouts(found, i, budget)]
     if not alive:
         return NextRuns(budget, math.nan, (), ())

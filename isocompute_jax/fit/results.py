@@ -123,9 +123,9 @@ class CurveFit:
         """Whether there are more points than free parameters, so that the noise can be told and intervals exist."""
         return math.isfinite(self.noise)
 
-    def reaches(self, compute: float, *, beyond: float) -> bool:
-        """Whether the curve may be carried on to `compute`: to `beyond` times its data, and never past a peak."""
-        return compute <= self.window[1] * (1.0 if self.fall else beyond)
+    def reaches(self, compute: float) -> bool:
+        """Whether the curve may be carried on to `compute`: never past a peak."""
+        return self.fall is None or compute <= self.window[1]
 
     @property
     def midpoint(self) -> float:
@@ -225,6 +225,23 @@ class AllocationFit:
 
 
 @dataclasses.dataclass(frozen=True)
+class Unseen:
+    """A configuration that competes for a budget near which it has no evaluations.
+
+    Attributes:
+      run: its name.
+      first: compute of its first evaluation.
+      last: of its last.
+      open: whether it cannot be told from the recommended one.
+    """
+
+    run: str
+    first: float
+    last: float
+    open: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Recommendation:
     """How to spend a budget.
 
@@ -239,7 +256,8 @@ class Recommendation:
       reward: expected: by the forecast, or the configuration's fitted curve.
       interval95: of the forecast's draws, or of that curve; NaN where nothing could be resampled.
       beyond: budget, or `stop`, / largest compute that this configuration was run to; above 1 is an extrapolation.
-      stop: compute at the peak of a configuration that collapses before the budget; None to spend all of it.
+      stop: compute at which to stop a configuration that has collapsed before the budget, at its peak, or is expected
+        to; None to spend all of it.
       status: `ok`, or `warning` (read `reasons`).
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
@@ -251,6 +269,8 @@ class Recommendation:
       rival: who is the best in most of the other draws, and in which share of all; None where nobody is.
       by_records: who leads with the other choice of evaluations; empty where nobody else does.
       forms: form -> its weight in the forecast that the answer rests on; empty without.
+      unseen: the other configurations that compete without evaluations near the budget.
+      left_out: names of those that cannot be compared: with no curve, or too few evaluations.
     """
 
     budget: float
@@ -274,6 +294,13 @@ class Recommendation:
     rival: tuple[str, float] | None = None
     by_records: str = dataclasses.field(default="", metadata=INTERNAL)
     forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)
+    unseen: tuple[Unseen, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> bool:
+        """Whether evaluations say that it is the best: its own, and those of everybody who might be better."""
+        return self.place == "inside" and not any(each.open for each in self.unseen)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -159,7 +159,7 @@ def test_what_names_another_leader_contradicts():
         assert dataclasses.replace(found, objections=objections).contradicted_by == (["a"] if verdict else [])
     found = put(dataclasses.replace(found, objections=()), "recommendation", by_records="a")
     assert found.contradicted_by == ["a"]
-    known = {"contradicted": True, "beyond": False}
+    known = {"contradicted": True, "seen": True}
     assert _confidence(1.0, tied=False, **known) == _confidence(1.0, tied=True, **known) == "contradicted"
     text = answer_text(rich(), found)
     assert text.label == "Contradicted" and text.certainty.startswith("The data also speak for a: see below.")
@@ -174,7 +174,7 @@ def test_beyond_the_data_the_forecast_says_how_sure():
     assert text.label == "Likely, extrapolated"
     assert "the best of those tried in 84% of the curves that the data allow" in text.certainty
     assert "bootstrap" not in text.certainty
-    shares = {share: _confidence(share, tied=False, contradicted=False, beyond=True) for share in (1.0, 0.84, 0.7)}
+    shares = {share: _confidence(share, tied=False, contradicted=False, seen=False) for share in (1.0, 0.84, 0.7)}
     assert shares == {1.0: "likely", 0.84: "likely", 0.7: "open"}
 
 

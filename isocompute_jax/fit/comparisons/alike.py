@@ -128,7 +128,8 @@ def replicate_leaders(
     fitted = [i for i in members if analysis.fits[i].status != "failed"]
     if resampled is None or not len(compute) or not all(resampled.tells(analysis.fits[i], i) for i in fitted):
         return None
-    return np.stack([leaders_among(resampled, analysis.fits, c, fitted) for c in compute.tolist()], axis=1)
+    budgets: list[float] = compute.tolist()
+    return np.stack([leaders_among(resampled, analysis.fits, dict.fromkeys(fitted, c)) for c in budgets], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -155,11 +155,10 @@ def replicate_rewards(fit: CurveFit, at: np.ndarray, compute: np.ndarray) -> np.
     return form.curve(compute, **form.parameters(at[:, None], reference))
 
 
-def leaders_among(found: Bootstrap, fits: Sequence[CurveFit], compute: float, members: Sequence[int]) -> np.ndarray:
-    """[R] number of the highest replicate curve at `compute` among `members`, inside their data or not."""
-    at = np.array([compute])
-    rewards = np.stack([replicate_rewards(fits[i], found.at[:, i], at)[:, 0] for i in members])
-    return np.asarray(members)[rewards.argmax(axis=0)]
+def leaders_among(found: Bootstrap, fits: Sequence[CurveFit], at: Mapping[int, float]) -> np.ndarray:
+    """[R] number of the highest replicate curve, each read `at` its own compute (by number), in its data or not."""
+    rewards = [replicate_rewards(fits[i], found.at[:, i], np.array([compute]))[:, 0] for i, compute in at.items()]
+    return np.array(list(at))[np.stack(rewards).argmax(axis=0)]
 
 
 def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str, tuple[float, float]]:

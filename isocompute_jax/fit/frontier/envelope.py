@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy.optimize
 
-from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, clusters
+from isocompute_jax.fit.curves.seeds import clusters
 from isocompute_jax.fit.results import Configuration, CurveFit, Frontier, Segment, Switch
 
 SCAN_POINTS = 512
 """Points per pair of curves that are scanned for a change of sign before the root is polished."""
+
+REACH = 2.0
+"""A fitted curve is carried on to so many times its own data."""
 
 CROSSING_TOLERANCE = 1e-9
 """Two curves cross at a switch when their rewards there differ by less than this share of their levels; otherwise a
@@ -84,17 +87,24 @@ def _together(values: Sequence[float], *, latest: bool) -> list[float]:
     return [stands[value] for value in values]
 
 
-def contestants(fits: Sequence[CurveFit], compute: float, *, beyond: float) -> list[int]:
-    """The curves that say something at `compute`, each carried on to at most `beyond` times its data, not past a peak.
+def carried(fits: Sequence[CurveFit], compute: float) -> dict[int, float]:
+    """number -> where each fitted curve is read for a budget of `compute`: there, or where it is held.
 
-    Where a configuration has no data its curve still says whether it would lead: a leader by default is none.
+    A curve is carried on to at most `REACH` times its own data, and never past a peak. Beyond that it is held, for
+    stopping early is always open: whoever was run for less stays a candidate, and nobody leads by having been run
+    longer.
     """
-    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
-    return [
-        i
-        for i in known
-        if fits[i].window[0] <= compute * (1 + SAME_COMPUTE) and fits[i].reaches(compute, beyond=beyond)
-    ]
+    known = [(i, fit) for i, fit in enumerate(fits) if fit.status != "failed"]
+    return {i: min(compute, fit.window[1] * (1.0 if fit.fall else REACH)) for i, fit in known}
+
+
+def leader(fits: Sequence[CurveFit], configurations: Sequence[Configuration], compute: float) -> int | None:
+    """Number of the highest curve for a budget of `compute` (see `carried`), of equals that of the smaller n.
+
+    None without a curve.
+    """
+    at = carried(fits, compute)
+    return max(at, key=lambda i: (float(fits[i].reward(at[i])), -configurations[i].group_size), default=None)
 
 
 def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:

@@ -5,7 +5,8 @@ in n are alike: asymptote, position and steepness walk at random in log n and lo
 that has not risen yet borrows from those that have; joint draws under that prior come from filtering forwards and
 sampling backwards over the draws of the single curves (Carter and Kohn 1994). And all curves have one form: forms are
 averaged by their evidence over the sweep, tempered (`TEMPER`), for no form is true and evaluations are less independent
-than the likelihood takes them to be. `benchmarks/prediction.py` measures what this is worth.
+than the likelihood takes them to be. And all runs begin with the base model: where some have evaluated it, the others
+begin there too. `benchmarks/prediction.py` measures what this is worth.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ DRAWS = 400
 LEAST_NOISE = 1e-4
 """No point is taken as more certain than this share of the range."""
 
+LATTICE = 8
+"""Where curves may fall, places to stop at are weighed at so many computes over a factor of two."""
+
 POOLING = 8.0
 """Degrees of freedom with which the noise of all curves enters that of each."""
 
@@ -70,6 +74,7 @@ class Forecast:
       noise: [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve.
       correlation: of neighbouring points.
       collapses: where curves fall, where some have; None in a sweep without a fall.
+      start: reward of the base model, from which all curves rise; None where nobody has evaluated it.
     """
 
     reference: float
@@ -81,6 +86,8 @@ class Forecast:
     noise: np.ndarray
     correlation: float
     collapses: Collapses | None = None
+    start: float | None = None
+    _lattice: dict[int, np.ndarray] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def rewards(self, compute: float) -> np.ndarray:
         """[S, K] reward at `compute`."""
@@ -96,12 +103,47 @@ class Forecast:
                 assert draws is not None
                 climbed = FORMS[name].share(draws.theta[rows], x)[:, 0]
                 found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed * kept[rows, k]
+                if self.start is not None and not FORMS[name].at_zero and compute < self.reference:
+                    found[rows, k] = self._before(draws.low[rows], compute)
         low, high = self.reward_range
         return low + (high - low) * found
 
-    def prospect(self, compute: float, among: Sequence[int], *, surest: bool = False) -> Prospect:
+    def _before(self, low: np.ndarray, compute: float) -> np.ndarray:
+        """[S'] shares of the range before the first data, of a form that has no value at C = 0: linear from there."""
+        least, most = self.reward_range
+        start = np.minimum(((self.start or 0.0) - least) / (most - least), low)
+        return start + (low - start) * compute / self.reference
+
+    def best_within(self, number: int, compute: float) -> tuple[np.ndarray, float]:
+        """What a configuration comes to with up to `compute`, stopped where it is expected to be the best.
+
+        Stopping early is open, so that more compute is never worth less. Without a collapse in the sweep curves only
+        rise, and all of it is spent. Else places to stop at are those of a lattice in log C, between which draws are
+        interpolated, so that the expected reward has no peak that is not among them.
+
+        Returns:
+          Draws [S] of the reward, and where they stop.
+        """
+        place = LATTICE * float(np.log2(compute / self.reference))
+        if self.collapses is None or place < 0:
+            return self.rewards(compute)[:, number], compute
+        whole, share = int(place), place - int(place)
+        here = (1 - share) * self._at(whole)[:, number] + share * self._at(whole + 1)[:, number]
+        means = [float(self._at(j)[:, number].mean()) for j in range(whole + 1)]
+        best = int(np.argmax(means))
+        if means[best] <= float(here.mean()):
+            return here, compute
+        return self._at(best)[:, number], self.reference * 2.0 ** (best / LATTICE)
+
+    def _at(self, place: int) -> np.ndarray:
+        """[S, K] rewards at a point of the lattice."""
+        if place not in self._lattice:
+            self._lattice[place] = self.rewards(self.reference * 2.0 ** (place / LATTICE))
+        return self._lattice[place]
+
+    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
         """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
-        return prospect(self.rewards(compute)[:, among], among, surest=surest)
+        return prospect(self.rewards(compute)[:, among], among)
 
 
 def forecast(
@@ -143,6 +185,8 @@ def forecast(
     low, high = reward_range
     points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
+    start = _start([points[k] for k in np.flatnonzero(members)])
+    points = [_from(start, *each) for each in points]
     given = [*configurations, *untried]
     order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
@@ -175,7 +219,21 @@ def forecast(
     known = np.concatenate([members, np.ones(len(untried), bool)])
     each = np.full(len(known), np.nan)
     each[order] = errors
-    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen)
+    begin = None if start is None else low + (high - low) * start
+    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen, begin)
+
+
+def _start(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
+    """Mean share of the range at C = 0 over all that were evaluated there; None where nobody was."""
+    known = [share[compute == 0].mean() for compute, share in points if np.any(compute == 0)]
+    return float(np.mean(known)) if known else None
+
+
+def _from(start: float | None, compute: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points of a curve, begun at the base model where its own runs have not evaluated it."""
+    if start is None or np.any(compute == 0):
+        return compute, share
+    return np.concatenate([[0.0], compute]), np.concatenate([[start], share])
 
 
 def _place(configuration: Configuration) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,8 +20,7 @@ class Prospect(NamedTuple):
     """A budget, over the draws.
 
     Attributes:
-      index: number of the configuration to take: that with the highest expected reward, or the surest (`prospect`).
-      surest: whether another one has a higher expected reward, and is known much worse.
+      index: number of the configuration to take: that with the highest expected reward.
       reward: its expected reward.
       interval95: 95% interval of its reward: parameters, noise and form.
       best_share: share of the draws in which it is the best.
@@ -32,7 +31,6 @@ class Prospect(NamedTuple):
     """
 
     index: int
-    surest: bool
     reward: float
     interval95: tuple[float, float]
     best_share: float
@@ -42,16 +40,14 @@ class Prospect(NamedTuple):
     tied: tuple[int, ...]
 
 
-def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False) -> Prospect:
+def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[int] | None = None) -> Prospect:
     """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
 
-    One noisy seed may lie above five quiet ones by luck alone. So with `surest`, of those that tie with the highest one
-    is taken that is known much better (see `standings.surest`).
+    One of `choices` is taken, any where that is None; all others compete.
     """
-    mean, error = rewards.mean(axis=0), rewards.std(axis=0)
-    highest = int(mean.argmax())
-    tied = _tied(rewards, highest)
-    place = standings.surest(tied, highest, mean, error, least=ALIKE) if surest else highest
+    places = [k for k, i in enumerate(among) if choices is None or i in choices]
+    place = max(places, key=lambda k: float(rewards[:, k].mean()))
+    tied = _tied(rewards, place)
     own, best = rewards[:, place], rewards.max(axis=1)
     low, high = np.percentile(own, PERCENTILES)
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
@@ -59,7 +55,6 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False)
     rival = int(leaders.argmax())
     return Prospect(
         index=among[place],
-        surest=place != highest,
         reward=float(own.mean()),
         interval95=(float(low), float(high)),
         best_share=float(np.mean(~first)),
@@ -70,16 +65,24 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, surest: bool = False)
     )
 
 
+def told_apart(better: np.ndarray, worse: np.ndarray) -> bool:
+    """Whether one configuration lies above another in all but `ONE_SIDED` of the draws [S]."""
+    return bool(np.mean(better > worse) >= 1 - ONE_SIDED)
+
+
 def _tied(rewards: np.ndarray, place: int) -> list[int]:
     """Who cannot be told from `place` at 95%: by the draws, and for all pairs that tie together (Bonferroni).
 
-    The highest of many equal curves stands out from each of them by luck.
+    The highest of many equal curves stands out from each of them by luck. Draws that all agree tell two apart, however
+    far the tail of their differences reaches.
     """
     behind = rewards[:, place, None] - rewards
     told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
     far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
 
+    always = np.all(behind > 0, axis=0)
+
     def ties(k: int, pairs: int) -> bool:
-        return not told[k] or bool(far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
+        return not told[k] or bool(not always[k] and far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
 
     return standings.those_that_tie(range(rewards.shape[1]), ties)

@@ -10,17 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
-from isocompute_jax.fit.frontier.envelope import contestants
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.envelope import carried
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.prospect import Prospect, prospect
-from isocompute_jax.fit.frontier.standings import Standings, interval, standings, tie_text
-from isocompute_jax.fit.frontier.ties import Budget, nearest
-from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
+from isocompute_jax.fit.frontier.prospect import Prospect, prospect, told_apart
+from isocompute_jax.fit.frontier.standings import interval, standings, tie_text
+from isocompute_jax.fit.frontier.ties import NEAR, Budget, nearest
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation, Unseen
 from isocompute_jax.options import described, option
-
-REACH = 2.0
-"""Curves are compared up to so many times their own data."""
 
 BEYOND = 1 + SAME_COMPUTE
 """A budget of more than so many times the data is beyond them."""
@@ -80,13 +77,13 @@ def allocate(
     """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
 
     Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
-    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. Inside, one
-    whose data end earlier is carried on, to at most twice their end, so that nobody leads by having been run a little
-    longer, and never past the peak of a curve that collapses: one that is the best of all at its peak stops there.
+    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. All compete for
+    every budget: one whose data end earlier, or begin later, has the reward that its draws give there, and their width.
+    One that has collapsed, or is expected to, is stopped where it is the best, so that a larger budget is never worth
+    less.
 
-    Without a forecast the highest curve is taken inside the data (see `standings` for ties). Beyond all data n is then
-    that of the sigmoid law (when its status is `ok`) rounded to the nearest n that was run, else that of the
-    configuration that leads where the data end; B_problem is that of the best curve with this n.
+    Without a forecast the highest fitted curve is taken, each carried on to at most twice its data and held there (see
+    `standings` for ties).
 
     Args:
       budget: compute, > 0, in the unit of the curves.
@@ -112,20 +109,18 @@ def allocate(
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
     contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
-    index, reasons, found, drawn = contest.choose(budget, affordable)
-    if len(affordable) < len(known):
-        reasons += _too_dear(contest.choose(budget, known).index, affordable, configurations)
-    chosen, fit = configurations[index], fits[index]
-    at = min(budget, fit.window[1]) if fit.fall else budget  # a curve that collapses is never carried past its peak
-    steps, rate, reason = _steps(chosen, rollouts(index, at) if rollouts else at, learning_rate)
-    reasons.append(reason)
+    choice = contest.choose(budget, affordable)
+    chosen, fit = configurations[choice.index], fits[choice.index]
+    wanted = contest.choose(budget, known).index if len(affordable) < len(known) else choice.index
+    steps, rate, reason = _steps(chosen, rollouts(choice.index, choice.at) if rollouts else choice.at, learning_rate)
+    reasons = [*choice.reasons, *_too_dear(wanted, affordable, known, configurations), reason]
+    drawn = choice.drawn
     if drawn is None and resampled is not None and len(known) > 1:
-        reasons += _agreement(resampled, budget, index, fits, configurations)
-    beyond = at / fit.window[1]
-    doubts = _doubts(budget, fit, beyond) + _falls(budget, index, fits, configurations)
+        reasons += _agreement(resampled, budget, choice.index, fits, configurations)
+    beyond = choice.at / fit.window[1]
+    doubts = _doubts(budget, fit, beyond) + _falls(budget, choice, fits, configurations)
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    reward = float(fit.reward(at)) if drawn is None else drawn.reward
-    ends = interval(fit, index, at, resampled) if drawn is None else drawn.interval95
+    left_out = sorted(set(range(len(fits))) - set(contest.compared(known)))
     return Recommendation(
         budget=budget,
         run=chosen.name,
@@ -134,19 +129,21 @@ def allocate(
         num_steps=steps,
         learning_rate=rate,
         law_group_size=law,
-        reward=float(np.clip(reward, *reward_range)),
-        interval95=tuple(np.clip(ends, *reward_range).tolist()),
+        reward=float(np.clip(choice.reward, *reward_range)),
+        interval95=tuple(np.clip(choice.interval95, *reward_range).tolist()),
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
-        stop=at if at < budget else None,
+        stop=choice.at if choice.at < budget else None,
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
-        tied=tuple(configurations[i].name for i in found.tied if i != index) if index in found.tied else (),
+        tied=tuple(configurations[i].name for i in choice.tied if i != choice.index),
         expected_regret=math.nan if drawn is None else drawn.regret,
         best_share=math.nan if drawn is None else drawn.best_share,
         rival=None if drawn is None or drawn.rival is None else (configurations[drawn.rival].name, drawn.rival_share),
         forms={} if drawn is None or forecast is None else forecast.weights,
+        unseen=choice.unseen,
+        left_out=tuple(configurations[i].name for i in left_out),
     )
 
 
@@ -160,17 +157,36 @@ def _steps(chosen: Configuration, rollouts: float, learning_rate: LearningRate) 
 
 
 class Choice(NamedTuple):
-    """Number of a configuration, why it was chosen, who competed, and what the draws say; None without a forecast."""
+    """What is chosen for a budget.
+
+    Attributes:
+      index: number of the configuration.
+      at: compute that it is trained to: the budget, or where to stop.
+      reward: expected there.
+      interval95: of that.
+      tied: numbers of all that cannot be told from it, itself included.
+      reasons: why.
+      unseen: those that compete without evaluations near the budget.
+      drawn: what the draws say; None without a forecast.
+    """
 
     index: int
+    at: float
+    reward: float
+    interval95: tuple[float, float]
+    tied: tuple[int, ...]
     reasons: list[str]
-    standings: Standings
+    unseen: tuple[Unseen, ...]
     drawn: Prospect | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contest:
-    """The curves that compete for a budget, and what is known of n*(C)."""
+    """The curves that compete for a budget, and what is known of n*(C).
+
+    Everybody with a curve competes for every budget, however far its own data go: what it was not run to is open, and
+    stopping earlier always is.
+    """
 
     fits: Sequence[CurveFit]
     configurations: Sequence[Configuration]
@@ -182,96 +198,126 @@ class Contest:
 
     def choose(self, budget: float, allowed: Sequence[int]) -> Choice:
         """The configuration to take among those `allowed`."""
-        alive = self._alive(budget, allowed)
-        found = self.prospect(budget, allowed)
-        if found is not None:
-            return self._by_the_draws(budget, found, alive)
-        if not alive:
-            return self._stop_at_a_peak(allowed)
-        first, last = self._data(alive)
-        found = self._standings(min(max(budget, first), last), alive)
-        index, name = found.chosen, self.configurations[found.chosen].name
-        if budget < first * (1 - SAME_COMPUTE):
-            reason = f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
-            return Choice(index, [reason, *self._tie(found)], found)
-        if budget <= last * (1 + SAME_COMPUTE):
-            lead = "has the highest fitted curve" if index == self._highest(budget, found) else "is the surest"
-            reason = f"{name} {lead}{self._carried(budget, index)} at this budget."
-            return Choice(index, [reason, *self._tie(found)], found)
-        if self.allocation.status != "ok":
-            reason = (
-                f"{name} leads where the data end. The law of n*(C) is not established ({self.allocation.message}), so "
-                "it is not used to go further."
+        members = [] if self.forecast is None else [i for i in allowed if self.forecast.members[i]]
+        return self._by_the_draws(budget, members) if members else self._by_the_fits(budget, allowed)
+
+    def compared(self, allowed: Sequence[int]) -> list[int]:
+        """Of those `allowed` the ones whose curves can be compared."""
+        return [i for i in allowed if self.forecast is None or self.forecast.members[i]] or list(allowed)
+
+    def _by_the_draws(self, budget: float, members: Sequence[int]) -> Choice:
+        """The highest expected reward over the draws; before all data, without a common start, where they begin."""
+        assert self.forecast is not None
+        first, last = self._data(members)
+        at = budget if self.forecast.start is not None else max(budget, first)
+        plans = {i: self._plan(i, at) for i in members}
+        rewards = np.column_stack([plans[i][0] for i in members])
+        found = prospect(rewards, members, choices=self._choices(at, members))
+        index, stop = found.index, plans[found.index][1]
+        behind = self._behind(budget, last)
+        tied = tuple(i for i in found.tied if i == index or index in behind or i not in behind)
+        own = plans[index][0]
+        unseen = tuple(
+            Unseen(self.configurations[i].name, *self.fits[i].window, open=not told_apart(own, plans[i][0]))
+            for i in members
+            if i != index and not self._is_near(budget, i)
+        )
+        if budget < at:
+            own = self.forecast.rewards(budget)[:, index]
+        low, high = np.percentile(own, PERCENTILES).tolist()
+        reasons = [*self._forecast_reasons(budget, found, stop, first, last), *self._tie(tied, members)]
+        return Choice(index, min(stop, budget), float(own.mean()), (low, high), tied, reasons, unseen, found)
+
+    def _plan(self, index: int, compute: float) -> tuple[np.ndarray, float]:
+        """Draws of what a configuration comes to, and where to stop it: at its peak where it has collapsed."""
+        assert self.forecast is not None
+        if self.fits[index].fall:
+            at = min(compute, self.fits[index].window[1])
+            return self.forecast.rewards(at)[:, index], at
+        return self.forecast.best_within(index, compute)
+
+    def _choices(self, compute: float, members: Sequence[int]) -> list[int]:
+        """Without those that another one was never below: inside their data no curve says more than its evaluations."""
+        rewards = np.array([budget.mean[list(members)] for budget in self.measured]).reshape(-1, len(members))
+        windows = np.array([self.fits[i].window for i in members])
+
+        def never_better(k: int, other: int) -> bool:
+            covered = windows[other, 0] <= windows[k, 0] * (1 + SAME_COMPUTE) and windows[k, 1] <= windows[other, 1] * (
+                1 + SAME_COMPUTE
             )
-            return Choice(index, [reason, *self._tie(found)], found)
-        index, reason = self._by_the_law(budget, alive)
-        return Choice(index, [reason], found)
+            ahead = rewards[:, other] - rewards[:, k]
+            ahead = ahead[np.isfinite(ahead)]
+            return covered and len(ahead) > 1 and bool(np.all(ahead >= 0)) and bool(np.any(ahead > 0))
 
-    def prospect(self, budget: float, allowed: Sequence[int]) -> Prospect | None:
-        """What the forecast says of a budget, or of the data's begin before them; None where there is no forecast.
+        inside = [k for k in range(len(members)) if compute <= windows[k, 1] * (1 + SAME_COMPUTE)]
+        worse = {k for k in inside if any(never_better(k, other) for other in range(len(members)) if other != k)}
+        return [i for k, i in enumerate(members) if k not in worse]
 
-        A configuration that collapses before the budget competes as it is at its peak, stopped there.
-        """
-        if self.forecast is None:
-            return None
-        alive, inside = self._alive(budget, allowed), False
-        at = {i: self.fits[i].window[1] for i in allowed if i not in alive}
-        if alive:
-            first, last = self._data(alive)
-            inside = budget <= last * (1 + SAME_COMPUTE)
-            at |= dict.fromkeys(self._rivals(budget, alive), max(budget, first))
-        at = {i: compute for i, compute in at.items() if self.forecast.members[i]}
-        if not at:
-            return None
-        drawn = {compute: self.forecast.rewards(compute) for compute in set(at.values())}
-        return prospect(np.column_stack([drawn[c][:, i] for i, c in at.items()]), tuple(at), surest=inside)
+    def _by_the_fits(self, budget: float, allowed: Sequence[int]) -> Choice:
+        """The highest fitted curve, each carried on to `REACH` times its data and held there."""
+        first, last = self._data(allowed)
+        at = {i: compute for i, compute in carried(self.fits, max(budget, first)).items() if i in allowed}
+        found = standings(
+            at, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
+            reward_range=self.reward_range, behind=self._behind(budget, last),
+        )  # fmt: skip
+        index, fit = found.chosen, self.fits[found.chosen]
+        stop = fit.window[1] if fit.fall else math.inf
+        where = min(budget, at[index])
+        unseen = tuple(
+            Unseen(self.configurations[i].name, *self.fits[i].window, open=True)
+            for i in at
+            if i != index and not self._is_near(budget, i)
+        )
+        tied = found.tied if index in found.tied else (index,)
+        reasons = [self._fitted_reason(budget, index, first, last), *self._tie(tied, found.members)]
+        ends = interval(fit, index, where, self.resampled)
+        return Choice(index, min(budget, stop), float(fit.reward(where)), ends, tied, reasons, unseen)
 
-    def _by_the_draws(self, budget: float, found: Prospect, alive: Sequence[int]) -> Choice:
-        below = self._behind(budget, alive) if alive else ()
-        behind = () if found.index in below else below
-        tied = tuple(i for i in found.tied if i not in behind)
-        rivals = self._rivals(budget, alive) if alive else found.tied
-        standing = Standings(found.index, tied, tuple({*rivals, *tied}))
-        reasons = [*self._forecast_reasons(budget, found, alive), *self._tie(standing)]
-        return Choice(found.index, reasons, standing, found)
+    def _fitted_reason(self, budget: float, index: int, first: float, last: float) -> str:
+        name, fit = self.configurations[index].name, self.fits[index]
+        if fit.fall and budget > fit.window[1]:
+            return (
+                f"{name} has the highest fitted curve, at its peak at {fit.window[1]:.3g}: the rest of the budget is "
+                "better not spent."
+            )
+        if budget < first * (1 - SAME_COMPUTE):
+            return f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
+        reason = f"{name} has the highest fitted curve{self._carried(budget, index)} at this budget."
+        if budget > last * (1 + SAME_COMPUTE) and self.allocation.status == "ok":
+            reason += f" The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}."
+        return reason
 
-    def _alive(self, budget: float, allowed: Sequence[int]) -> list[int]:
-        """Who has not collapsed before the budget."""
-        return [i for i in allowed if self.fits[i].reaches(budget, beyond=math.inf)]
-
-    def _data(self, alive: Sequence[int]) -> tuple[float, float]:
+    def _data(self, members: Sequence[int]) -> tuple[float, float]:
         """Where the data of these begin and end."""
-        windows = [self.fits[i].window for i in alive]
+        windows = [self.fits[i].window for i in members]
         return min(start for start, _ in windows), max(end for _, end in windows)
 
-    def _rivals(self, budget: float, alive: Sequence[int]) -> list[int]:
-        """Who competes: beyond all data everybody, inside them those whose own reach so far (`REACH`)."""
-        first, last = self._data(alive)
-        if budget > last * (1 + SAME_COMPUTE):
-            return list(alive)
-        near = contestants(self.fits, min(max(budget, first), last), beyond=REACH)
-        return [i for i in near if i in alive] or list(alive)
+    def _is_near(self, budget: float, index: int) -> bool:
+        """Whether a configuration has evaluations near a budget, or has collapsed before it."""
+        first, last = self.fits[index].window
+        return first / NEAR <= budget and (budget <= last * NEAR or self.fits[index].fall is not None)
 
     def _carried(self, budget: float, index: int) -> str:
         end = self.fits[index].window[1]
         return "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
 
-    def _forecast_reasons(self, budget: float, found: Prospect, alive: Sequence[int]) -> list[str]:
+    def _forecast_reasons(self, budget: float, found: Prospect, stop: float, first: float, last: float) -> list[str]:
         assert self.forecast is not None
-        name = self.configurations[found.index].name
+        name, fit = self.configurations[found.index].name, self.fits[found.index]
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
         forms = ", ".join(f"{form} {weight:.0%}" for form, weight in weights if weight >= 0.005)
-        first, last = self._data(alive) if alive else (0.0, math.inf)
         where = (
             " beyond the data" if budget > last * (1 + SAME_COMPUTE) else f"{self._carried(budget, found.index)} here"
         )
-        if found.index not in alive:
-            end = self.fits[found.index].window[1]
-            where = f", stopped at its peak at {end:.3g}: the rest of the budget is better not spent"
+        if stop < budget:
+            why = "at its peak" if fit.fall else "before it is expected to fall as others of this sweep did,"
+            where = f", stopped {why} at {stop:.3g}: the rest of the budget is better not spent"
+        elif budget < fit.window[0] * (1 - SAME_COMPUTE) and self.forecast.start is not None:
+            where = f" here, between the base model and its first evaluation at {fit.window[0]:.3g}"
         elif budget < first * (1 - SAME_COMPUTE):
             where = f" where the data begin, at {first:.3g}; below that nothing was measured"
-        lead = "is the surest of those that tie for" if found.surest else "has"
-        reasons = [f"{name} {lead} the highest expected reward{where}. Forms of curve are averaged: {forms}."]
+        reasons = [f"{name} has the highest expected reward{where}. Forms of curve are averaged: {forms}."]
         share = f"It is the best in {found.best_share:.0%} of the curves that the data allow"
         if found.rival is not None:
             rival = f"{self.configurations[found.rival].name} ({found.rival_share:.0%})"
@@ -284,48 +330,13 @@ class Contest:
             reasons.append(f"The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}.")
         return reasons
 
-    def _by_the_law(self, budget: float, alive: Sequence[int]) -> tuple[int, str]:
-        """Of the n nearest to that of the law the best curve, and why."""
-        swept = sorted({self.configurations[i].group_size for i in alive})
-        wanted = float(self.allocation.optimal_group_size(budget))
-        size = min(swept, key=lambda n: abs(math.log2(n / wanted)))
-        alike = [i for i in alive if self.configurations[i].group_size == size]
-        index = max(alike, key=lambda i: float(self.fits[i].reward(budget)))
-        rounded = "" if abs(wanted - size) < 0.01 * size else f", and {size} is the nearest that was run"
-        return index, f"The law gives n* = {wanted:.3g} at this budget{rounded}."
-
-    def _stop_at_a_peak(self, allowed: Sequence[int]) -> Choice:
-        """Where every curve has collapsed before the budget, the highest peak is where to stop."""
-        index = max(allowed, key=lambda i: float(self.fits[i].reward(self.fits[i].window[1])))
-        end, name = self.fits[index].window[1], self.configurations[index].name
-        reason = (
-            f"Every configuration falls before this budget. {name} has the highest peak: the steps are those up to it, "
-            f"at {end:.3g}, and the rest of the budget is better not spent."
-        )
-        return Choice(index, [reason], Standings(index, (index,), (index,)))
-
-    def _standings(self, compute: float, alive: Sequence[int]) -> Standings:
-        return standings(
-            compute, self._rivals(compute, alive), fits=self.fits, configurations=self.configurations,
-            resampled=self.resampled, reward_range=self.reward_range, behind=self._behind(compute, alive),
-        )  # fmt: skip
-
-    def _behind(self, compute: float, alive: Sequence[int]) -> tuple[int, ...]:
+    def _behind(self, compute: float, last: float) -> tuple[int, ...]:
         """Whom the evaluations have clearly below the best ones there; nobody beyond all data."""
-        if compute > self._data(alive)[1] * (1 + SAME_COMPUTE):
-            return ()
-        near = nearest(self.measured, compute)
+        near = nearest(self.measured, compute) if compute <= last * (1 + SAME_COMPUTE) else None
         return near.behind if near else ()
 
-    def _highest(self, budget: float, found: Standings) -> int:
-        """Of equal curves that of the smaller n."""
-        return max(
-            found.members,
-            key=lambda i: (float(self.fits[i].reward(budget)), -self.configurations[i].group_size),
-        )
-
-    def _tie(self, found: Standings) -> list[str]:
-        text = tie_text(found, self.configurations)
+    def _tie(self, tied: Sequence[int], members: Sequence[int]) -> list[str]:
+        text = tie_text(tied, members, self.configurations)
         return [f"{text}."] if text else []
 
 
@@ -344,10 +355,15 @@ def _none_fits(budget: float, configurations: Sequence[Configuration]) -> Recomm
     )  # fmt: skip
 
 
-def _too_dear(wanted: int, affordable: Sequence[int], configurations: Sequence[Configuration]) -> list[str]:
-    """Says so where the choice would be another if the budget paid one of its steps."""
-    if wanted in affordable:
+def _too_dear(
+    wanted: int, affordable: Sequence[int], known: Sequence[int], configurations: Sequence[Configuration]
+) -> list[str]:
+    """Names those of which the budget does not pay a step, and says so where the choice would be one of them."""
+    dear = [configurations[i] for i in known if i not in affordable]
+    if not dear:
         return []
+    if wanted in affordable:
+        return [f"One step of {', '.join(each.name for each in dear)} costs more than this budget."]
     chosen = configurations[wanted]
     return [
         f"{chosen.name} would be chosen, but one of its steps costs {chosen.rollouts_per_step:,} rollouts, more than "
@@ -355,13 +371,15 @@ def _too_dear(wanted: int, affordable: Sequence[int], configurations: Sequence[C
     ]
 
 
-def _falls(budget: float, index: int, fits: Sequence[CurveFit], configurations: Sequence[Configuration]) -> list[str]:
+def _falls(
+    budget: float, choice: Choice, fits: Sequence[CurveFit], configurations: Sequence[Configuration]
+) -> list[str]:
     """Names the configurations that collapse before the budget, and where one was better at its peak."""
     reasons = []
     for i, (fit, configuration) in enumerate(zip(fits, configurations, strict=True)):
         if fit.fall is None or fit.fall.compute >= budget:
             continue
-        higher = i != index and fit.fall.reward > float(fits[index].reward(budget))
+        higher = i != choice.index and fit.fall.reward > choice.reward
         reasons.append(
             f"{configuration.name} {fit.fall.text()}: do not train it past its peak"
             f"{', where it is higher than what is expected here' if higher else ''}."
@@ -378,10 +396,9 @@ def _agreement(
 ) -> list[str]:
     """In how many replicates this configuration leads at the budget, or where the data end."""
     at = min(max(budget, resampled.compute[0]), resampled.compute[-1])
-    members = contestants(fits, at, beyond=REACH)
-    if index not in members or not all(resampled.tells(fits[i], i) for i in members):
+    leaders = replicate_leaders(resampled, fits, at)
+    if leaders is None:
         return []
-    leaders = leaders_among(resampled, fits, at, members)
     share = float(np.mean(leaders == index))
     where = "at this budget" if at == budget else "where the data end" if budget > at else "where the data begin"
     text = f"It leads {where} in {share:.0%} of {len(leaders)} bootstrap replicates"
@@ -390,6 +407,12 @@ def _agreement(
         return [f"{text}."]
     rival = int(rivals[counts.argmax()])
     return [f"{text}; the strongest rival is {configurations[rival].name} ({counts.max() / len(leaders):.0%})."]
+
+
+def replicate_leaders(resampled: Bootstrap, fits: Sequence[CurveFit], budget: float) -> np.ndarray | None:
+    """[R] who leads for a budget in each replicate (see `carried`); None where nothing tells."""
+    at = carried(fits, budget)
+    return leaders_among(resampled, fits, at) if all(resampled.tells(fits[i], i) for i in at) else None
 
 
 def _doubts(budget: float, fit: CurveFit, beyond: float) -> list[str]:

@@ -17,15 +17,12 @@ from isocompute_jax.fit.results import Configuration, CurveFit
 ALIKE = 1e-6
 """Curves that differ by less than this share of the reward range are equal, noise or not."""
 
-SURER = 2.0
-"""Of curves that cannot be told apart the highest is taken, unless another one is known so many times better."""
-
 
 class Standings(NamedTuple):
-    """The configurations that compete at one compute.
+    """The configurations that compete for one budget.
 
     Attributes:
-      chosen: number of the one to take: the highest, or one that ties with it and is known much better.
+      chosen: number of the highest.
       tied: numbers of all that cannot be told from the highest at 95%, itself included, in the order of `members`.
       members: numbers of all.
     """
@@ -36,8 +33,7 @@ class Standings(NamedTuple):
 
 
 def standings(
-    compute: float,
-    members: Sequence[int],
+    at: Mapping[int, float],
     *,
     fits: Sequence[CurveFit],
     configurations: Sequence[Configuration],
@@ -45,22 +41,20 @@ def standings(
     reward_range: tuple[float, float],
     behind: Collection[int] = (),
 ) -> Standings:
-    """Compares the curves `members` at `compute`; of equal ones that of the smaller n is the highest.
+    """Compares curves, each `at` its own compute (by number); of equal ones that of the smaller n is the highest.
 
     A curve ties with the highest when their difference is within its 95% interval, for all pairs that tie together
     (Bonferroni): the highest of many equal curves stands out from each of them by luck. Five equal Hill curves with 30
     evaluations each tie in 95% of simulated studies.
 
-    One noisy seed may lie above five quiet ones by luck alone, so of those that tie with the highest one is preferred
-    whose standard error is smaller by `SURER` or more; of several such the highest.
-
     A curve that follows its evaluations badly is known badly, and ties with everything. So those that the evaluations
     themselves have clearly `behind` (see `ties.Budget`) tie with nothing, unless the highest is one of them.
     """
-    reward = {i: float(fits[i].reward(compute)) for i in members}
+    members = list(at)
+    reward = {i: float(fits[i].reward(at[i])) for i in members}
     highest = max(members, key=lambda i: (reward[i], -configurations[i].group_size))
     least = ALIKE * (reward_range[1] - reward_range[0])
-    error = {i: standard_error(fits[i], i, compute, resampled) for i in members}
+    error = {i: standard_error(fits[i], i, at[i], resampled) for i in members}
 
     def ties(i: int, pairs: int) -> bool:
         reach = critical_value(fits[highest], fits[i], pairs=pairs) * math.hypot(error[highest], error[i])
@@ -70,7 +64,7 @@ def standings(
     tied = those_that_tie(members, ties)
     if highest not in behind:
         tied = [i for i in tied if i not in behind]
-    return Standings(surest(tied, highest, reward, error, least=least), tuple(tied), tuple(members))
+    return Standings(highest, tuple(tied), tuple(members))
 
 
 def those_that_tie(members: Sequence[int], ties: Callable[[int, int], bool]) -> list[int]:
@@ -83,25 +77,6 @@ def those_that_tie(members: Sequence[int], ties: Callable[[int, int], bool]) -> 
             break
         tied = still
     return tied
-
-
-def surest(
-    tied: Sequence[int],
-    highest: int,
-    reward: Mapping[int, float] | np.ndarray,
-    error: Mapping[int, float] | np.ndarray,
-    *,
-    least: float,
-) -> int:
-    """Of those within a standard error of the highest the one that is known better by `SURER`, the highest of several.
-
-    The highest itself where there is none, or where its error is at most `least`. A tie alone is not enough: next to a
-    curve of which little is known one that is certainly worse ties too.
-    """
-    if error[highest] <= least:
-        return highest
-    near = [i for i in tied if reward[i] >= reward[highest] - error[highest]]
-    return max((i for i in near if SURER * error[i] <= error[highest]), key=lambda i: reward[i], default=highest)
 
 
 def critical_value(*fits: CurveFit, pairs: int = 1) -> float:
@@ -149,15 +124,13 @@ def interval(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | N
     return mean - reach, mean + reach
 
 
-def tie_text(found: Standings, configurations: Sequence[Configuration]) -> str | None:
+def tie_text(tied: Sequence[int], members: Sequence[int], configurations: Sequence[Configuration]) -> str | None:
     """`any n from 8 to 64: no difference seen`, or the configurations by name; None where one leads alone."""
-    if len(found.tied) < 2:
+    if len(tied) < 2:
         return None
-    sizes = sorted({configurations[i].group_size for i in found.tied})
-    between = {
-        configurations[i].group_size for i in found.members if sizes[0] <= configurations[i].group_size <= sizes[-1]
-    }
-    if sizes[0] > 0 and len(sizes) == len(found.tied) > 2 and between == set(sizes):
+    sizes = sorted({configurations[i].group_size for i in tied})
+    between = {configurations[i].group_size for i in members if sizes[0] <= configurations[i].group_size <= sizes[-1]}
+    if sizes[0] > 0 and len(sizes) == len(tied) > 2 and between == set(sizes):
         return f"any n from {sizes[0]} to {sizes[-1]}: no difference seen"
-    names = [configurations[i].name for i in found.tied]
+    names = [configurations[i].name for i in tied]
     return f"{', '.join(names[:-1])} and {names[-1]}: no difference seen"

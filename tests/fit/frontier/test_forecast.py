@@ -142,16 +142,52 @@ def test_who_cannot_be_told_apart():
     assert alone.index == 7 and alone.rival is None and alone.best_share == 1.0 and alone.regret == 0.0
 
 
-def test_of_those_that_tie_the_surest_may_be_wanted():
-    """One noisy seed above five quiet ones."""
+def test_only_choices_are_chosen_and_all_compete():
     rng = np.random.default_rng(0)
     rewards = np.array([0.5, 0.52, 0.49]) + np.array([0.005, 0.03, 0.014]) * rng.normal(size=(4000, 3))
-    boldly, surely = (prospect(rewards, (4, 8, 16), surest=surest) for surest in (False, True))
-    assert boldly.index == 8 and not boldly.surest and boldly.tied == surely.tied == (4, 8, 16)
-    assert surely.index == 4 and surely.surest and surely.regret > boldly.regret and surely.rival == 8
-    assert prospect(rewards[:, 1:] + [0.0, 0.01], (8, 16), surest=True).index == 16
-    worse = prospect(rewards - [0.02, 0.0, 0.02], (4, 8, 16), surest=True)  # they tie, by more than its standard error
-    assert worse.index == 8 and worse.tied == (4, 8, 16)
+    free, bound = (prospect(rewards, (4, 8, 16), choices=choices) for choices in (None, (4, 16)))
+    assert free.index == 8 and free.tied == bound.tied == (4, 8, 16)
+    assert bound.index == 4 and bound.rival == 8 and bound.regret > free.regret
+
+
+def test_draws_that_all_agree_are_no_tie_however_long_their_tail():
+    rng = np.random.default_rng(0)
+    gap = 0.001 + rng.exponential(size=400) ** 3
+    assert gap.mean() < 2 * gap.std()
+    assert prospect(np.column_stack([gap, np.zeros(400)]), (4, 8)).tied == (4,)
+
+
+def test_who_was_not_evaluated_at_the_start_begins_there_too():
+    """n = 32 has no evaluation of the base model and none before 1e5: its curve rises from what the others measured."""
+    late = [COMPUTE] * 3 + [COMPUTE[COMPUTE > 1e5]]
+    rewards = [*measured(HILLS)[:3], measured(HILLS)[3][COMPUTE > 1e5]]
+
+    def found(compute, reward):
+        use = [np.ones(len(c), bool) for c in compute]
+        return forecast(compute, reward, CONFIGURATIONS, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
+
+    shared = found(late, rewards)
+    assert shared.start == pytest.approx(np.mean([r[0] for r in rewards[:3]]))
+    early = shared.rewards(1.0)
+    np.testing.assert_allclose(early.mean(axis=0), 0.1, atol=0.01)
+    assert np.all(early <= shared.rewards(3e4) + 1e-12)
+    alone = found([c[c > 0] for c in late], [r[c > 0] for c, r in zip(late, rewards, strict=True)])
+    assert alone.start is None and alone.rewards(1.0)[:, 3].std() > 3 * early[:, 3].std()
+
+
+def test_more_compute_is_never_worth_less_where_curves_fall():
+    """Exactly: the reward is that of the best place to stop, whatever the budget."""
+    found = ask(measured(HILLS), peaks=[5e5, np.nan, np.nan, np.nan])
+    budgets = np.geomspace(1e4, 1e9, 400)
+    for k in range(1, 4):
+        values = [(draws.mean(), stop) for draws, stop in (found.best_within(k, c) for c in budgets.tolist())]
+        worth, stops = np.array(values).T
+        assert np.all(np.diff(worth) >= 0) and np.all(np.diff(stops) >= 0) and np.all(stops <= budgets)
+        assert stops[-1] < budgets[-1] and worth[-1] > found.rewards(1e9)[:, k].mean() + 0.01
+    well = ask(measured(HILLS))
+    draws, stop = well.best_within(2, 3e7)
+    assert stop == 3e7
+    np.testing.assert_array_equal(draws, well.rewards(3e7)[:, 2])
 
 
 def test_curves_fall_where_others_of_the_sweep_have():
