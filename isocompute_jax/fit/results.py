@@ -232,7 +232,8 @@ class Unseen:
       run: its name.
       first: compute of its first evaluation.
       last: of its last.
-      open: whether it cannot be told from the recommended one.
+      open: whether it may be better than the recommended one: their draws do not tell them apart, or the budget is more
+        than twice as far as its data go.
     """
 
     run: str

@@ -38,6 +38,9 @@ STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
 """Standard deviation of the change over a factor of two in n or B_problem: of A as a share of the range, of the
 logarithm of the compute at the rise, of the logarithm of the steepness."""
 
+UNLIKE = 0.05
+"""Probability that two neighbours are alike in nothing: one odd configuration must not carry the others along."""
+
 DRIFT = 0.06
 """Standard deviation of the trend of A in n, over a factor of two: larger n may end higher, or lower, throughout."""
 
@@ -354,14 +357,17 @@ class Moves(NamedTuple):
     step: Step
 
     def under(self, drift: float) -> np.ndarray:
-        """[S, S] log density of a move under a drift of high, over the prior of a single curve."""
+        """[S, S] log density of a move under a drift of high, over the prior of a single curve.
+
+        Neighbours that are not alike (`UNLIKE`) have that prior. Of the two cases the larger term stands for the sum.
+        """
         if not np.isfinite(self.step.size):
             return np.zeros_like(self.change)
         precision, mean = 1.0 / (STEP["high"] ** 2 * self.step.size), drift * self.step.factors
         density = self.change * (precision * mean)  # the square of change - mean, whose other terms `rest` has
         density += self.rest
-        density -= 0.5 * precision * mean**2
-        return density
+        density += np.log1p(-UNLIKE) - 0.5 * precision * mean**2
+        return np.maximum(density, np.log(UNLIKE), out=density)
 
 
 def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:

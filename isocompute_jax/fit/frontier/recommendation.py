@@ -11,7 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
-from isocompute_jax.fit.frontier.envelope import carried
+from isocompute_jax.fit.frontier.envelope import REACH, carried
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.prospect import Prospect, prospect, told_apart
 from isocompute_jax.fit.frontier.standings import interval, standings, tie_text
@@ -218,7 +218,7 @@ class Contest:
         tied = tuple(i for i in found.tied if i == index or index in behind or i not in behind)
         own = plans[index][0]
         unseen = tuple(
-            Unseen(self.configurations[i].name, *self.fits[i].window, open=not told_apart(own, plans[i][0]))
+            Unseen(self.configurations[i].name, *self.fits[i].window, self._is_open(budget, i, own, plans[i][0]))
             for i in members
             if i != index and not self._is_near(budget, i)
         )
@@ -265,7 +265,7 @@ class Contest:
         stop = fit.window[1] if fit.fall else math.inf
         where = min(budget, at[index])
         unseen = tuple(
-            Unseen(self.configurations[i].name, *self.fits[i].window, open=True)
+            Unseen(self.configurations[i].name, *self.fits[i].window, True)
             for i in at
             if i != index and not self._is_near(budget, i)
         )
@@ -297,6 +297,10 @@ class Contest:
         """Whether a configuration has evaluations near a budget, or has collapsed before it."""
         first, last = self.fits[index].window
         return first / NEAR <= budget and (budget <= last * NEAR or self.fits[index].fall is not None)
+
+    def _is_open(self, budget: float, index: int, chosen: np.ndarray, other: np.ndarray) -> bool:
+        """Whether it may be better than the chosen one: by the draws, or for they say little so far beyond its data."""
+        return budget > self.fits[index].window[1] * REACH or not told_apart(chosen, other)
 
     def _carried(self, budget: float, index: int) -> str:
         end = self.fits[index].window[1]
