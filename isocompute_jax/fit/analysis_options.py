@@ -65,7 +65,8 @@ class AnalysisOptions:
     forecast: Beyond = option(
         "average",
         "What answers rest on: draws of all curves, the forms of --form averaged and neighbouring n alike (average), "
-        "or the fitted curves, and beyond the data the law of n*(C) (form). --fix, --bounds and --r0 imply form.",
+        "or the fitted curves, each carried on to at most twice its data (form). --fix, --bounds, --r0 and "
+        "--records=strict or bucketed imply form.",
     )
     smoothing: int = option(3, "Running average of n*(C) over so many budgets; odd.")
     stderr_column: str = option("", "Column with each evaluation's standard error, for weights.")
