@@ -23,6 +23,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.printing import say
 
 with app.imports():
     from ml_collections import config_flags
@@ -69,8 +70,8 @@ def main() -> None:
     read = ReadOptions(
         metric=METRIC.value or f"avg@{evaluation.k}", eval_set=EVAL_SET.value or next(iter(evaluation.sets))
     )
-    print(outputs.write(analyse([root / run.name for run in runs], AnalysisOptions(read=read)), root))
-    print(f"written to {root}/ablation.*")
+    say(outputs.write(analyse([root / run.name for run in runs], AnalysisOptions(read=read)), root))
+    say(f"written to {root}/ablation.*")
 
 
 def _needed(flag: flags.FlagHolder[Any], what: str) -> Any:

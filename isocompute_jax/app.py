@@ -14,6 +14,8 @@ import os
 import re
 import signal
 import sys
+import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ from absl import logging as absl_logging
 
 from isocompute_jax.options import unknown_field
 from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
+from isocompute_jax.records.printing import printable, say
 
 # gRPC adds a line each time that it cannot reach a server, where we say it once; it reads this when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -68,6 +71,7 @@ def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
     A main with `actions` is called with the one that the command line begins with; with an empty text where there is
     none.
     """
+    sys.excepthook = _uncaught
     chosen = [sys.argv.pop(1)] if sys.argv[1:2] and sys.argv[1] in actions else [""] * bool(actions)
     if "config" in flags.FLAGS:
         sys.argv[1:] = in_order(map(spelt_out, sys.argv[1:]))  # ml_collections reads it too
@@ -156,7 +160,7 @@ def _logged(main: Callable[[], None]) -> int:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         sys.unraisablehook = _unraisable
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Line("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger(__package__)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -164,6 +168,22 @@ def _logged(main: Callable[[], None]) -> int:
     code = exit_code(main)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C cannot end it sooner, only noisily
     return code
+
+
+class _Line(logging.Formatter):
+    """A record as text that cannot command a terminal; what follows its first line is indented, and forges none."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _indented(super().format(record))
+
+
+def _indented(text: str) -> str:
+    return printable(text, lines=True).replace("\n", "\n  ")
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """A traceback, whose last line may quote a file."""
+    say(_indented("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
 
 
 def _unraisable(dropped: sys.UnraisableHookArgs) -> None:
@@ -208,7 +228,7 @@ def _os_error(error: Exception) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    say(_indented(f"error: {message}"), file=sys.stderr)
     return code
 
 

@@ -19,6 +19,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import printable, say
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.convert import ConvertOptions
 
@@ -41,10 +42,10 @@ def main() -> None:
     log_left_out(converted)
     if OUT.value:
         write_problems(OUT.value, converted.problems)
-        print(f"{len(converted.problems)} problems written to {OUT.value}")
+        say(f"{len(converted.problems)} problems written to {OUT.value}")
     else:
-        print(listing(converted.problems[: SHOW.value]))
-        print(f"{len(converted.problems)} problems in all")
+        say(listing(converted.problems[: SHOW.value]))
+        say(f"{len(converted.problems)} problems in all")
 
 
 def listing(problems: Sequence[Problem]) -> str:
@@ -55,7 +56,7 @@ def listing(problems: Sequence[Problem]) -> str:
         lines += [f"  {name}: {value:g}" for name, value in problem.measured.items()]
         lines += [f"  {name}: {shortened(str(value))}" for name, value in problem.extra.items()]
         lines += [*(f"  | {line}" for line in problem.text.splitlines()), ""]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def shortened(text: str, longest: int = 200) -> str:

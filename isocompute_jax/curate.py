@@ -26,6 +26,7 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 from isocompute_jax.tasks.grading.reward_config import RewardConfig
 from isocompute_jax.tasks.prompts import PromptConfig
 
@@ -84,7 +85,7 @@ def main() -> None:
         problems = ProblemFile(path, grader_name=source.reward.name_for)
         if SHOW_PROMPTS.value:
             first = list(itertools.islice(problems, SHOW_PROMPTS.value))
-            print(show_prompts(first, source.directory, source.prompts, limit=source.sampling.max_prompt_tokens))
+            say(show_prompts(first, source.directory, source.prompts, limit=source.sampling.max_prompt_tokens))
             return
         config = from_flags(
             CurationConfig,
@@ -93,8 +94,8 @@ def main() -> None:
         )
         counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():
-        print(f"{name:>16}: {count} problems")
-    print(f"written to {OUT.value}")
+        say(f"{name:>16}: {count} problems")
+    say(f"written to {OUT.value}")
 
 
 def source_of_flags() -> Source:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.records.printing import say
 
 RUN = flags.DEFINE_string("run", None, "Run directory.")
 CHECKPOINT = flags.DEFINE_integer(
@@ -36,7 +37,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # the run that goes on has the accelerators, and their memory
     if not RUN.value:
         raise InputError("--run is missing: name a run directory")
-    print(export_checkpoint(RUN.value, name=CHECKPOINT.value, out=OUT.value, base_model=MODEL.value))
+    say(export_checkpoint(RUN.value, name=CHECKPOINT.value, out=OUT.value, base_model=MODEL.value))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 with app.imports():
     from isocompute_jax.experiment.interference import InterferenceConfig
@@ -59,10 +60,10 @@ def main() -> None:
         raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")
     options = from_flags(InterferenceConfig)
     found = measure_interference(config, weights, PROBLEMS.value or config.train_set, out, options)
-    print(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
+    say(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
     for name, mean in found.means.items():
-        print(f"{name:>10}: mean cosine {mean.value:.3f} ± {mean.error:.3f} (standard error, {mean.pairs} pairs)")
-    print(f"written to {out}")
+        say(f"{name:>10}: mean cosine {mean.value:.3f} ± {mean.error:.3f} (standard error, {mean.pairs} pairs)")
+    say(f"written to {out}")
 
 
 if __name__ == "__main__":

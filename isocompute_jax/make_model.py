@@ -21,6 +21,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, described, from_flags, option
+from isocompute_jax.records.printing import say
 
 if TYPE_CHECKING:
     from isocompute_jax.model import Architecture, ModelConfig
@@ -101,7 +102,7 @@ def main() -> None:
         params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
         model.save_checkpoint(OUT.value, config, params, tokenizer_from=source)
     size = f"{model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}"
-    print(f"{OUT.value}: {config.architecture}, {size}")
+    say(f"{OUT.value}: {config.architecture}, {size}")
 
 
 def shape_of(family: Architecture, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:

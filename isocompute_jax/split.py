@@ -17,6 +17,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 from isocompute_jax.tasks.split_files import SplitOptions
 
 SOURCE = flags.DEFINE_string("source", None, "Problem set to split, .jsonl or .parquet.")
@@ -34,8 +35,8 @@ def main() -> None:
         raise InputError("--out is missing: give the directory to write the sets to")
     sizes = split_files(pathlib.Path(SOURCE.value), pathlib.Path(OUT.value), from_flags(SplitOptions))
     for name, size in sizes.items():
-        print(f"{name:>20}: {size} problems")
-    print(f"written to {OUT.value}")
+        say(f"{name:>20}: {size} problems")
+    say(f"written to {OUT.value}")
 
 
 if __name__ == "__main__":

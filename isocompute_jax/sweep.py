@@ -34,6 +34,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.printing import say
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
 
@@ -92,7 +93,7 @@ def main(action: str) -> None:
 
         found = scheduler(root)
         chosen = (scheduled.cancel if action == CANCEL else scheduled.requeue)(root, found, ONLY.value)
-        print(f"{action}: {', '.join(chosen) or f'no run is with {EXECUTOR.value}'}")
+        say(f"{action}: {', '.join(chosen) or f'no run is with {EXECUTOR.value}'}")
     elif action == PLAN:
         show_plan(planned_runs(), root)
     elif DRY_RUN.value:

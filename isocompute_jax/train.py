@@ -22,6 +22,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 with app.imports():
     from ml_collections import config_flags
@@ -109,7 +110,7 @@ def main() -> None:
     from isocompute_jax.experiment.profile import NO_STEPS, parse_steps
 
     if CONFIG_FIELDS.value:
-        print(config_page(RunConfig), end="")
+        say(config_page(RunConfig), end="")
         return
     resolved = RESOLVED.value
     if CONFIG.value and resolved:
@@ -125,7 +126,7 @@ def main() -> None:
     if SHOW_PROMPTS.value:
         from isocompute_jax.experiment.show_prompts import show_prompts_of_run
 
-        print(show_prompts_of_run(config, SHOW_PROMPTS.value))
+        say(show_prompts_of_run(config, SHOW_PROMPTS.value))
         return
     if DRY_RUN.value:
         from isocompute_jax.plan import command

@@ -17,6 +17,7 @@ from rich.table import Table
 from isocompute_jax.ablation.analysis import AblationResult, Estimate, VariantResult
 from isocompute_jax.fit.report.figures import style
 from isocompute_jax.fit.report.wording import amount, figures
+from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import write_atomic
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def table(result: AblationResult) -> str:
         *text.getvalue().rstrip().splitlines(),
         *(f"note: {warning}" for warning in result.warnings),
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(printable(line.rstrip()) for line in lines)
 
 
 def draw(result: AblationResult) -> Figure:

@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TypeVar
 from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.link import ClosedError, Link
 from isocompute_jax.records.errors import FAILED, InputError, Interrupted, RunError
+from isocompute_jax.records.printing import say
 
 T = TypeVar("T")
 Handler = Callable[[int, Any], object]
@@ -51,7 +52,7 @@ ERRORS: dict[str, type[BaseException]] = {
 
 def end_process(reason: str, code: int) -> NoReturn:
     """Ends this process whatever its main thread waits for."""
-    print(f"error: {reason}", file=sys.stderr, flush=True)
+    say(f"error: {reason}", file=sys.stderr, flush=True)
     os._exit(code)
 
 

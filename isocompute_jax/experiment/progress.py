@@ -12,6 +12,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from isocompute_jax.records.printing import printable
+
 LOG = logging.getLogger(__name__)
 
 LINE_EVERY_S = 15.0
@@ -50,16 +52,16 @@ def progress(
     console = Console(stderr=True) if console is None else console
     if console.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(title, total=total, completed=done, note="")
-            yield lambda completed, note="": bar.update(task, completed=completed, note=note)
+            task = bar.add_task(printable(title), total=total, completed=done, note="")
+            yield lambda completed, note="": bar.update(task, completed=completed, note=printable(note))
         return
     last = time.monotonic()
     first: float | None = None  # when the first unit came

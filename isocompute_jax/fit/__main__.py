@@ -23,6 +23,7 @@ from isocompute_jax.fit import flags
 from isocompute_jax.fit.compile_cache import use_compile_cache
 from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 
 def main() -> None:
@@ -42,11 +43,11 @@ def main() -> None:
     if len(warnings) > 1 and not command.tables:
         warnings = [f"{len(warnings)} remarks on the data: in {os.path.join(out, SUMMARY)}, or printed by --tables"]
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", file=sys.stderr)
     if command.tables and result.tables:
-        print(result.tables, end="\n\n")
-    print(result.text)
-    print(f"Report: {os.path.join(out, REPORT)}")
+        say(result.tables, end="\n\n")
+    say(result.text)
+    say(f"Report: {os.path.join(out, REPORT)}")
 
 
 def _collect_seldom() -> None:

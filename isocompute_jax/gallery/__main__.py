@@ -17,6 +17,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 SWEEP = flags.DEFINE_string("sweep", None, "Directory of a sweep, or of one slice of a study.")
 GALLERY = flags.DEFINE_string("gallery", "gallery", "Directory of the gallery.")
@@ -36,7 +37,7 @@ def main(action: str) -> None:
     if action == BUILD:
         from isocompute_jax.gallery.page import build
 
-        print(build(GALLERY.value, DOCS.value))
+        say(build(GALLERY.value, DOCS.value))
         return
     if action == CALIBRATE:
         calibrate()
@@ -48,7 +49,7 @@ def main(action: str) -> None:
     if not SWEEP.value:
         raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
     found = record(SWEEP.value, GALLERY.value, name=NAME.value)
-    print(f"{len(found.added)} runs recorded, {len(found.known)} there already, {len(found.unfinished)} not done yet")
+    say(f"{len(found.added)} runs recorded, {len(found.known)} there already, {len(found.unfinished)} not done yet")
 
 
 def calibrate() -> None:
@@ -67,7 +68,7 @@ def calibrate() -> None:
 
     def told(constants: Constants, error: float) -> None:
         values = "  ".join(f"{name} {getattr(constants, name):.4g}" for name in SEARCHED)
-        print(f"error {error:.3f} in log-odds: {values}", flush=True)
+        say(f"error {error:.3f} in log-odds: {values}", flush=True)
 
     calibrated(sweeps, EMBEDDED, rounds=ROUNDS.value, told=told)
 

@@ -21,6 +21,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.printing import say
 
 CONFIGS = flags.DEFINE_list("configs", [], "Config files that name a topology; left out, those of configs/layouts.")
 
@@ -33,7 +34,7 @@ def main() -> None:
     if not paths:
         raise InputError("there is no configs/layouts in this directory: give --configs=FILE,...")
     plans = {pathlib.Path(path).stem: planned(path) for path in paths}
-    print("\n".join(table(plans)))
+    say("\n".join(table(plans)))
     if misfits := [name for name, plan in plans.items() if not plan["fits"]]:
         raise RunError(f"these do not fit: {', '.join(misfits)}")
 

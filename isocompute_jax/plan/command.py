@@ -6,12 +6,12 @@ import json
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.plan.compilers import find_compiler
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 from isocompute_jax.records.run_files import write_atomic
 
 CHILD = "ISOCOMPUTE_AOT_PROCESS"
@@ -44,7 +44,7 @@ def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str
     from isocompute_jax.plan.report import figures, report
 
     plan = dry_run(resolved, topology)
-    sys.stdout.write(report(plan))
+    say(report(plan), end="")
     if out:
         try:
             write_atomic(out, json.dumps(figures(plan), indent=1) + "\n")

@@ -27,6 +27,7 @@ from isocompute_jax import app
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 from isocompute_jax.records.run_files import user_cache
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
@@ -113,7 +114,7 @@ def main() -> None:
         from isocompute_jax.study.forecasts import write_forecasts
 
         for path in write_forecasts(chosen, pathlib.Path(root), pathlib.Path(FORECAST.value), ONLY.value):
-            print(path)
+            say(path)
         return
     if BASE_ONLY.value:
         prepare(chosen, root)
@@ -129,11 +130,11 @@ def main() -> None:
         only=ONLY.value,
     )
     for report in reports:
-        print(f"\n{summary_of(report)['flags']['title']}\n")
+        say(f"\n{summary_of(report)['flags']['title']}\n")
         headline = report.parent / HEADLINE
         if headline.exists():  # reports of releases before it have none
-            print(headline.read_text(encoding="utf-8"), end="")
-        print(f"Report: {report}")
+            say(headline.read_text(encoding="utf-8"), end="")
+        say(f"Report: {report}")
 
 
 def check_flags() -> None:

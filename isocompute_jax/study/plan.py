@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+from isocompute_jax.records.printing import say
 from isocompute_jax.study.presets import Preset
 from isocompute_jax.study.stages import open_study, planned_runs
 from isocompute_jax.sweeps import books, estimate
@@ -24,7 +25,7 @@ def print_study(preset: Preset, root: pathlib.Path, topology: str) -> None:
     if preset.problems:
         count = sum(1 for _ in ProblemFile(preset.problems, grader_name=preset.run.reward.name_for))
     samples = preset.curation.samples
-    print(f"Curation: {count:,} problems x {samples} samples = {count * samples:,} rollouts\n")
+    say(f"Curation: {count:,} problems x {samples} samples = {count * samples:,} rollouts\n")
     found: dict[str, estimate.Estimate | None] = {}
     spent = 0.0
     for part in preset.slices:
@@ -34,9 +35,9 @@ def print_study(preset: Preset, root: pathlib.Path, topology: str) -> None:
         if preset.base is None:
             own = estimate.estimates(runs, directory, topology)
         hours = {name: estimate.as_text(each) for name, each in own.items()}
-        print(f"Slice {part.name}: {part.question}")
+        say(f"Slice {part.name}: {part.question}")
         print_plan(open_state(runs, directory), hours if preset.base is None else None)
         found |= {f"{part.name}/{name}": each for name, each in own.items()}
         spent += books.spent_device_hours(directory, list(hours))
     if preset.base is None:
-        print(f"All slices: {estimate.summary(found, spent, None)}; the curation is not in it")
+        say(f"All slices: {estimate.summary(found, spent, None)}; the curation is not in it")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
         chances = chances_of_leading([directory], options, end=float(end))
     except InputError as error:
         sys.exit(str(error))
-    print(json.dumps([dataclasses.asdict(chance) for chance in chances]))
+    say(json.dumps([dataclasses.asdict(chance) for chance in chances]))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
+from isocompute_jax.records.printing import printable
 
 LOG = logging.getLogger(__name__)
 TABLE_EVERY_S = 1.0
@@ -208,7 +211,8 @@ def status_table(sweep: SweepState, *, max_rows: int | None = None) -> Table:
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("run", "state") else "right", overflow="fold")
     for name in shown:
-        table.add_row(*_row(name, sweep, statuses[name]), style=STYLES[sweep.states[name]])
+        cells = (escape(printable(text)) for text in _row(name, sweep, statuses[name]))
+        table.add_row(*cells, style=STYLES[sweep.states[name]])
     return table
 
 
@@ -229,7 +233,7 @@ def print_plan(sweep: SweepState, hours: Mapping[str, str] | None = None, captio
         total += compute
         numbers = (config.group_size, config.problems_per_batch, config.rollouts_per_step, config.num_steps, compute)
         cells = [f"{number:,}" for number in numbers] + ([] if hours is None else [hours[name]])
-        table.add_row(name, sweep.states[name], *cells, style=STYLES[sweep.states[name]])
+        table.add_row(escape(printable(name)), sweep.states[name], *cells, style=STYLES[sweep.states[name]])
     table.caption = "; ".join(filter(None, [f"{total:,} rollouts, evaluations not counted", caption]))
     _stdout().print(table)
 
@@ -240,7 +244,7 @@ def print_result(sweep: SweepState) -> None:
     console.print(status_table(sweep))
     for name, reason in sweep.reasons.items():
         state = sweep.states[name]
-        console.print(f"{name}: {state}: {reason}", style=STYLES[state], markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(printable(f"{name}: {state}: {reason}")), style=STYLES[state], soft_wrap=True)
 
 
 def headline(sweep: SweepState, statuses: Mapping[str, RunStatus]) -> str:

@@ -21,6 +21,7 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 
 with app.imports():
     from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, Question, untried
@@ -47,12 +48,12 @@ def main() -> None:
         raise InputError("--pass_rates is missing: give a problem set that was measured, by `isocompute_jax.curate`")
     question, constants = from_flags(Question), from_flags(Constants)
     rates = read_pass_rates(PASS_RATES.value)
-    print(f"pass@1 of {len(rates):,} problems: mean {rates.mean():.3f}, from {rates.min():.2g} to {rates.max():.2g}")
+    say(f"pass@1 of {len(rates):,} problems: mean {rates.mean():.3f}, from {rates.min():.2g} to {rates.max():.2g}")
     outside = untried(question, question.problem_set_size or len(rates))
-    print(standing(constants, outside) + "\n", flush=True)  # before what takes a minute
+    say(standing(constants, outside) + "\n", flush=True)  # before what takes a minute
     found = forecast(rates, question, constants)
-    print(as_text(found, f"{question.metric}@{question.k}"))
-    print(measured_error(constants, outside))
+    say(as_text(found, f"{question.metric}@{question.k}"))
+    say(measured_error(constants, outside))
     if OUT.value:
         write_forecast(OUT.value, Filed(question, constants, found))
 

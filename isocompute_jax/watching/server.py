@@ -21,6 +21,7 @@ from http import HTTPStatus
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
 from isocompute_jax.watching.frontier import Frontier
 from isocompute_jax.watching.page import load_page
 from isocompute_jax.watching.watched_runs import UnknownRun, WatchedRuns
@@ -152,7 +153,7 @@ def watch(root: pathlib.Path, *, port: int, fit: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with serving(WatchedRuns(root), port=port, fit=fit) as server:
-        print(f"{server.url} shows {root}; Ctrl-C ends it", flush=True)
+        say(f"{server.url} shows {root}; Ctrl-C ends it", flush=True)
         ended.wait()
 
 

@@ -35,6 +35,7 @@ from isocompute_jax.fit.report.wording import amount, listed, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import printable
 
 FIGURE = "comparison_cross_sets.svg"
 MIXTURE, MIXED = "curriculum.train_sets.", " + "
@@ -200,7 +201,7 @@ def by_training_set(evaluated: Mapping[str, Sequence[RunCurve]]) -> dict[str, di
     """
     known = {name: dict.fromkeys(_file(run, name) for run in runs) for name, runs in evaluated.items()}
     called = {
-        (name, file): name if len(files) == 1 else f"{name} ({short})"
+        (name, file): printable(name if len(files) == 1 else f"{name} ({short})")
         for name, files in known.items()
         for file, short in short_names(files).items()
     }

@@ -8,6 +8,7 @@ import numpy as np
 
 from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.blocks import Block
+from isocompute_jax.records.printing import printable
 
 LABELS = ("model", "train_set")
 """Columns of words that are a part of a run's identity, as the fields of these names in config.json are."""
@@ -39,7 +40,7 @@ class Labels:
 
     def of(self, run: int) -> dict[str, str]:
         """What is known of a run."""
-        return {name: self._words[run, name] for name in LABELS if (run, name) in self._words}
+        return {name: printable(self._words[run, name]) for name in LABELS if (run, name) in self._words}
 
 
 def label_codes(block: Block) -> dict[str, tuple[np.ndarray, list[str]]]:

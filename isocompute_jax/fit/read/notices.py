@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from isocompute_jax.records.printing import printable
+
 MAX_REPEATED = 20
 """Findings of one kind in one file that are told one by one; the rest is one line with their number."""
 
@@ -40,7 +42,7 @@ class Notices:
         told = self._counts[str(path), kind]
         self._counts[str(path), kind] += number
         for _, text in zip(range(min(number, MAX_REPEATED - told)), texts, strict=False):
-            self._texts.append(text)
+            self._texts.append(printable(text))
 
     def rows(self, path: str, kind: str, bad: np.ndarray, told: Callable[[int], str]) -> None:
         """The rows where `bad` [n] is set; `told` gives the text of one of them."""

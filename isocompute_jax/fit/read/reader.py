@@ -36,6 +36,7 @@ from isocompute_jax.fit.read.table_layout import (
 from isocompute_jax.fit.read.training_log import TRAIN_REWARD, training_reward
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
+from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import EVAL, METRICS
 
 EXTRAS_BYTES = 100_000_000
@@ -150,7 +151,7 @@ class _Reader:
         self._tables += 1
         for source, readings in found:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
-            own: dict[str, object] = {} if known else {"run": readings.run}
+            own: dict[str, object] = {} if known else {"run": printable(readings.run)}
             curve = self._curve(readings, source, own, finished=True)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
             self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))

@@ -15,6 +15,7 @@ import numpy as np
 
 from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import RunFacts
 
 SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
@@ -141,11 +142,11 @@ def make_curve(
             "bins of neighbouring ones",
         )
     return RunCurve(
-        run=readings.run,
+        run=printable(readings.run),
         source=str(source.path),
         sha256=source.sha256,
         facts=RunFacts(**{field.name: readings.facts.get(field.name, 0) for field in dataclasses.fields(RunFacts)}),
-        identity=dict(identity),
+        identity={printable(name): printable(of) if isinstance(of, str) else of for name, of in identity.items()},
         finished=finished,
         compute=axis,
         columns=columns,

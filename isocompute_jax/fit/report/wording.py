@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.fit.curves.forms import SYMBOLS
+from isocompute_jax.records.printing import printable
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.curve_results import CurveResult
@@ -145,9 +146,10 @@ def _short(value: float) -> str:
 
 def wrapped(text: str, *, first: str = "", indent: str = "", most: int | None = None) -> list[str]:
     """Lines of at most `TERMINAL_WIDTH` columns, indented, and of more than `most` none; `n = 8` stays on one line."""
+    told = printable(text, lines=True).replace(" = ", _KEPT_TOGETHER)
     lines = textwrap.wrap(
-        text.replace(" = ", _KEPT_TOGETHER), TERMINAL_WIDTH, initial_indent=first, subsequent_indent=indent,
-        break_on_hyphens=False, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}",
+        told, TERMINAL_WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, max_lines=most,
+        placeholder=" \N{HORIZONTAL ELLIPSIS}",
     )  # fmt: skip
     return [line.replace(_KEPT_TOGETHER, " = ") for line in lines]
 
