@@ -52,6 +52,7 @@ def main() -> None:
         raise InputError("--out is missing: RUN/interference is for a run's own weights and problems")
     run = pathlib.Path(RUN.value)
     out = pathlib.Path(OUT.value or run / interference_files.DIRECTORY)
+    run_files.check_links(run)
     config = read_resolved(run / run_files.CONFIG, "--run")
     if not TRUST_CONFIG.value:
         check_trusted(config, run / run_files.CONFIG)

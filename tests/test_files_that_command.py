@@ -167,6 +167,10 @@ def run_directories(attack: Attack) -> None:
     with pytest.raises(InputError, match="is a link to"), workdir.locked(run, "run"):
         pass
     (run / "exports" / ".step-1.x").unlink()
+    (run / "interference").symlink_to(attack.outside)
+    with pytest.raises(InputError, match="interference is a link to"):
+        _main("interference", f"--run={run}")
+    (run / "interference").unlink()
     (run / "wandb").mkdir()
     (run / "wandb" / "latest").symlink_to(run / "exports")  # from place to place in it, as W&B makes them
     (attack.folder / "link").symlink_to(run)
