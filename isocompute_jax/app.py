@@ -22,7 +22,7 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
-from isocompute_jax.options import unknown_field
+from isocompute_jax import command_line
 from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
 from isocompute_jax.records.printing import printable, say
 
@@ -54,13 +54,6 @@ MAPS = {
     "reward.tasks": str,
 }
 """Fields of a config that map names to values, which are read so; config_flags knows only names that the file has."""
-
-NO_CONFIG = (
-    "--config is missing: name the config file to start from; --config=configs/start.py trains a model of yours on "
-    "problems of yours, and the other files of configs/ are recipes"
-)
-
-SEE_FIELDS = "`python -m isocompute_jax.train --config_fields` lists the fields."
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
@@ -112,7 +105,7 @@ def config_values(flag: flags.FlagHolder[Any]) -> dict[str, Any]:
       InputError: there is none.
     """
     if not flag.value:
-        raise InputError(NO_CONFIG)
+        raise InputError(command_line.NO_CONFIG)
     values = flag.value.to_dict()
     for field, name, text in _NAMES:
         group, _, last = field.partition(".")
@@ -240,54 +233,19 @@ def _parse(arguments: Sequence[str]) -> list[str]:
             flags.FLAGS.config.keys()  # a config file that cannot be read says so no earlier
     except SystemExit:  # absl shows the help, and takes having been asked for a failure
         sys.exit(0)
-    except ModuleNotFoundError as error:  # of a config file
-        if extra_of(error) is None:
-            raise
-        sys.exit(_missing(error))
-    except (AttributeError, KeyError) as error:
-        message = _unknown_field(arguments) or f"{error.args[0]}"
-        sys.exit(_fail(f"{message}\n{SEE_FIELDS}", BAD_INPUT))
     except BrokenPipeError:  # of who reads the help no further
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         sys.exit(0)
-    except OSError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        sys.exit(_fail(f"--config cannot be loaded: {reason}\nSee --help.", BAD_INPUT))
-    except (flags.Error, InputError, TypeError, ValueError) as error:
-        if field := next((text.partition("=")[0] for text in arguments if re.match(r"--?config\.", text)), None):
-            _check_config(field)
-        sys.exit(_fail(f"{error}\n{SEE_FIELDS if '--config.' in str(error) else 'See --help.'}", BAD_INPUT))
-    if _NAMES:
-        _check_config(f"--config.{_NAMES[0][0]}.{_NAMES[0][1]}")
-    sys.argv += [
-        f"--config.{field}.{name}={text}" for field, name, text in _NAMES
-    ]  # whoever starts this command once more
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and extra_of(error):  # of a config file
+            sys.exit(_missing(error))
+        message = command_line.explained(error, arguments, maps=MAPS)
+        if message is None:
+            raise
+        sys.exit(_fail(message, BAD_INPUT))
+    if _NAMES and flags.FLAGS["config"].value is None:
+        sys.exit(_fail(command_line.without_config(f"--config.{'.'.join(_NAMES[0][:2])}"), BAD_INPUT))
+    sys.argv += [f"--config.{field}.{name}={text}" for field, name, text in _NAMES]  # for who starts it once more
     if len(rest) > 1:
-        sys.exit(_fail(f"unexpected argument {rest[1]!r}: flags start with --. See --help.", BAD_INPUT))
+        sys.exit(_fail(command_line.stray(rest[1]), BAD_INPUT))
     return rest
-
-
-def _check_config(field: str) -> None:
-    """Ends the program where a field of a config is set and there is no config file."""
-    if "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
-        whole = "; --resolved_config repeats a run as it was" if "resolved_config" in flags.FLAGS else ""
-        sys.exit(_fail(f"{field} changes a field of a config file, and {NO_CONFIG}{whole}", BAD_INPUT))
-
-
-def _unknown_field(arguments: Sequence[str]) -> str | None:
-    """The message for the first `--config.FIELD` that the config file has not; None where it has them all.
-
-    The file is read once more: config_flags drops what it read when it meets such a field.
-    """
-    paths = [found[1] for text in arguments if (found := re.match(r"--?config=(.+)", text))]
-    paths += [text for flag, text in itertools.pairwise(arguments) if flag.lstrip("-") == "config"]
-    config: Any = flags.FLAGS["config"].parser.parse(paths[-1]) if paths else {}
-    for dotted in [found[1] for text in arguments if paths and (found := re.match(r"--?config\.([\w.]+)", text))]:
-        group, fields = "config", config
-        for name in dotted.split("."):
-            if not hasattr(fields, "keys"):  # of a ConfigDict, whose module an installation may be without
-                return f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
-            if name not in fields:
-                return unknown_field(group, name, fields)
-            group, fields = f"{group}.{name}", fields[name]
-    return None

@@ -85,7 +85,7 @@ def main() -> None:
 
     sizes = from_flags(SmallModel)
     if not OUT.value:
-        raise InputError("--out is missing")
+        raise InputError("--out is missing: say where the model goes, such as --out=runs/tiny")
     for name, (what, families) in ONLY.items():
         if FAMILY.value not in families and flags.FLAGS[name].present:
             listed = ", ".join(families)

@@ -221,7 +221,7 @@ def from_flags(cls: type[T], flag_values: flags.FlagValues = flags.FLAGS, **give
         if flag.using_default_value and flag.value == flag.default and _has_default(field):
             continue
         if flag.value is None and not _has_default(field):
-            raise InputError(f"--{name} is missing; see --help")
+            raise InputError(f"--{name} is missing: {help_of(field)} See --help")
         value = _value(field, hints[field.name], name, flag.value)
         if value is not dataclasses.MISSING:
             values[field.name] = value

@@ -34,7 +34,9 @@ OWN_FLAGS = {engine: define_flags(settings, leave_out=SHARED_FLAGS) for engine, 
 def main() -> None:
     """Flags -> one call."""
     if not ENGINE.value:
-        raise InputError("--engine is missing; see --help")
+        raise InputError(
+            "--engine is missing: --engine=jax needs nothing more, --engine=vllm an environment of its own"
+        )
     for engine, own in OWN_FLAGS.items():
         given = [flag.name for flag in own.values() if flag.present]
         if given and engine != ENGINE.value:

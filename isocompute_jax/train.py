@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import cast
+from typing import Any, cast
 
 from absl import flags
 
@@ -95,6 +95,8 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 
 def main() -> None:
     """Flags -> one call."""
+    values = given()  # before what takes seconds to import
+
     from isocompute_jax.distributed.environment import Cluster, find_place
     from isocompute_jax.distributed.start import joined
     from isocompute_jax.experiment.company import RECORDS, facts
@@ -113,11 +115,7 @@ def main() -> None:
         say(config_page(RunConfig), end="")
         return
     resolved = RESOLVED.value
-    if CONFIG.value and resolved:
-        raise InputError("--config and --resolved_config are both given: leave one of them out")
-    config = read_resolved(resolved, "--resolved_config") if resolved else from_dict(app.config_values(CONFIG))
-    if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
-        raise InputError("--workdir is missing: say where the run's files go, such as --workdir=runs/first")
+    config = read_resolved(resolved, "--resolved_config") if resolved else from_dict(values)
     said = [flag for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE) if flag.value is not None]
     for flag in said:
         config = override(config, f"service.{flag.name}", flag.value)
@@ -147,6 +145,18 @@ def main() -> None:
     told = facts(config, workdir)
     with joined(place, told, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
         train(config, workdir, team=team, profile=profile)
+
+
+def given() -> dict[str, Any]:
+    """The fields of the config that --config spells, empty where another run is repeated; checks what is missing."""
+    if CONFIG_FIELDS.value:
+        return {}
+    if CONFIG.value and RESOLVED.value:
+        raise InputError("--config and --resolved_config are both given: leave one of them out")
+    values = {} if RESOLVED.value else app.config_values(CONFIG)
+    if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
+        raise InputError("--workdir is missing: say where the run's files go, such as --workdir=runs/first")
+    return values
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ _TRAINING = _ARRAYS | {"accelerators", "distributed", "sampling", "learner", "se
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "options": _BASE,
-    "app": _BASE,  # how every main starts and ends
+    "app": _BASE | {"command_line"},  # how every main starts and ends
+    "command_line": _BASE,
+    "__main__": _BASE,
     "sharding": set(),
     "distributed": _BASE,
     "accelerators": set(),

@@ -170,4 +170,4 @@ def make_mesh(config: RunConfig, *, processes: int = 1) -> Mesh | None:
     try:
         return sharding.make_mesh(**sizes)
     except (ValueError, NotImplementedError) as error:  # too few devices, or axes that a TPU slice cannot be cut into
-        raise InputError(f"config.mesh: {error}") from error
+        raise InputError(f"config.mesh: {error}; its axes multiply to the devices that are used") from error

@@ -78,9 +78,13 @@ def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, held
     """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        held.enter_context(locked(path, "run"))
     except (FileExistsError, NotADirectoryError):
         raise _in_its_place(path) from None
-    held.enter_context(locked(path, "run"))
+    except OSError as error:
+        raise InputError(
+            f"--workdir={path} cannot be written ({error.strerror}): choose another --workdir, or make room there"
+        ) from error
     new = not (path / run_files.CONFIG).exists()
     if new:
         write_config(path, config, facts)

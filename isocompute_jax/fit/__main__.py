@@ -1,4 +1,4 @@
-"""Learning curves in, compute-optimal allocation out.
+"""`python -m isocompute_jax.fit`: learning curves in, compute-optimal allocation out.
 
     python -m isocompute_jax.fit --runs=DIR[,FILE,GLOB...] --out=DIR
 
@@ -30,7 +30,7 @@ def main() -> None:
     """Flags -> one call."""
     for flag in (flags.RUNS, flags.OUT):
         if not flag.value:
-            raise InputError(f"--{flag.name} is missing; see --help")
+            raise InputError(f"--{flag.name} is missing: {flags.VALUES[flag.name].help} See --help")
     _collect_seldom()
     command = flags.command_options()
     use_compile_cache(command.compile_cache)

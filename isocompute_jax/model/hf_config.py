@@ -295,6 +295,11 @@ def _what_it_is(directory: pathlib.Path) -> str:
             "it is a checkpoint of a run, moments and all. Make one of it: `python -m isocompute_jax.export "
             f"--run={directory.parent.parent} --checkpoint={directory.name} --out=DIR`"
         )
+    if not directory.is_dir():
+        return (
+            "there is no such directory, and nothing is downloaded here: `hf download NAME --local-dir DIRECTORY` "
+            "fetches a model of the Hugging Face Hub"
+        )
     return "it has no config.json"
 
 

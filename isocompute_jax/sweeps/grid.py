@@ -172,4 +172,6 @@ def parse_value(text: str, kind: Any, field: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InputError(f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number") from None
+        raise InputError(
+            f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number, values are written 4,8"
+        ) from None

@@ -50,17 +50,18 @@ def problem_of(
     Raises:
       InputError: names the place, the column and what to do.
     """
+    prompt, prompt_tokens = _prompt(row, where)
+    answer = _required(row, "answer", where, numbers=True)
     task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
     if not task:
         raise InputError(
             f"{where}: task: missing; add the field, or name what grades all problems: --config.reward=NAME, such as "
             "numeric (of curate --reward; convert writes it with --task)"
         )
-    prompt, prompt_tokens = _prompt(row, where)
     problem = Problem(
         id=_text(row, "id", where, numbers=True) or default_id,
         prompt=prompt,
-        answer=_required(row, "answer", where, numbers=True),
+        answer=answer,
         task=task,
         measured={name: _rate(row, name, where) for name in row if is_measured(name) and row[name] is not None},
         prompt_tokens=prompt_tokens,

@@ -121,7 +121,11 @@ def _rows(problems: Iterable[Problem], path: pathlib.Path) -> Iterator[dict[str,
 
 def _check_suffix(path: pathlib.Path) -> None:
     if path.suffix not in SUFFIXES:
-        raise InputError(f"{path}: unknown extension {path.suffix!r}; problem sets are {' or '.join(SUFFIXES)} files")
+        where = "" if path.suffix or path.is_file() else " of this machine"  # NAME/DATA_SET of the Hugging Face Hub
+        raise InputError(
+            f"{path}: unknown extension {path.suffix!r}; problem sets are {' or '.join(SUFFIXES)} files{where}, which "
+            "`python -m isocompute_jax.convert` makes of others"
+        )
 
 
 def _row(problem: Problem, path: pathlib.Path) -> dict[str, Any]:

@@ -72,6 +72,10 @@ def get_grader(name: str) -> AnyGrader:
     found = installed()
     if name in found:
         return grader_of_function(found[name], name=name)
+    if name.endswith(".py"):
+        raise InputError(
+            f"{name!r} is a file: name a function in it, {name.removesuffix('.py').replace('/', '.')}:FUNCTION"
+        )
     raise InputError(unknown_word("task", name, [*SHIPPED, *found, f"{GYM}NAME", "package.module:function"]))
 
 
