@@ -77,7 +77,7 @@ def _of_service(
     from isocompute_jax.service.client.fleet import RemoteSampler
     from isocompute_jax.service.client.shares import ShareSender
 
-    run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(4)), "team": team}
+    run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(16)), "team": team}
     if not team.leads:
         return ShareSender(config.service, model_config, in_flight=IN_FLIGHT[in_flight(config)], **run)
     return RemoteSampler(

@@ -14,6 +14,7 @@ from isocompute_jax.service.client.orders import Orders
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.proto.refusal import NOT_FINITE
 from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Parcel
 from isocompute_jax.service.weights.push import Push
@@ -85,7 +86,7 @@ class Delivery:
         try:
             await self._push(push, server_host, sent)
         except grpc.aio.AioRpcError as error:
-            if not shared or mode != "auto" or error.code() not in UNREADABLE:
+            if not shared or mode != "auto" or error.code() not in UNREADABLE or NOT_FINITE in (error.details() or ""):
                 raise
             LOG.info("weights are streamed to %s: %s", self._endpoint.target, error.details())
             await self._push(dataclasses.replace(push, shared=False), server_host, sent)

@@ -102,7 +102,7 @@ class RemoteSampler:
             whole=team.count == 1,
         )
         self._devices = None if transport is None else DeviceParcels(config, tensors, transport)
-        sender = Sender(f"{session}#{start or secrets.token_hex(4)}", IN_FLIGHT[in_flight], team.index, team.count)
+        sender = Sender(f"{session}#{start or secrets.token_hex(16)}", IN_FLIGHT[in_flight], team.index, team.count)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import grpc
 
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
 from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
@@ -20,6 +20,7 @@ from isocompute_jax.service.client.orders import Orders, ShareLostError
 from isocompute_jax.service.client.rivals import Rivals
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.refusal import NOT_FINITE
 
 POLL_S = 1.0
 SPARED_POLLS = 3
@@ -42,6 +43,8 @@ FATAL = {
     grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
 }
 """What no retry can fix, and the message for it."""
+
+DIVERGED = "Training has diverged: begin again from an earlier checkpoint, with a lower config.optimizer.base_lr"
 
 LOG = logging.getLogger(__name__)
 
@@ -355,6 +358,8 @@ class Member:
             self._failures = 0
             self._announce(parcel)
             self._changed()
+        elif NOT_FINITE in (said := _said(error)):
+            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {said}. {DIVERGED}"))
         elif isinstance(error, ShareLostError) and error.refused:
             self._fail(InputError(f"{self.target} {REFUSED_TOKEN}: {error}"))
         elif isinstance(error, ShareLostError):
@@ -375,3 +380,8 @@ class Member:
         self.failing = True
         self._failures += 1
         self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
+
+
+def _said(error: BaseException) -> str:
+    """What a server, or another learner host, said of weights that were not taken."""
+    return (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)

@@ -7,6 +7,7 @@ import logging
 import time
 
 from isocompute_jax.records.errors import RunError
+from isocompute_jax.service.proto.session import same_run
 
 MAX_TAKEOVERS = 3
 TAKEOVER_WINDOW_S = 600.0
@@ -32,7 +33,7 @@ class Rivals:
 
     def of_the_same_run(self, session: str) -> bool:
         """Whether a learner is an earlier start of this run, which is over: only one of them can be alive."""
-        return session.rpartition("#")[0] == self._session.rpartition("#")[0]
+        return same_run(session, self._session)
 
     def is_there(self, session: str) -> RunError | None:
         """Another learner is at work on the endpoint: what ends this run if it has been for long."""

@@ -9,6 +9,10 @@ import grpc
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """Trailing metadata: when a full server asks to come again."""
+NOT_FINITE = "holds numbers that are NaN or infinite"
+"""By which a learner knows why its weights were refused."""
+MAX_NAME = 8192
+"""Characters of a group's or session's name; sessions are named after folders."""
 
 
 class Refusal(Exception):
@@ -30,6 +34,12 @@ class Refusal(Exception):
 def invalid(message: str) -> Refusal:
     """What was sent is wrong; sending it again is useless."""
     return Refusal(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def check_name(field: str, name: str) -> None:
+    """Raises the Refusal of a name that would fill logs and messages."""
+    if len(name) > MAX_NAME:
+        raise invalid(f"{field} has {len(name)} characters; names have at most {MAX_NAME}")
 
 
 def lost(message: str) -> Refusal:

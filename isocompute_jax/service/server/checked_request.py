@@ -8,6 +8,7 @@ import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.refusal import check_name
 from isocompute_jax.service.server.engines.base import EngineFacts
 
 
@@ -15,9 +16,10 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
     """The group that a message asks for, checked against the engine's limits.
 
     Raises:
-      ValueError: names the field at fault and what it may be.
+      ValueError, Refusal: names the field at fault and what it may be.
     """
     prompt = message.prompt_tokens
+    check_name("group_id", message.group_id)
     if not message.group_id:
         raise ValueError("group_id is empty: give every group a name of its own")
     if not prompt:

@@ -1,7 +1,12 @@
-"""What stands between gRPC and the servicer: statuses in place of exceptions, and weights that are not copied."""
+"""What stands between gRPC and the servicer: statuses in place of exceptions, and weights that are not copied.
+
+Every call is taken as a stream of messages, which is the same on the wire: so a message that never comes, or that gRPC
+keeps back because it is too large, is a refusal of ours, with a caller and a line in the log.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -13,7 +18,11 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import read_request
 from isocompute_jax.service.proto.refusal import Refusal
+from isocompute_jax.service.server.call_log import CallLog
 from isocompute_jax.service.server.engines.base import EngineError
+
+MAX_MESSAGE = 2000
+"""Characters of a status's message: gRPC sends no more than some kilobytes of it."""
 
 T = TypeVar("T")
 SERVICE = pb.DESCRIPTOR.services_by_name["Sampler"].full_name
@@ -25,11 +34,25 @@ class Refusals(grpc.aio.ServerInterceptor):
     Args:
       fail: told of an engine's error, which ends more than the call.
       refused: counts by method and status code.
+      calls: where refusals are written down.
+      wait_s: longest wait for the message of a call that has one.
+      max_message_mib: the largest message that gRPC hands on.
     """
 
-    def __init__(self, fail: Callable[[str], Awaitable[None]], refused: Counter):
+    def __init__(
+        self,
+        fail: Callable[[str], Awaitable[None]],
+        refused: Counter,
+        calls: CallLog,
+        *,
+        wait_s: float,
+        max_message_mib: int,
+    ):
         self._fail = fail
         self._refused = refused
+        self._calls = calls
+        self._wait_s = wait_s
+        self._max_message_mib = max_message_mib
 
     async def intercept_service(
         self,
@@ -39,6 +62,9 @@ class Refusals(grpc.aio.ServerInterceptor):
         """The method's handler, wrapped; those of other services (health, reflection) as they are."""
         handler: Any = await continuation(handler_call_details)
         service, _, method = handler_call_details.method.removeprefix("/").rpartition("/")
+        if handler is None:
+            name = f"there is no method {handler_call_details.method!r}"
+            self._calls.refused("A call", grpc.StatusCode.UNIMPLEMENTED, "an address that gRPC does not say", name)
         if handler is None or service != SERVICE:
             return handler
         # The library would copy each chunk of weights twice.
@@ -46,15 +72,15 @@ class Refusals(grpc.aio.ServerInterceptor):
         kind = {(False, False): "unary_unary", (False, True): "unary_stream", (True, False): "stream_unary"}[
             handler.request_streaming, handler.response_streaming
         ]
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(self._refusing(method, getattr(handler, kind)), _reader(parse), handler.response_serializer)
+        make = getattr(grpc, f"stream_{'stream' if handler.response_streaming else 'unary'}_rpc_method_handler")
+        behavior = self._refusing(method, getattr(handler, kind), streams=handler.request_streaming)
+        return make(behavior, _reader(parse), handler.response_serializer)
 
-    def _refusing(self, method: str, behavior: Callable) -> Callable:
-        async def call(message: object, context: grpc.aio.ServicerContext):
+    def _refusing(self, method: str, behavior: Callable, *, streams: bool) -> Callable:
+        async def call(messages: object, context: grpc.aio.ServicerContext):
+            peer = context.peer() or ""  # a call that is over has none
             try:
-                if isinstance(message, Refusal):
-                    raise message
-                return await behavior(message, context)
+                return await behavior(messages if streams else await self._message(context), context)
             except Refusal as error:
                 refusal = error
             except InputError as error:  # of an engine that cannot draw what is asked
@@ -63,9 +89,28 @@ class Refusals(grpc.aio.ServerInterceptor):
                 await self._fail(str(error))
                 refusal = Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {error}")
             self._refused.labels(method, refusal.code.name).inc()
-            await context.abort(refusal.code, refusal.message, refusal.trailing)
+            self._calls.refused(method, refusal.code, peer, refusal.message)
+            await context.abort(refusal.code, refusal.message[:MAX_MESSAGE], refusal.trailing)
 
         return call
+
+    async def _message(self, context: grpc.aio.ServicerContext) -> Any:
+        """The one message of a call.
+
+        Raises:
+          Refusal: it does not come, is none, or is too large; then gRPC has ended the call with a status of its own.
+        """
+        try:
+            async with asyncio.timeout(self._wait_s):
+                message = await context.read()
+        except TimeoutError:
+            raise Refusal(grpc.StatusCode.ABORTED, f"no message came for {self._wait_s:g} s") from None
+        if isinstance(message, Refusal):
+            raise message
+        if message is grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
+            limit = f"larger than --max_message_mib={self._max_message_mib}"
+            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, f"its message did not come, or was {limit}")
+        return message
 
 
 def _reader(parse: Callable[[bytes], T]) -> Callable[[bytes], T | Refusal]:

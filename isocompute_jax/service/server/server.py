@@ -57,11 +57,18 @@ class Server:
             token=token,
             wait_for_weights=config.wait_for_weights,
             max_groups=config.max_groups,
+            max_client_groups=config.max_client_groups or max(1, config.max_groups // 4),
             max_message_bytes=config.max_message_mib * MIB,
             peer_timeout_s=config.peer_timeout_s,
             changed=self._report_health,
         )
-        refusals = Refusals(self.servicer.fail, self.servicer.metrics.refused)
+        refusals = Refusals(
+            self.servicer.fail,
+            self.servicer.metrics.refused,
+            self.servicer.calls,
+            wait_s=config.peer_timeout_s,
+            max_message_mib=config.max_message_mib,
+        )
         self._grpc = grpc.aio.server(interceptors=(refusals,), options=_options(config))
         sampler_pb2_grpc.add_SamplerServicer_to_server(self.servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -108,6 +115,7 @@ class Server:
             self._checks.cancel()
             await asyncio.wait([self._checks])
         await self._grpc.stop(grace=0)
+        servicer.calls.close()
         if self._metrics is not None:
             server, thread = self._metrics
             await asyncio.to_thread(server.shutdown)

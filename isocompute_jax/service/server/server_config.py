@@ -36,6 +36,12 @@ class ServerConfig:
     )
     wait_for_weights: bool = option(False, "Serve only after the first weight update.")
     max_groups: int = option(1024, "Groups that may be in the server at once; more are told to come again.", low=1)
+    max_client_groups: int = option(
+        0,
+        "Groups that one address may have in the server at once, but for the learner whose weights serve; 0 for a "
+        "quarter of --max_groups.",
+        low=0,
+    )
     max_message_mib: int = option(64, "Largest message, in MiB.", low=1, high=2047)
     metrics_port: int = option(0, "Port of Prometheus metrics, on the same host; 0 for none.", low=0, high=65535)
     grace_s: float = option(30.0, "Seconds that running groups may continue after SIGTERM or SIGINT.", low=0)

@@ -17,6 +17,8 @@ from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal, invalid
+from isocompute_jax.service.proto.session import same_run, shown
+from isocompute_jax.service.server.call_log import CallLog
 from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import Engine, EngineError, NotTakenError
 from isocompute_jax.service.server.gather import gathered
@@ -35,9 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class _AdmittedGroup:
-    """A group that is in the server."""
+    """A group that is in the server; `guest` is the address of a caller that is not the learner whose weights serve."""
 
-    def __init__(self):
+    def __init__(self, guest: str):
+        self.guest = guest
         self.call = Interruptible()
         self.running = False
 
@@ -51,9 +54,13 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
       token: what `UpdateWeights` asks for; empty for nothing.
       wait_for_weights: serve only after the first update.
       max_groups: groups that may be in the server at once.
+      max_client_groups: of these one address may have so many, but for the learner whose weights serve.
       max_message_bytes: what the server was told to take; only reported.
       peer_timeout_s: longest wait for a sender of weights, and for a caller to read completions.
       changed: called when `serving` may have changed.
+
+    Attributes:
+      calls: what is written down of its calls.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         token: str,
         wait_for_weights: bool,
         max_groups: int,
+        max_client_groups: int,
         max_message_bytes: int,
         peer_timeout_s: float,
         changed: Callable[[], Awaitable[None]],
@@ -71,12 +79,15 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._engine = engine
         self._token = token.encode()
         self._max_groups = max_groups
+        self._max_client_groups = max_client_groups
         self._max_message_bytes = max_message_bytes
         self._peer_timeout_s = peer_timeout_s
         self._changed = changed
         self.transfers = Transfers(engine)
+        self.calls = CallLog()
         self.updates = Updates(
             area,
+            self._admit_weights,
             self._apply,
             peer_timeout_s=peer_timeout_s,
             begin=self.transfers.begin,
@@ -115,7 +126,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             request = checked_request(message, self._engine.facts)
         except ValueError as error:
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        with self._admitted(message.group_id) as group:
+        with self._admitted(message, context.peer() or "") as group:
             while not self._open.is_set():
                 await self._open.wait()
             self._check_serving()
@@ -155,7 +166,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                 raise message
             return None if message is grpc.aio.EOF else message  # pyright: ignore[reportAttributeAccessIssue]
 
-        return await self.updates.receive(read)
+        return await self.updates.receive(read, peer=context.peer() or "")
 
     async def OpenTransfer(
         self, message: pb.OpenTransferRequest, context: grpc.aio.ServicerContext
@@ -170,7 +181,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
         """Answers from what the server knows itself."""
         del context
-        if message.session and message.session == self._session:
+        owner = self._is_owner(message.session)
+        if owner:
             self._asked = -math.inf if message.release else time.monotonic()
         facts = self._engine.facts
         running = sum(group.running for group in self._groups.values())
@@ -180,7 +192,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             engine_version=facts.engine_version,
             incarnation=self._incarnation,
             host_id=self._host_id,
-            session=self._session,
+            session=self._session if owner else shown(self._session),
             version=self._version,
             serving=self.serving,
             running_groups=running,
@@ -195,7 +207,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             ),
             tensors=convert.tensors_to_messages(facts.tensors) if message.tensors else (),
             vocab_size=facts.vocab_size,
-            taken=time.monotonic() - self._asked < LEASE_S,
+            taken=self._taken,
             routing=facts.routing,
             turns=True,
             transports=[pb.Transport(name=name, version=version) for name, version in facts.transports],
@@ -235,25 +247,71 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             await self._left.wait()
 
     @contextlib.contextmanager
-    def _admitted(self, name: str) -> Iterator[_AdmittedGroup]:
+    def _admitted(self, message: pb.SampleRequest, peer: str) -> Iterator[_AdmittedGroup]:
         """Keeps a place for a group while the block runs, in which `Cancel` and others may end it."""
         self._check_serving()
+        name, guest = message.group_id, "" if self._is_owner(message.session) else _host(peer)
         if name in self._groups:
             raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"a group named {name!r} is being sampled")
-        if len(self._groups) >= self._max_groups:
+        if full := self._full(guest):
             wait_ms = round(self._pace.wait_s() * 1000)
-            raise Refusal(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{len(self._groups)} groups are in the server, as many as it takes; retry in {wait_ms} ms",
-                ((PUSHBACK, str(wait_ms)),),
-            )
-        group = self._groups[name] = _AdmittedGroup()
+            trailing = ((PUSHBACK, str(wait_ms)),)
+            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{full}; retry in {wait_ms} ms", trailing)
+        group = self._groups[name] = _AdmittedGroup(guest)
         try:
             with group.call:
                 yield group
         finally:
             del self._groups[name]
             self._left.set()
+
+    def _full(self, guest: str) -> str:
+        """Why there is no place for another group; empty if there is one.
+
+        The learner whose weights serve may fill the server, and while it is there a quarter of it is for it alone.
+        """
+        if len(self._groups) >= self._max_groups:
+            return f"{len(self._groups)} groups are in the server, as many as it takes"
+        if not guest:
+            return ""
+        guests = [group.guest for group in self._groups.values() if group.guest]
+        if guests.count(guest) >= self._max_client_groups:
+            return (
+                f"{self._max_client_groups} groups of {guest} are in the server, as many as one address may have "
+                "(--max_client_groups), but for the learner whose weights serve"
+            )
+        if self._taken and len(guests) >= self._max_groups - self._max_groups // 4:
+            return f"{len(guests)} groups are in the server; the rest is for the learner whose weights serve"
+        return ""
+
+    @property
+    def _taken(self) -> bool:
+        """Whether the learner whose weights serve is there."""
+        return time.monotonic() - self._asked < LEASE_S
+
+    def _is_owner(self, session: str) -> bool:
+        """Whether that names the session whose weights serve, which only its learner can (`proto.session`)."""
+        return bool(session) and hmac.compare_digest(session.encode(), self._session.encode())
+
+    def _admit_weights(self, header: pb.WeightsHeader, incoming: pb.WeightsHeader | None) -> None:
+        """Refuses weights older than those of the same session, and those of another learner while one is there."""
+        owner, version = self._session, self._version
+        if incoming is not None:
+            owner, version = incoming.session, incoming.version
+        if header.session == owner:
+            if header.version < version:
+                raise Refusal(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"version {header.version} is older than version {version} of the same session: versions only "
+                    "rise; to go back, begin another session",
+                )
+        elif owner and (incoming is not None or self._taken) and not same_run(header.session, owner):
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the server is used by another learner, {shown(owner)!r}: it is free {LEASE_S:g} s after that one has "
+                "asked for the status the last time, or once it releases the server; another start of the same run "
+                "(RUN#START) may have it at once",
+            )
 
     def _check_serving(self) -> None:
         if self.failure:
@@ -264,8 +322,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             raise Refusal(grpc.StatusCode.UNAVAILABLE, "the server has no weights yet: send them by UpdateWeights")
 
     def _check_version(self, message: pb.SampleRequest) -> None:
-        if message.HasField("session") and message.session != self._session:
-            asked, ours = f"session {message.session!r}", f"session {self._session!r}"
+        if message.HasField("session") and message.session not in (self._session, shown(self._session)):
+            asked, ours = f"session {message.session!r}", f"session {shown(self._session)!r}"
         elif message.HasField("policy_version") and message.policy_version != self._version:
             asked, ours = f"version {message.policy_version}", f"version {self._version}"
         else:
@@ -318,6 +376,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                     log.exception("the engine raised this:")
                 await self.fail(f"version {header.version} could not be applied: {error}")
                 raise self._refusal_of_failure() from error
+            self._write_down(update)
             self._session, self._version, self._has_weights = header.session, header.version, True
             self._asked = self._applied = time.monotonic()
             apply_s = self._applied - began
@@ -326,6 +385,17 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             return pb.UpdateWeightsReply(version=header.version, apply_s=apply_s, paused_s=paused_s)
         finally:
             self._open.set()
+
+    def _write_down(self, update: Update) -> None:
+        """Who has replaced which weights."""
+        header, kind, warn = update.header, "Weights updated", False
+        if header.session != self._session:
+            kind, warn = "Session begun", False
+            if self._session:
+                kind, warn = "Server taken over", not same_run(header.session, self._session)
+        before = f"; before: version {self._version} of {shown(self._session)!r}" if self._session else ""
+        text = f"version {header.version} of {shown(header.session)!r}, from {update.peer}{before}"
+        self.calls.happened(kind, text, warn=warn)
 
     def _watch(self) -> None:
         watch, groups = self.metrics.watch, self._groups
@@ -350,6 +420,11 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             "Tokens that the engine drew, those of rollouts that are not done, or were lost, included.",
             lambda: self._engine.tokens_generated,
         )
+
+
+def _host(peer: str) -> str:
+    """The host of a gRPC peer, whatever its port: `ipv4:10.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:PATH`."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer or "?"
 
 
 class _Pace:

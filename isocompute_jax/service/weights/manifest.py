@@ -11,8 +11,9 @@ import xxhash
 
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.refusal import invalid, lost
+from isocompute_jax.service.proto.refusal import Refusal, invalid, lost
 from isocompute_jax.service.weights.coverage import checked_box
+from isocompute_jax.service.weights.finite import FiniteSpans
 from isocompute_jax.service.weights.weight_file import WeightWriter
 
 READ_BYTES = 4 << 20
@@ -62,11 +63,11 @@ def read_manifest(manifest: pb.Manifest, directory: str, boxes: Sequence[Box], t
       the file, checked; still open when `to` is None.
 
     Raises:
-      Refusal: it lies elsewhere, cannot be read, or has another size or checksum.
+      Refusal: it lies elsewhere, cannot be read, has another size or checksum, or numbers that are not finite.
     """
     file = ManifestFile(manifest, directory)
     try:
-        file.check()
+        file.check(boxes)
         if to is not None:
             file.copy(boxes, to)
             file.close()
@@ -111,19 +112,33 @@ class ManifestFile:
         if hasattr(self, "_file"):
             self.close()
 
-    def check(self) -> None:
-        """Reads the whole file and refuses it when it does not have its checksum."""
-        digest, left = xxhash.xxh3_64(), self._manifest.size
-        block = memoryview(bytearray(min(READ_BYTES, max(left, 1))))
-        os.lseek(self._file, 0, os.SEEK_SET)
-        while left:
-            got = os.readv(self._file, [block[: min(left, len(block))]])
-            if not got:
-                raise lost(f"{self.path} became shorter while it was read")
-            digest.update(block[:got])
-            left -= got
+    def check(self, boxes: Sequence[Box]) -> None:
+        """Reads the whole file; refuses it without its checksum, or with numbers in the boxes that are not finite."""
+        digest, size = xxhash.xxh3_64(), self._manifest.size
+        spans, not_finite = FiniteSpans(boxes, self._manifest.starts), None
+        memory = memoryview(bytearray(min(READ_BYTES, max(size, 1))))
+        for start in range(0, size, READ_BYTES):
+            block = memory[: min(READ_BYTES, size - start)]
+            self._fill(block, start)
+            digest.update(block)
+            try:
+                if not_finite is None:
+                    spans.check(start, block)
+            except Refusal as refusal:
+                not_finite = refusal
         if digest.intdigest() != self._manifest.checksum:
             raise lost(f"{self.path} does not have its checksum")
+        if not_finite is not None:
+            raise not_finite
+
+    def _fill(self, block: memoryview, start: int) -> None:
+        """Reads the file's bytes from `start` on until the block is full."""
+        done = 0
+        while done < len(block):
+            got = os.preadv(self._file, [block[done:]], start + done)
+            if not got:
+                raise lost(f"{self.path} became shorter while it was read")
+            done += got
 
     def copy(self, boxes: Sequence[Box], to: WeightWriter) -> None:
         """Copies the manifest's boxes to their places, a few rows at a time."""

@@ -2,7 +2,8 @@
 
 All calls with one (session, version) are the parts of one update. While its parts come in, an update of another
 (session, version) takes its place: the newer one wins, and the senders of the older get ABORTED. An update that is
-being applied is not disturbed: the next one waits for its end. Whatever goes wrong with one sender ends the update for
+being applied is not disturbed: the next one waits for its end. Who may begin is asked of the servicer (`admit`), before
+anything is given up for it. Whatever goes wrong with one sender ends the update for
 all of them, and the old weights serve on.
 """
 
@@ -21,9 +22,10 @@ import xxhash
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import Chunk
-from isocompute_jax.service.proto.refusal import Interruptible, Refusal, invalid, lost
+from isocompute_jax.service.proto.refusal import Interruptible, Refusal, check_name, invalid, lost
 from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
 from isocompute_jax.service.weights.device.transport import SentWeights
+from isocompute_jax.service.weights.finite import is_finite, not_finite
 from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
 from isocompute_jax.service.weights.staging import StagingArea
 from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
@@ -44,8 +46,9 @@ Messages = Callable[[], Awaitable[Message | None]]
 class Update:
     """An update that is being collected, then applied."""
 
-    def __init__(self, header: pb.WeightsHeader, coverage: Coverage):
+    def __init__(self, header: pb.WeightsHeader, coverage: Coverage, peer: str):
         self.header = header
+        self.peer = peer
         self.coverage = coverage
         self.calls: dict[int, Interruptible] = {}
         self.missing = header.senders
@@ -77,6 +80,8 @@ class Updates:
 
     Args:
       area: where weights are put together.
+      admit: given a header and that of the update which is coming in, if there is one: raises the Refusal of an update
+        that may not begin, or not take the other's place.
       apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
       begin: makes the engine receive weights from device to device, in the group of that number.
@@ -86,6 +91,7 @@ class Updates:
     def __init__(
         self,
         area: StagingArea,
+        admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
         apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
@@ -93,6 +99,7 @@ class Updates:
         abandon: Callable[[], Awaitable[None]],
     ):
         self._area = area
+        self._admit = admit
         self._apply = apply
         self._timeout = peer_timeout_s
         self._begin = begin
@@ -106,15 +113,19 @@ class Updates:
         """Calls that are part of the current update."""
         return len(self._current.calls) if self._current is not None else 0
 
-    async def receive(self, messages: Messages) -> pb.UpdateWeightsReply:
+    async def receive(self, messages: Messages, *, peer: str) -> pb.UpdateWeightsReply:
         """One sender's call, from its header to the reply.
+
+        Args:
+          messages: what it sends.
+          peer: its address, for the log.
 
         Raises:
           Refusal: why the update failed.
         """
         header = await self._header(messages)
         listed = listed_tensors(header.tensors, self._area.tensors)
-        update = await self._join(header)
+        update = await self._join(header, peer)
         try:
             with Interruptible() as call:
                 update.calls[header.sender] = call
@@ -153,6 +164,7 @@ class Updates:
         if isinstance(first, Chunk) or first.WhichOneof("part") != "header":
             raise invalid("the first message of an update must be its header")
         header = first.header
+        check_name("session", header.session)
         if not 1 <= header.senders <= MAX_SENDERS:
             raise invalid(f"senders = {header.senders} must lie in 1 .. {MAX_SENDERS}")
         if header.sender >= header.senders:
@@ -163,17 +175,19 @@ class Updates:
             raise invalid(f"in_flight = {header.in_flight} is unknown")
         return header
 
-    async def _join(self, header: pb.WeightsHeader) -> Update:
+    async def _join(self, header: pb.WeightsHeader, peer: str) -> Update:
         """The update that a header belongs to: the current one, or a new one in its place."""
         while (update := self._current) is not None:
             if update.complete:
                 await asyncio.wait([update.outcome])
             elif update.key != (header.session, header.version):
+                self._admit(header, update.header)
                 self._fail(update, Refusal(grpc.StatusCode.ABORTED, f"version {header.version} took its place"))
             else:
                 break
         if update is None:
-            self._current = Update(header, Coverage(self._area.tensors))
+            self._admit(header, None)
+            self._current = Update(header, Coverage(self._area.tensors), peer)
             return self._current
         if header.sender in update.calls:
             refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
@@ -321,6 +335,8 @@ class Updates:
 def _write(writer: WeightWriter, box: Box, chunk: Chunk) -> None:
     if xxhash.xxh3_64_intdigest(chunk.data) != chunk.checksum:
         raise lost(f"tensor {box.name!r}: a chunk does not have its checksum")
+    if not is_finite(chunk.data, box.dtype):
+        raise not_finite(box.name)
     writer.write(box, np.frombuffer(chunk.data, np.uint8))
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import grpc
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +16,17 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.slot_sampler import SlotSampler
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.engines.jax_engine import CHUNK_STEPS, JaxEngine
 from isocompute_jax.service.server.engines.settings import JaxSettings
+from isocompute_jax.service.weights.outbox import Outbox
+from isocompute_jax.service.weights.push import Push
 from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
 from tests.model.tiny import random_params, tiny_config
+from tests.service.builders import refused, serving
 
 CONFIG = tiny_config()
 LONG = SamplingParams(0.8, 1.0, 60)
@@ -296,3 +303,30 @@ def test_a_mixture_says_where_tokens_went_where_it_is_told_to(tmp_path):
         np.testing.assert_array_equal(ours.tokens, theirs.tokens)
         assert ours.experts.shape == (3 + len(ours.tokens) - 1, 2, 2)
         np.testing.assert_array_equal(ours.experts, theirs.experts)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_that_are_not_finite_leave_it_serving(directory, tmp_path, shared):
+    """Before, it served them: every log-probability was NaN, and its status said that it was well."""
+    broken = {**random_params(CONFIG, 2), "embed": random_params(CONFIG, 2)["embed"].at[3, 2].set(jnp.nan)}
+
+    async def use(engine):
+        async with serving(engine, tmp_path) as (server, client):
+            for version, params in ((1, random_params(CONFIG, 1)), (2, broken)):
+                outbox = Outbox(str(tmp_path), run="r", tensors=engine.facts.tensors, whole=True)
+                parcel = outbox.write(model.hf_boxes(CONFIG, params), version=version)
+                endpoint = Endpoint(server.address, ServiceConfig())
+                push = endpoint.push(Push(parcel, "r#1", pb.IN_FLIGHT_ABORT, shared, streams=2), sent=lambda: None)
+                if version == 1:
+                    await push
+                else:
+                    words = "tensor 'model.embed_tokens.weight' holds numbers that are NaN or infinite"
+                    await refused(push, grpc.StatusCode.INVALID_ARGUMENT, words)
+                await endpoint.close()
+                outbox.close()
+            done = await client.sample(max_tokens=8)
+            assert all(np.isfinite(each.logprobs).all() for each in done)
+            assert {span.version for each in done for span in each.spans} == {1}
+            assert (await client.status()).serving
+
+    serve(make_engine(directory), use)

@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server import servicer
 from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.refusals import SERVICE
@@ -87,7 +88,7 @@ def test_a_full_server_says_when_to_come_again(tmp_path):
     async def test():
         engine = Probe()
         engine.frozen = True
-        async with serving(engine, tmp_path, max_groups=2) as (_, client):
+        async with serving(engine, tmp_path, max_groups=2, max_client_groups=2) as (_, client):
             tasks = [asyncio.create_task(client.sample(group_id=name)) for name in "ab"]
             for _ in tasks:
                 await engine.started.acquire()
@@ -380,7 +381,9 @@ def test_update_in_flight(tmp_path, mode):
     run(test())
 
 
-def test_under_another_learners_weights_nothing_goes_on(tmp_path):
+def test_under_another_learners_weights_nothing_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(servicer, "LEASE_S", 0.0)
+
     async def test():
         engine = Probe()
         async with serving(engine, tmp_path) as (_, client):

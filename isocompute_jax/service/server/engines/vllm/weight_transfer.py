@@ -25,12 +25,15 @@ from vllm.platforms import current_platform  # pyright: ignore[reportMissingImpo
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.refusal import NOT_FINITE
 from isocompute_jax.service.server.engines.vllm import transports
 from isocompute_jax.service.weights.device.receiver import Receiver
 from isocompute_jax.service.weights.device.schedule import message_to_schedule
 from isocompute_jax.service.weights.device.transport import TransferError
 
 BACKEND = "isocompute"
+LOOKED_AT = 1 << 26
+"""Numbers that are looked at together: the device has room for little beside the weights."""
 
 
 @dataclasses.dataclass
@@ -176,6 +179,18 @@ class Group:
         for spec in sorted(self._specs, key=lambda spec: spec.name):  # tensors of a layer follow each other
             yield spec.name, self._tensor(spec)
 
+    def check_finite(self) -> None:
+        """Looks at what has arrived, a part at a time: the old weights are still those that serve.
+
+        Raises:
+          TransferError: names a tensor with a number that is not finite.
+        """
+        for name, parts in self.receiver.placed.items():
+            for each in parts:
+                numbers = self._memory[each.start : each.start + each.box.nbytes].view(getattr(torch, each.box.dtype))
+                if not all(bool(part.isfinite().all()) for part in numbers.split(LOOKED_AT)):
+                    raise TransferError(f"tensor {name!r} {NOT_FINITE}")
+
     def _tensor(self, spec: TensorSpec) -> torch.Tensor:
         dtype = getattr(torch, spec.dtype)
         parts = [
@@ -202,8 +217,10 @@ class WorkerExtension:
         self._group().receiver.begin()
 
     def join_transfer(self) -> None:
-        """Returns when everything is there."""
-        self._group().receiver.join()
+        """Returns when everything is there. Raises TransferError for numbers that are not finite."""
+        group = self._group()
+        group.receiver.join()
+        group.check_finite()
 
     def abandon_transfer(self) -> None:
         """Gives up what is on its way, and the group."""
