@@ -20,6 +20,7 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
     """
     prompt = message.prompt_tokens
     check_name("group_id", message.group_id)
+    check_name("problem_id", message.problem_id)
     if not message.group_id:
         raise ValueError("group_id is empty: give every group a name of its own")
     if not prompt:
@@ -28,21 +29,24 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
         raise ValueError(
             f"group_size = {message.group_size} must lie in 1 .. {facts.max_group_size}, the server's --max_group_size"
         )
-    for field, tokens in (("prompt_tokens", prompt), ("stop_token_ids", message.stop_token_ids)):
-        if tokens and max(tokens) >= facts.vocab_size:
-            raise ValueError(f"{field} has the id {max(tokens)}; the model knows ids below {facts.vocab_size}")
+    # Lengths first: a message has room for millions of ids, and while they are looked at nobody else is answered.
     room = facts.max_model_len - len(prompt)
     if room < 1:
         raise ValueError(
             f"prompt_tokens has {len(prompt)} tokens; prompt and completion together may have {facts.max_model_len}"
         )
+    if len(message.stop_token_ids) > facts.vocab_size:
+        raise ValueError(f"stop_token_ids has {len(message.stop_token_ids)} ids; the model knows {facts.vocab_size}")
+    for field, tokens in (("prompt_tokens", prompt), ("stop_token_ids", message.stop_token_ids)):
+        if tokens and max(tokens) >= facts.vocab_size:
+            raise ValueError(f"{field} has the id {max(tokens)}; the model knows ids below {facts.vocab_size}")
     if message.HasField("max_tokens") and not 1 <= message.max_tokens <= room:
         raise ValueError(
             f"max_tokens = {message.max_tokens} must lie in 1 .. {room}: the prompt has {len(prompt)} tokens and the "
             f"server holds {facts.max_model_len} in all (its --max_model_len): ask for fewer, or raise that"
         )
     longest = message.max_tokens if message.HasField("max_tokens") else room
-    budgets = tuple(message.budgets)
+    budgets = message.budgets
     if budgets and (len(budgets) != message.group_size or not 1 <= min(budgets) <= max(budgets) <= longest):
         raise ValueError(
             f"budgets = {list(budgets[:8])}{'...' if len(budgets) > 8 else ''}: give group_size = {message.group_size} "
@@ -62,7 +66,7 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
             max_tokens=longest,
         ),
         stop_tokens=tuple(message.stop_token_ids),
-        budgets=budgets or None,
+        budgets=tuple(budgets) or None,
         first_rollout=message.first_rollout,
         turn=message.turn,
     )

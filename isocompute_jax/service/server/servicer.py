@@ -32,6 +32,7 @@ from isocompute_jax.service.weights.weight_file import WeightFile
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
+MOST_CANCELLED = 1 << 16
 
 log = logging.getLogger(__name__)
 
@@ -221,6 +222,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
         """Ends groups with ABORTED."""
         del context
+        if len(message.group_ids) > MOST_CANCELLED:
+            raise invalid(f"group_ids has {len(message.group_ids)} names; one call cancels at most {MOST_CANCELLED}")
         there = [self._groups[name] for name in set(message.group_ids) if name in self._groups]
         for group in there:
             group.call.interrupt(Refusal(grpc.StatusCode.ABORTED, "the group was cancelled"))
@@ -388,14 +391,13 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
 
     def _write_down(self, update: Update) -> None:
         """Who has replaced which weights."""
-        header, kind, warn = update.header, "Weights updated", False
+        header, kind = update.header, "Weights updated"
         if header.session != self._session:
-            kind, warn = "Session begun", False
-            if self._session:
-                kind, warn = "Server taken over", not same_run(header.session, self._session)
+            over = self._session and not same_run(header.session, self._session)
+            kind = "Server taken over" if over else "Session begun"
         before = f"; before: version {self._version} of {shown(self._session)!r}" if self._session else ""
         text = f"version {header.version} of {shown(header.session)!r}, from {update.peer}{before}"
-        self.calls.happened(kind, text, warn=warn)
+        self.calls.happened(kind, text, warn=kind == "Server taken over")
 
     def _watch(self) -> None:
         watch, groups = self.metrics.watch, self._groups

@@ -11,12 +11,22 @@ from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import invalid, lost
 
+MOST_BOXES = 1 << 14
+"""Parts that a tensor may come in, and one more for each `BYTES_A_BOX` of it: those of a thousand devices are fewer."""
+BYTES_A_BOX = 1 << 16
+
+
+def most_boxes(tensor: TensorSpec) -> int:
+    """The most parts that a tensor may come in: looking for overlaps takes time with their square."""
+    return MOST_BOXES + tensor.nbytes // BYTES_A_BOX
+
 
 class Coverage:
     """Which boxes of which tensors have arrived."""
 
     def __init__(self, tensors: Sequence[TensorSpec]):
         self._sizes = {tensor.name: math.prod(tensor.shape) for tensor in tensors}
+        self._most = {tensor.name: most_boxes(tensor) for tensor in tensors}
         self._boxes: dict[str, list[Box]] = {tensor.name: [] for tensor in tensors}
         self._counts = dict.fromkeys(self._sizes, 0)
 
@@ -26,6 +36,8 @@ class Coverage:
         self._counts[box.name] += math.prod(box.shape)
         if self._counts[box.name] > self._sizes[box.name]:
             raise invalid(f"tensor {box.name!r}: parts of it overlap; more numbers arrived than it has")
+        if len(self._boxes[box.name]) > self._most[box.name]:
+            raise invalid(f"tensor {box.name!r} comes in more than {self._most[box.name]} parts: send larger ones")
 
     def check_complete(self) -> None:
         """Refuses weights of which a number is missing, or was sent twice."""
@@ -53,6 +65,8 @@ def listed_tensors(given: Sequence[pb.Tensor], expected: Sequence[TensorSpec]) -
     Raises:
       Refusal: names the first tensor that is wrong, unknown, repeated or missing.
     """
+    if len(given) > 2 * len(expected):
+        raise invalid(f"the header lists {len(given)} tensors; the model has {len(expected)}")
     missing = {tensor.name: tensor for tensor in expected}
     listed: dict[str, TensorSpec] = {}
     for tensor in given:

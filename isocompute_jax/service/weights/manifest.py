@@ -12,10 +12,11 @@ import xxhash
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import Refusal, invalid, lost
-from isocompute_jax.service.weights.coverage import checked_box
+from isocompute_jax.service.weights.coverage import checked_box, most_boxes
 from isocompute_jax.service.weights.finite import FiniteSpans
 from isocompute_jax.service.weights.weight_file import WeightWriter
 
+LARGEST_PADDING = 64 << 20
 READ_BYTES = 4 << 20
 """How much of a manifest's file is read at a time: it stays in the processor's cache between reading and hashing."""
 
@@ -30,13 +31,19 @@ def manifest_boxes(manifest: pb.Manifest, listed: Sequence[TensorSpec]) -> list[
     Raises:
       Refusal: they do not.
     """
+    most = sum(map(most_boxes, listed))
+    if len(manifest.boxes) > most:
+        raise invalid(f"{manifest.path!r}: it has {len(manifest.boxes)} boxes; {most} are the most for this model")
+    largest = 2 * sum(tensor.nbytes for tensor in listed) + LARGEST_PADDING
+    if manifest.size > largest:
+        raise invalid(f"{manifest.path!r}: a file of {manifest.size} bytes; {largest} are the most for this model")
     if len(manifest.starts) != len(manifest.boxes):
-        raise invalid(f"{manifest.path}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
+        raise invalid(f"{manifest.path!r}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
     boxes = [checked_box(box, listed) for box in manifest.boxes]
     for box, start in zip(boxes, manifest.starts, strict=True):
         if start < 0 or start % DTYPE_BYTES[box.dtype] or start + box.nbytes > manifest.size:
             raise invalid(
-                f"{manifest.path}: a part of tensor {box.name!r} starts at byte {start}, which is not a multiple of "
+                f"{manifest.path!r}: a part of tensor {box.name!r} starts at byte {start}, which is not a multiple of "
                 f"its dtype's size, or leaves the file of {manifest.size} bytes"
             )
     return boxes
@@ -74,7 +81,7 @@ def read_manifest(manifest: pb.Manifest, directory: str, boxes: Sequence[Box], t
         return file
     except OSError as error:  # of shared storage, say
         file.close()
-        raise lost(f"{manifest.path} cannot be read: {error}") from error
+        raise lost(f"{manifest.path!r} cannot be read: {error}") from error
     except BaseException:
         file.close()
         raise
@@ -95,7 +102,7 @@ class ManifestFile:
         found = os.fstat(self._file)
         if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
             self.close()
-            raise lost(f"{manifest.path} is not a file of {manifest.size} bytes; it has {found.st_size}")
+            raise lost(f"{manifest.path!r} is not a file of {manifest.size} bytes; it has {found.st_size}")
 
     @property
     def held_path(self) -> str:
@@ -127,7 +134,7 @@ class ManifestFile:
             except Refusal as refusal:
                 not_finite = refusal
         if digest.intdigest() != self._manifest.checksum:
-            raise lost(f"{self.path} does not have its checksum")
+            raise lost(f"{self.path!r} does not have its checksum")
         if not_finite is not None:
             raise not_finite
 
@@ -137,7 +144,7 @@ class ManifestFile:
         while done < len(block):
             got = os.preadv(self._file, [block[done:]], start + done)
             if not got:
-                raise lost(f"{self.path} became shorter while it was read")
+                raise lost(f"{self.path!r} became shorter while it was read")
             done += got
 
     def copy(self, boxes: Sequence[Box], to: WeightWriter) -> None:
@@ -146,5 +153,5 @@ class ManifestFile:
             for rows, inside in box.cut(READ_BYTES):
                 data = os.pread(self._file, rows.nbytes, start + inside)
                 if len(data) != rows.nbytes:
-                    raise lost(f"{self.path} became shorter while it was read")
+                    raise lost(f"{self.path!r} became shorter while it was read")
                 to.write(rows, np.frombuffer(data, np.uint8))

@@ -239,7 +239,7 @@ class Updates:
     async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
         tensors = self._area.tensors
-        boxes = manifest_boxes(manifest, listed)
+        boxes = await self._in_thread(update, manifest_boxes, manifest, listed)
         for box in boxes:
             update.coverage.add(box)
         starts = whole_starts(manifest, boxes, tensors) if update.header.senders == 1 else None

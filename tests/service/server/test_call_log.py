@@ -82,7 +82,7 @@ def test_updates_sessions_and_takeovers_are_written_down(tmp_path, lines):
         begun, updated, again, over = [line.split(", from ipv4:127.0.0.1:") for line in lines()[:4]]
         assert begun[0] == "Session begun: version 4 of '/runs/a#'"
         assert updated[0] == "Weights updated: version 5 of '/runs/a#'"
-        assert again[0] == "Server taken over: version 0 of '/runs/a#'"
+        assert again[0] == "Session begun: version 0 of '/runs/a#'"  # the same run, started again
         assert over[0] == "Server taken over: version 9 of '/runs/b#'"
         assert over[1].endswith("; before: version 0 of '/runs/a#'")
 
@@ -94,11 +94,13 @@ def test_a_flood_of_refusals_is_a_few_lines_and_a_number(tmp_path, lines, monkey
 
     async def test():
         async with serving(Probe(), tmp_path) as (_, client):
+            began = asyncio.get_running_loop().time()
             bad = [client.sample(group_id="a" * 5000 + "\n\x1b]0;x\x07", group_size=0) for _ in range(300)]
             await asyncio.gather(*bad, return_exceptions=True)
             await refused(client.sample(session="x"), Code.FAILED_PRECONDITION)
             written = lines()
-            assert len([line for line in written if "INVALID_ARGUMENT" in line]) <= 2 * call_log.LINES
+            periods = 2 + (asyncio.get_running_loop().time() - began) // call_log.PERIOD_S
+            assert len([line for line in written if "INVALID_ARGUMENT" in line]) <= (call_log.LINES + 1) * periods
             assert len([line for line in written if "FAILED_PRECONDITION" in line]) == 1  # another kind, not held back
             await asyncio.sleep(0.7)
             said = [line for line in written + lines() if "more within" in line]

@@ -305,6 +305,23 @@ def test_a_mixture_says_where_tokens_went_where_it_is_told_to(tmp_path):
         np.testing.assert_array_equal(ours.experts, theirs.experts)
 
 
+@pytest.mark.parametrize(
+    ("temperature", "top_p"), [(5e-324, 1.0), (1e308, 1.0), (float("inf"), 1.0), (1.0, 1e-300), (1.0, 1e-40)]
+)
+def test_what_float32_does_not_hold_is_refused(directory, temperature, top_p):
+    """Before, a top_p of 1e-300 gave log-probabilities of +inf."""
+
+    async def use(engine):
+        group = make_group("p", params=SamplingParams(temperature, top_p, 4))
+        with pytest.raises(InputError, match="float32"):
+            await collect(engine, group)
+        for fine in (SamplingParams(1e30, 1.0, 4), SamplingParams(1.0, 1e-30, 4)):
+            done = await collect(engine, make_group("p", params=fine))
+            assert all(np.isfinite(each.logprobs).all() and (each.logprobs <= 0).all() for each in done.values())
+
+    serve(make_engine(directory), use)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_weights_that_are_not_finite_leave_it_serving(directory, tmp_path, shared):
     """Before, it served them: every log-probability was NaN, and its status said that it was well."""

@@ -58,6 +58,9 @@ def test_a_group_is_what_the_engine_draws(tmp_path):
         ({"max_tokens": 0}, "max_tokens = 0"),
         ({"max_tokens": 4095}, "max_tokens = 4095"),
         ({"stop_token_ids": [99]}, "stop_token_ids"),
+        ({"stop_token_ids": [1] * 33}, "stop_token_ids has 33 ids"),
+        ({"problem_id": "a" * 9000}, "problem_id has 9000 characters"),
+        ({"budgets": [1] * 5_000_000}, "budgets"),
     ],
 )
 def test_wrong_fields_are_named(tmp_path, fields, words):
@@ -124,6 +127,16 @@ def test_groups_may_ask_for_a_session_and_a_version(tmp_path):
             assert [(span.version, span.length) for span in first.spans] == [(4, len(first.tokens))]
             await refused(client.sample(session="s", policy_version=0), Code.FAILED_PRECONDITION, "version 4")
             await refused(client.sample(session="other", policy_version=4), Code.FAILED_PRECONDITION, "'other'")
+
+    run(test())
+
+
+def test_a_call_cancels_so_many_groups_and_no_more(tmp_path):
+    async def test():
+        async with serving(Probe(), tmp_path) as (_, client):
+            names = [str(i) for i in range(servicer.MOST_CANCELLED + 1)]
+            assert (await client.stub.Cancel(pb.CancelRequest(group_ids=names[1:]))).cancelled == 0
+            await refused(client.stub.Cancel(pb.CancelRequest(group_ids=names)), Code.INVALID_ARGUMENT, "65537 names")
 
     run(test())
 
@@ -368,7 +381,7 @@ def test_a_waiting_update_ends_with_its_sender(tmp_path):
 @pytest.mark.parametrize("mode", [pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE])
 def test_update_in_flight(tmp_path, mode):
     async def test():
-        engine = Probe(tokens_per_s=1000.0, median_length=40.0)
+        engine = Probe(tokens_per_s=1000.0, median_length=150.0)
         async with serving(engine, tmp_path) as (_, client):
             task = asyncio.create_task(client.sample())
             while not engine.tokens_generated:

@@ -8,7 +8,9 @@ import pytest
 import xxhash
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.weights import coverage
 from tests.service.builders import (
+    TENSORS,
     Probe,
     arrays,
     chunk,
@@ -131,5 +133,28 @@ def test_a_bad_manifest_leaves_the_old_weights(tmp_path, change, code, words):
                 message = manifest(tmp_path / "weights" / "pushed", arrays(2), **change)
             await refused(client.update([header(version=2), message, end(manifest_bytes())]), code, words)
             await serves(engine, client, FIRST, 1)
+
+    run(test())
+
+
+def test_files_and_parts_beyond_the_models_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(coverage, "MOST_BOXES", 3)
+
+    async def test():
+        async with serving(Probe(), tmp_path) as (_, client):
+            sparse = tmp_path / "sparse"
+            with open(sparse, "wb") as file:
+                file.truncate(1 << 40)
+            message = pb.UpdateWeightsRequest(manifest=pb.Manifest(path=str(sparse), size=1 << 40))
+            words = "a file of 1099511627776 bytes"
+            await refused(client.update([header(version=2), message, end(0)]), Code.INVALID_ARGUMENT, words)
+            one = pb.Box(tensor=0, offset=[0, 0], shape=[1, 1])
+            message = pb.UpdateWeightsRequest(manifest=pb.Manifest(boxes=[one] * 13, starts=[0] * 13))
+            await refused(
+                client.update([header(version=2), message, end(0)]), Code.INVALID_ARGUMENT, "13 boxes; 12 are"
+            )
+            parts = [chunk(0, arrays(2)[0][:1, i : i + 1], [0, i]) for i in range(4)]
+            await refused(client.update([header(version=2), *parts]), Code.INVALID_ARGUMENT, "in more than 3 parts")
+            await refused(client.update([header([*TENSORS] * 3, version=2)]), Code.INVALID_ARGUMENT, "lists 12 tensors")
 
     run(test())

@@ -35,7 +35,7 @@ from isocompute_jax.service.server.engines.settings import JaxSettings
 from isocompute_jax.service.weights.weight_file import WeightFile
 from isocompute_jax.sharding import MESH_AXES, make_mesh
 
-LOWEST_TEMPERATURE = 1e-4
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE, LOWEST_TOP_P = 1e-4, 1e30, 1e-30
 CHUNK_STEPS = 16
 """Tokens drawn in each slot before the event loop is heard again."""
 
@@ -84,13 +84,19 @@ class JaxEngine:
         """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
 
         Raises:
-          InputError: the temperature is too low for float32.
+          InputError: the temperature, or top_p, is too low or too high for float32.
           EngineError: the engine has died.
         """
         await self.check_health()
-        if request.params.temperature < LOWEST_TEMPERATURE:
+        params = request.params
+        if params.temperature < LOWEST_TEMPERATURE:
             raise InputError(
-                f"temperature = {request.params.temperature} is below {LOWEST_TEMPERATURE}, where float32 overflows"
+                f"temperature = {params.temperature} is below {LOWEST_TEMPERATURE}, where float32 overflows"
+            )
+        if params.temperature > HIGHEST_TEMPERATURE or params.top_p < LOWEST_TOP_P:
+            raise InputError(
+                f"temperature = {params.temperature}, top_p = {params.top_p}: float32 needs a temperature of at most "
+                f"{HIGHEST_TEMPERATURE:g} and a top_p of at least {LOWEST_TOP_P}"
             )
         ticket = next(self._tickets)
         arrived = self._groups[ticket] = asyncio.Queue()
