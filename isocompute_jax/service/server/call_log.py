@@ -12,6 +12,8 @@ import logging
 
 import grpc
 
+from isocompute_jax.records.printing import printable
+
 LINES, PERIOD_S = 5, 60.0
 """Of one kind so many lines are written in so many seconds, and then how many were not."""
 MOST = 400
@@ -45,11 +47,11 @@ class CallLog:
           why: the message that it got.
         """
         kind = f"{method} refused with {code.name}"
-        self._write(kind, logging.WARNING, f"{kind}, from {printable(peer)}: {printable(why)}")
+        self._write(kind, logging.WARNING, f"{kind}, from {quoted(peer)}: {quoted(why)}")
 
     def happened(self, kind: str, text: str, *, warn: bool = False) -> None:
         """Something that its caller was allowed to do."""
-        self._write(kind, logging.WARNING if warn else logging.INFO, f"{kind}: {printable(text)}")
+        self._write(kind, logging.WARNING if warn else logging.INFO, f"{kind}: {quoted(text)}")
 
     def close(self) -> None:
         """Says now what was left out."""
@@ -74,8 +76,8 @@ class CallLog:
             log.warning("%s: %d more within %.0f s, which are not written down one by one", kind, left_out, PERIOD_S)
 
 
-def printable(text: str) -> str:
-    """Text that a terminal shows as it stands, and a log keeps on one line; the middle of a long one is left out."""
+def quoted(text: str) -> str:
+    """Text of one line that a terminal shows as it stands; of a long one the middle is left out."""
     if len(text) > MOST:
         text = f"{text[: MOST // 2]} ... {text[-MOST // 4 :]}"
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return printable(text)

@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server import call_log
-from isocompute_jax.service.server.call_log import CallLog, printable
+from isocompute_jax.service.server.call_log import CallLog, quoted
 from isocompute_jax.service.server.refusals import SERVICE
 from tests.service.builders import Probe, arrays, end, header, manifest, refused, request, run, serving, update
 
@@ -140,8 +140,8 @@ def test_nothing_that_a_caller_chose_acts_on_a_terminal_or_begins_a_line(tmp_pat
 
 
 def test_text_is_cut_in_the_middle():
-    assert printable("short ä") == "short ä" and printable("a\tb\u2028c\ud800") == r"a\tb\u2028c\ud800"
-    assert len(printable("a" * 10**6)) < call_log.MOST
+    assert quoted("short ä") == "short ä" and quoted("a\tb\u2028c\ud800") == r"a\tb\u2028c\ud800"
+    assert len(quoted("a" * 10**6)) < call_log.MOST
 
 
 def test_a_caller_that_sends_nothing_is_let_go(tmp_path, lines):
