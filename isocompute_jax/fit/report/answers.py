@@ -85,7 +85,8 @@ def _against(result: SweepResult, found: BudgetAnswer) -> tuple[str, ...]:
     if row.by_records and row.doubts:  # the last doubt names who leads by the other evaluations
         ranked[-1] = (0, row.doubts[-1])
     for each in found.objections:
-        rank = 0 if each.run in others else 2 if each.kind in LESSER else 1
+        lesser = each.kind in LESSER or (each.kind == "unseen" and not any(other.open for other in row.unseen))
+        rank = 0 if each.run in others else 2 if lesser else 1
         ranked += [(rank, text) for text in said("objection", result, row, each)]
     return tuple(text for _, text in sorted(ranked, key=lambda pair: pair[0]))
 
