@@ -17,16 +17,19 @@ A tiny model shows on a laptop that problems and reward fit together, and learns
       --config.train_set=PROBLEMS.jsonl --config.reward=NAME \
       --config.sampling.max_tokens=32 --config.max_compute=2048
 
-Held-out problems are evaluated where --config.evaluation.sets.validation=FILE.jsonl names some
-(`python -m isocompute_jax.split` cuts them off PROBLEMS.jsonl); without, there are no curves of held-out reward.
+Curves of held-out reward, which sweeps and fits read, need problems that are not trained on:
+
+    python -m isocompute_jax.split --source=PROBLEMS.jsonl --out=sets --validation=20 --task=NAME
+    python -m isocompute_jax.train ... \
+      --config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl
 
 Cost: C = 32,768 rollouts, 64 steps of 512, of at most 1,024 tokens each; what that takes on which accelerators says
 --dry_run, before anything is run (docs/plan.md). The tiny model's four steps take a few minutes on one CPU core.
 
 The defaults, and why:
 
-- 16 rollouts of each of 32 problems: the n of the field's recipes (docs/recipes.md); fewer problems than 32 are
-  refused, and want a smaller --config.problems_per_batch;
+- 16 rollouts of each of 32 problems: the n of the field's recipes (docs/first_run.md, by model and by problems); fewer
+  problems than 32 are refused, and want a smaller --config.problems_per_batch;
 - the learning rate of RunConfig, 1e-6 x sqrt(B / 1,024), as the IsoCompute Playbook has it;
 - prompts up to 512 tokens and answers up to 1,024; a longer prompt is refused, and a longer answer is cut off
   (`truncation_rate` in metrics.jsonl says how many), so raise --config.sampling.max_tokens for models that think;

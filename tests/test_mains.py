@@ -91,7 +91,7 @@ def documented_commands() -> list[tuple[str, str]]:
 
 def parsed_commands():
     """Recipes and layouts show much the same commands; a process for each is left to `make test-slow`."""
-    alike = re.compile(r"configs/(?!arithmetic_hard|dapo\.py|scalerl_embedded)")
+    alike = re.compile(r"configs/(?!arithmetic_hard|start|dapo\.py|scalerl_embedded)")
     return [
         pytest.param(file, command, marks=[pytest.mark.slow] if alike.match(file) else [])
         for file, command in documented_commands()

@@ -84,6 +84,7 @@ def train(
     profile.check(config)
     inputs = team.everywhere(lambda: read_inputs(config, processes=team.count))
     company.introduce(team, inputs.mesh)
+    measure.say_what_is_not_measured(config, len(inputs.problems))
     interrupt = Interrupt()
     team.raise_flag_if(lambda: interrupt.requested)
     with (

@@ -56,7 +56,7 @@ def problem_of(
     if not task:
         raise InputError(
             f"{where}: task: missing; add the field, or name what grades all problems: --config.reward=NAME, such as "
-            "numeric (of curate --reward; convert writes it with --task)"
+            "numeric (of curate --reward; convert and split write it with --task)"
         )
     problem = Problem(
         id=_text(row, "id", where, numbers=True) or default_id,

@@ -31,6 +31,7 @@ class SplitOptions:
     nested: tuple[int, ...] = option(
         (), "Sizes of smaller training sets, each of which holds the smaller ones, such as 500,1000,2000.", low=1
     )
+    task: str = option("", "Task of the rows that name none, such as numeric; it is written with them.")
     seed: int = option(0, "Seed of what goes where.", low=0, high=2**32 - 1)
     allow: tuple[str, ...] = option((), "Functions and addresses that problems may name in `task`; see docs/trust.md.")
 
@@ -47,8 +48,10 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
     Raises:
       InputError: the file is at fault, or too small for these sizes.
     """
-    may_name = functools.partial(check_named_by_file, allowed=options.allow, remedy="name it in --allow")
-    problems = read_problems(source, grader_name=may_name)
+    may_name = functools.partial(
+        check_named_by_file, allowed=(*options.allow, options.task), remedy="name it in --allow"
+    )
+    problems = read_problems(source, default_task=options.task or None, grader_name=may_name)
     split = stratified_split(problems, validation=options.validation, strata=options.strata or None, seed=options.seed)
     too_large = [size for size in options.nested if size > len(split.train)]
     if too_large:

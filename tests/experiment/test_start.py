@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -39,6 +40,22 @@ def test_three_flags_make_a_run(base_run, problems, tmp_path):
     assert [line["compute"] for line in lines] == [32, 64]
     evaluations = [json.loads(line) for line in (tmp_path / "run" / run_files.EVAL).read_text().splitlines()]
     assert {line["eval_set"] for line in evaluations} == {"held"}
+
+
+@pytest.mark.slow
+def test_a_run_without_held_out_problems_says_how_to_get_some(base_run, problems, tmp_path):
+    """Its own sentence, followed to the letter."""
+    few = ("--config.group_size=8", "--config.problems_per_batch=4", "--config.max_compute=32")
+    given = {"model": base_run.model, "train_set": problems, "reward": "numeric"}
+    flags = [f"--config.{name}={value}" for name, value in given.items()]
+    done = start(tmp_path / "run", *flags, *SHORT, *few)
+    command, sets = re.findall(r"`python -m isocompute_jax.split (.*)` holds some out; then give (.*)", done.stderr)[0]
+    split = mains.run("isocompute_jax.split", command.replace("=sets", f"={tmp_path}/sets").split())
+    assert split.returncode == 0 and len(read_problems(tmp_path / "sets" / "validation.jsonl")) == 3, split.stderr
+    again = sets.replace("=sets", f"={tmp_path}/sets").split()
+    done = start(tmp_path / "again", *flags, *SHORT, *few, *again)
+    assert done.returncode == 0 and "held out" not in done.stderr, done.stderr
+    assert '"eval_set": "validation"' in (tmp_path / "again" / run_files.EVAL).read_text()
 
 
 @pytest.mark.parametrize(
