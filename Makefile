@@ -75,7 +75,7 @@ gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR 
 gallery: $(RUNTIME) ## write docs/findings.md and its pictures from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
-study-smoke: $(RUNTIME) ## the same walk in about a minute: too short to find anything
+study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)
 
 # Two servers on loopback, each with one run at a time; the base model that they start with comes first.

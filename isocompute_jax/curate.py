@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.compiling import HELP, use_training_cache
 from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
@@ -67,6 +68,7 @@ DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Dtype th
 SAMPLING += [*define_flags(ThinkingConfig).values(), *define_flags(RewardConfig).values()]
 define_flags(ServiceConfig, leave_out=("recompute_cache",))
 SAMPLING += define_flags(MeshConfig, leave_out=("context",)).values()
+COMPILE_CACHE = flags.DEFINE_string("compile_cache", "", HELP)
 SHOW_PROMPTS = flags.DEFINE_integer(
     "show_prompts", 0, "In place of curating, print the first so many prompts as the model reads them.", lower_bound=0
 )
@@ -92,6 +94,7 @@ def main() -> None:
             ranges=dict(parse_set(text) for text in SET.value),
             mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
         )
+        use_training_cache(COMPILE_CACHE.value)
         counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():
         say(f"{name:>16}: {count} problems")

@@ -16,6 +16,7 @@ import pathlib
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.compiling import HELP, use_training_cache
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
@@ -37,6 +38,7 @@ PROBLEMS = flags.DEFINE_string("problems", None, "Problem set; left out, the run
 OUT = flags.DEFINE_string(
     "out", None, "Directory to write to; left out, RUN/interference, where `fit` reads it for the report of the sweep."
 )
+COMPILE_CACHE = flags.DEFINE_string("compile_cache", "", HELP)
 define_flags(InterferenceConfig)
 
 
@@ -60,6 +62,7 @@ def main() -> None:
     if not weights.is_dir():
         raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")
     options = from_flags(InterferenceConfig)
+    use_training_cache(COMPILE_CACHE.value)
     found = measure_interference(config, weights, PROBLEMS.value or config.train_set, out, options)
     say(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
     for name, mean in found.means.items():

@@ -21,6 +21,7 @@ from typing import Any, cast
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.compiling import HELP, use_training_cache
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 
@@ -85,6 +86,9 @@ START_S = flags.DEFINE_float(
 PROFILE_STEPS = flags.DEFINE_string(
     "profile_steps", "", "FIRST:LAST, steps to trace into the run's folder profile/, for xprof or Perfetto; 10:12, say."
 )
+COMPILE_CACHE = flags.DEFINE_string(
+    "compile_cache", "", f"{HELP} Of several learner processes none keeps any, unless that is set."
+)
 SHOW_PROMPTS = flags.DEFINE_integer(
     "show_prompts",
     0,
@@ -140,6 +144,8 @@ def main() -> None:
         process_index=PROCESS_INDEX.value,
         environ=os.environ,
     )
+    if place.count == 1:  # where some processes of a program load it and others compile it, these may wait for those
+        use_training_cache(COMPILE_CACHE.value)
     profile = parse_steps(PROFILE_STEPS.value) if PROFILE_STEPS.value else NO_STEPS
     workdir = WORKDIR.value or ""
     told = facts(config, workdir)

@@ -27,7 +27,7 @@ from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
-from isocompute_jax.sweeps import books, executor
+from isocompute_jax.sweeps import books
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, read_problems, save_arithmetic_tokenizer
 from isocompute_jax.tasks.graders import gym
@@ -207,7 +207,8 @@ def sweeps(attack: Attack) -> None:
     assert from_dict(written["config"]) == ours.config
     for folder in (".compile_cache", "compile-cache"):
         (root / folder).mkdir()
-        assert str(root) not in executor.worker_environment().get("JAX_COMPILATION_CACHE_DIR", "")
+    place = run_files.user_cache("train")  # of compiled programs, which are code
+    assert place is not None and root not in place.parents
 
 
 def curations(attack: Attack) -> None:

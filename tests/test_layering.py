@@ -26,33 +26,34 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": _BASE,
     "accelerators": set(),
     "devices": set(),
+    "compiling": _BASE,
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
-    "service": _ARRAYS | {"options", "distributed", "sampling", "learner"},
-    "experiment": _TRAINING - {"experiment"},
+    "service": _ARRAYS | {"options", "compiling", "distributed", "sampling", "learner"},
+    "experiment": _TRAINING - {"experiment"} | {"compiling"},
     "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
-    "fit": _BASE | {"app"},  # it must work without the training rooms
+    "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms
     "theory": _BASE | {"app"},  # likewise
     "gallery": _BASE | {"app", "fit", "theory"},  # run directories are all that it records
     "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
-    "study": _TRAINING | {"sweeps", "app", "fit", "theory"},
+    "study": _TRAINING | {"sweeps", "app", "compiling", "fit", "theory"},
     "ablation": _TRAINING | {"sweeps", "fit"},
     "watching": _BASE,  # run directories are all that it knows: it must work, and start, without the training rooms
     # The mains: flags, then one call into a room.
-    "train": _TRAINING | {"app", "plan"},
+    "train": _TRAINING | {"app", "compiling", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
     "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
-    "curate": _TRAINING | {"app"},
-    "serve": _TRAINING | {"app"},
+    "curate": _TRAINING | {"app", "compiling"},
+    "serve": _TRAINING | {"app", "compiling"},
     "health": _BASE | {"app", "service"},
     "watch": _BASE | {"app", "watching"},
     "make_model": _ARRAYS | {"app"},
     "export": _TRAINING | {"app"},
     "convert": _BASE | {"app", "tasks"},
     "split": _BASE | {"app", "tasks"},
-    "interference": _TRAINING | {"app"},
+    "interference": _TRAINING | {"app", "compiling"},
 }
 MAINS = {
     "train",
@@ -157,7 +158,7 @@ def test_the_order_itself():
     for place, room in enumerate(order):
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
-    assert MAY_IMPORT["fit"] == {"records", "options", "app"}
+    assert MAY_IMPORT["fit"] == {"records", "options", "app", "compiling"}
     users = {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]}
     assert users == {"gallery", "sweeps", "study", "ablation", "ablate"}
 

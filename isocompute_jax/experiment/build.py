@@ -202,6 +202,7 @@ def build(
             min(config.agreement.problems, len(inputs.problems)),
             config.agreement.samples,
             inputs.mesh,
+            batches=1 + config.num_steps // max(config.check_every, 1),
             what="the agreement check",
             own_rows=False,
         ),

@@ -33,10 +33,11 @@ def make_lay_out(
     group_size: int,
     mesh: Mesh | None,
     *,
+    batches: int | None = None,
     what: str = "the step",
     own_rows: bool = True,
 ) -> LayOut:
-    """The layout of batches of so many problems and rollouts of each; new shapes are logged, as those of `what`.
+    """The layout of `batches` of so many problems and rollouts of each; new shapes are logged, as those of `what`.
 
     Where several processes share the mesh, each writes only the rows that it has on its devices, unless `own_rows` is
     False; the few short rows of trees are written by all.
@@ -44,7 +45,7 @@ def make_lay_out(
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
-    shape = shape_of(config, model_config, problems, group_size, mesh)
+    shape = shape_of(config, model_config, problems, group_size, mesh, batches)
     axes = "rows" if isinstance(shape, PackShape) else "batch"
     own = sharding.own_part(mesh, shape.rows, axes) if mesh is not None and own_rows else None
     if isinstance(shape, BatchShape):
@@ -63,9 +64,22 @@ def make_lay_out(
 
 
 def shape_of(
-    config: RunConfig, model_config: ModelConfig, problems: int, group_size: int, mesh: Mesh | None
+    config: RunConfig,
+    model_config: ModelConfig,
+    problems: int,
+    group_size: int,
+    mesh: Mesh | None,
+    batches: int | None = None,
 ) -> BatchShape | PackShape | TreeShape:
     """The compiled shape of batches of so many problems and rollouts of each.
+
+    Args:
+      config: of the run.
+      model_config: of its model.
+      problems: of a batch.
+      group_size: rollouts of each.
+      mesh: devices.
+      batches: how many such batches the run has; None for as many as it has updates. Few have few sizes.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length, or trees are not for this model.
@@ -78,14 +92,16 @@ def shape_of(
         "microbatch_tokens": config.recipe.microbatch_tokens,
     }
     shards = sharding.shards(mesh, "batch")
+    most = learner.sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
     if _in_trees(config, model_config, problems * group_size):
         nodes = config.packing.row_tokens or row_nodes(config.sampling)
-        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes)
+        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes, most_sizes=most)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
         rows = sharding.shards(mesh, "rows")
-        return learner.pack_shape(**sizes, routing=chosen, row_tokens=config.packing.row_tokens, batch_shards=rows)
+        row_tokens = config.packing.row_tokens
+        return learner.pack_shape(**sizes, routing=chosen, row_tokens=row_tokens, batch_shards=rows, most_sizes=most)
     return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from isocompute_jax.accelerators import known_device
+from isocompute_jax.compiling import compiled_s
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import ReadyBatch
 from isocompute_jax.learner import PackedBatch
@@ -23,9 +24,9 @@ def step_speed(parts: Parts, batch: ReadyBatch, phase_s: Mapping[str, float]) ->
     Returns:
       `step_s`, the sum of the phases; `sampled_tokens_per_s` and `trained_tokens_per_s`, drawn tokens of all groups and
       trained tokens of those that took part, each once, over it; `mfu`, of the updates alone: what the model needs for
-      them over what the mesh could have computed meanwhile, null where the device's peak is not known; and the peaks of
-      memory so far, in bytes: `device_memory` of the fullest device of this process, null where it does not say,
-      `host_memory` of this process.
+      them over what the mesh could have computed meanwhile, null where the device's peak is not known; `compiled_s`,
+      for how long this process has compiled; and the peaks of memory so far, in bytes: `device_memory` of the fullest
+      device of this process, null where it does not say, `host_memory` of this process.
     """
     step_s = sum(phase_s.values())
     sampled = sum(group.num_tokens for group in batch.sampled.groups)
@@ -40,6 +41,7 @@ def step_speed(parts: Parts, batch: ReadyBatch, phase_s: Mapping[str, float]) ->
         "sampled_tokens_per_s": round(sampled / step_s, 3),
         "trained_tokens_per_s": round(trained / step_s, 3),
         "mfu": None if peak is None else flops / (peak * phase_s["update"]),
+        "compiled_s": round(compiled_s(), 6),
         "device_memory": device_memory(),
         "host_memory": host_memory(),
     }

@@ -19,8 +19,8 @@ import os
 import sys
 
 from isocompute_jax import app
+from isocompute_jax.compiling import use_compile_cache
 from isocompute_jax.fit import flags
-from isocompute_jax.fit.compile_cache import use_compile_cache
 from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say

@@ -1,7 +1,15 @@
 """The GRPO learner: layout and credit of a batch, losses, the optimizer state, and the jitted, sharded step."""
 
 from isocompute_jax.learner import losses
-from isocompute_jax.learner.batches import Batch, PackedBatch, TokenBatch, TreeBatch, batch_shardings, place_batch
+from isocompute_jax.learner.batches import (
+    Batch,
+    PackedBatch,
+    TokenBatch,
+    TreeBatch,
+    batch_shardings,
+    place_batch,
+    sizes_worth,
+)
 from isocompute_jax.learner.by_rollout import moved, rollout_sums
 from isocompute_jax.learner.credit import (
     Credit,
@@ -83,6 +91,7 @@ __all__ = [
     "rewards_of",
     "rollout_sums",
     "single_batch",
+    "sizes_worth",
     "state_shardings",
     "trained_lengths",
     "tree_metrics",

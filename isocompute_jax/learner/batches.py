@@ -165,6 +165,17 @@ class TreeBatch:
         return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
 
 
+MOST_SIZES = 4
+"""How many sizes the batches of one shape come in, at most: each is compiled once."""
+UPDATES_A_SIZE = 64
+"""Updates of a run for each size: on a small model fewer save less than the seconds of compiling one more."""
+
+
+def sizes_worth(updates: int) -> int:
+    """How many sizes the batches of a run of so many updates may come in."""
+    return min(max(updates // UPDATES_A_SIZE, 1), MOST_SIZES)
+
+
 Batch = TokenBatch | PackedBatch | TreeBatch
 AnyBatch = TypeVar("AnyBatch", bound=TokenBatch | PackedBatch | TreeBatch)
 

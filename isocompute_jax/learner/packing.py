@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from isocompute_jax.learner.batches import PackedBatch, TreeBatch
+from isocompute_jax.learner.batches import MOST_SIZES, PackedBatch, TreeBatch
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.errors import InputError
@@ -29,15 +29,13 @@ from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 LOG = logging.getLogger(__name__)
 
-MOST_SIZES = 4
-"""How many numbers of micro-batches the batches of one shape come in, at most: each is compiled once."""
-
 
 @dataclasses.dataclass(frozen=True)
 class PackShape:
     """Up to `microbatches` micro-batches of `rows` rows of `row_tokens` tokens, the rows cut into `shards` parts.
 
-    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose.
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose. A run
+    has up to `most_sizes` of its `sizes` compiled.
     """
 
     microbatches: int
@@ -45,6 +43,7 @@ class PackShape:
     row_tokens: int
     shards: int = 1
     routing: tuple[int, int] | None = None
+    most_sizes: int = MOST_SIZES
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -52,7 +51,7 @@ class PackShape:
 
         A step computes only the micro-batches that hold sequences, so the next size up costs host memory alone.
         """
-        return tuple(sorted({-(-self.microbatches // 2**i) for i in range(MOST_SIZES)}))
+        return tuple(sorted({-(-self.microbatches // 2**i) for i in range(self.most_sizes)}))
 
 
 def pack_shape(
@@ -65,11 +64,13 @@ def pack_shape(
     microbatch_tokens: int,
     batch_shards: int = 1,
     routing: tuple[int, int] | None = None,
+    most_sizes: int = MOST_SIZES,
 ) -> PackShape:
     """The shape of steps of problems x group_size rollouts, for rollouts of whatever lengths.
 
     A micro-batch has about `microbatch_tokens` tokens, over all of its shards, and at least a row for each of
-    `batch_shards`, the number of parts that the batch axis is sharded into.
+    `batch_shards`, the number of parts that the batch axis is sharded into. Steps come in several numbers of them,
+    `most_sizes` at most (see `sizes_worth`).
 
     Raises:
       InputError: a row holds no sequence of the greatest length.
@@ -85,7 +86,7 @@ def pack_shape(
     most_rows = -(-problems_per_batch * group_size // (row_tokens // longest))
     per_shard = min(max(1, microbatch_tokens // (row_tokens * batch_shards)), -(-most_rows // batch_shards))
     rows = per_shard * batch_shards
-    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing)
+    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing, most_sizes)
 
 
 def pack(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from isocompute_jax.learner.batches import TreeBatch
+from isocompute_jax.learner.batches import MOST_SIZES, TreeBatch
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -27,15 +27,16 @@ SHARD_ROWS = 16
 """Rows of a micro-batch on each shard: what a core's cache holds (BENCHMARKS.md, "Beside TRL and tunix")."""
 LEAST_MICROBATCHES = 16
 """Micro-batches of a step whose rollouts have nothing in common, where it has so many rows that they may be larger."""
-MOST_SIZES = 4
-"""How many numbers of rows the micro-batches of one shape come in, at most: each is compiled once."""
+FIRST_SIZES = (2, 0, 1, 3)
+"""Which of the most rows, its half, quarter and eighth come first where a run has less than four sizes: the quarter
+leaves few rows empty, whatever a step has, and takes little more time for each than the most."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeShape:
     """Up to `microbatches` micro-batches of `rows` rows of `nodes` nodes and `rollouts` completions of `tokens`.
 
-    The rows of a micro-batch are cut into `shards` parts.
+    The rows of a micro-batch are cut into `shards` parts. A run has up to `most_sizes` of its `sizes` compiled.
     """
 
     microbatches: int
@@ -44,6 +45,7 @@ class TreeShape:
     rollouts: int
     tokens: int
     shards: int = 1
+    most_sizes: int = MOST_SIZES
 
     @property
     def edges(self) -> int:
@@ -52,9 +54,10 @@ class TreeShape:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of rows that micro-batches come in: the most, its half, and so on, as shards allow."""
-        halves = (2**i for i in range(MOST_SIZES))
-        return tuple(self.rows // half for half in halves if self.rows % (half * self.shards) == 0)
+        """The numbers of rows that micro-batches come in: of the most, its half, and so on, as shards allow."""
+        halves = [self.rows // 2**i for i in range(MOST_SIZES) if self.rows % (2**i * self.shards) == 0]
+        first = [halves[i] for i in FIRST_SIZES if i < len(halves)][: self.most_sizes]
+        return tuple(sorted(first, reverse=True))
 
     def size_for(self, rows: int) -> int:
         """The largest size with which so many rows take little more than with any other, an eighth at most."""
@@ -71,12 +74,13 @@ def tree_shape(
     row_nodes: int,
     microbatch_tokens: int,
     batch_shards: int = 1,
+    most_sizes: int = MOST_SIZES,
 ) -> TreeShape:
     """The shape of steps of problems x group_size rollouts, for whatever they have in common.
 
     A micro-batch has up to `microbatch_tokens` nodes, over all of its shards, and at least a row for each of
     `batch_shards`, the number of parts that the batch axis is sharded into. The last one of a step is computed whole,
-    so that steps come in several sizes of micro-batches.
+    so that steps come in several sizes of micro-batches, `most_sizes` at most (see `sizes_worth`).
 
     Raises:
       InputError: a row does not hold a rollout of the greatest length.
@@ -96,7 +100,7 @@ def tree_shape(
     quick = max(SHARD_ROWS * batch_shards, most_rows // LEAST_MICROBATCHES)
     of_a_shard = max(1, min(budget, quick, most_rows) // batch_shards)
     rows = 2 ** (of_a_shard.bit_length() - 1) * batch_shards  # a power of two on each shard: halves are sizes too
-    return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards)
+    return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards, most_sizes)
 
 
 def grow(groups: Sequence[RolloutGroup], shape: TreeShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> TreeBatch:

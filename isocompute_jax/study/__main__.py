@@ -17,18 +17,17 @@ the same command resumes it; finished, it does nothing again.
 
 from __future__ import annotations
 
-import os
 import pathlib
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from isocompute_jax import app
+from isocompute_jax.compiling import use_training_cache
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.records.run_files import user_cache
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
 
@@ -46,9 +45,9 @@ PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
     ["smoke", "quick", "full", "other_base", "other_size"],
-    "smoke: a minute, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a quarter of "
-    "an hour on two cores. full: what docs/findings.md rests on, 19 sweeps in some hours: sizes of the problem set, "
-    "B_problem, fixed B, rates, Easy, mixtures, KL and entropy terms, groups without signal. "
+    "smoke: a few minutes, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a "
+    "quarter of an hour on two cores. full: what docs/findings.md rests on, 19 sweeps in some hours: sizes of the "
+    "problem set, B_problem, fixed B, rates, Easy, mixtures, KL and entropy terms, groups without signal. "
     "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
@@ -94,9 +93,7 @@ def main() -> None:
     """Flags -> one call."""
     check_flags()
     root = WORKDIR.value or f"runs/study-{PRESET.value}"
-    # One process per core does the heavy work; a compile cache serves them all, and the next start.
-    if place := user_cache("train"):
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(place))
+    use_training_cache()
 
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig

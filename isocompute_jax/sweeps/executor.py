@@ -13,9 +13,8 @@ cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with acc
 Runs that sample from a service share its endpoints out: each worker has some to itself, for a server serves one
 learner at a time.
 
-Compiled programs are shared through JAX's persistent cache, in the user's cache directory unless
-JAX_COMPILATION_CACHE_DIR names another place: they are code, and no part of what is handed on. Workers may write to it
-at the same time: JAX checks what it reads, and compiles what it cannot read.
+Compiled programs are shared as those of all runs are (see `compiling`), in the user's cache directory unless
+JAX_COMPILATION_CACHE_DIR names another place: they are code, and no part of what is handed on.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class _Sweep:
         self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
         self._endpoints_of: dict[str, str] = {}
-        self._environment = worker_environment()
+        self._environment = dict(os.environ)
         self._cores = list(cores) if cores else [None]
         self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
         self._running: dict[str, Worker] = {}
@@ -257,14 +256,3 @@ def shared_endpoints(runs: Sequence[PlannedRun]) -> list[str]:
     if len(named) > 1:
         raise InputError("the runs of a sweep must have the same config.service.endpoints, which they share out")
     return [target for targets in named for target in targets]
-
-
-def worker_environment() -> dict[str, str]:
-    """This process's environment, with a compile cache that takes small programs too; what the user set stays."""
-    place = run_files.user_cache("train")
-    cache = {
-        **({"JAX_COMPILATION_CACHE_DIR": str(place)} if place else {}),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",  # 0 would leave the choice to the file system
-    }
-    return {**cache, **os.environ}

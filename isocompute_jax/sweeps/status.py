@@ -110,7 +110,7 @@ class RunStatus:
       compute: rollouts spent.
       reward: mean reward of the last step.
       score: the first evaluation set's last avg@k, as `avg@4 0.31`.
-      rate: rollouts per second lately, evaluations included.
+      rate: rollouts per second lately, evaluations included and compiling not.
       device_hours: spent.
       silent_s: seconds since the last line of its logs; None where there is none.
     """
@@ -139,9 +139,14 @@ def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
     if not steps:
         return RunStatus(score=score, device_hours=spent, silent_s=silent_s)
     first, last = steps[0], steps[-1]
-    seconds = last["wall_s"] - first["wall_s"]
+    seconds = last["wall_s"] - first["wall_s"] - max(0.0, _compiled_s(last) - _compiled_s(first))
     rate = (last["compute"] - first["compute"]) / seconds if seconds > 0 else None
     return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate, spent, silent_s)
+
+
+def _compiled_s(line: Mapping[str, Any]) -> float:
+    """For how long the process of a line had compiled; a later process begins anew, and earlier releases do not say."""
+    return (line.get("speed") or {}).get("compiled_s") or 0.0
 
 
 def tail(path: pathlib.Path) -> list[dict[str, Any]]:

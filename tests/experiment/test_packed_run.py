@@ -9,11 +9,12 @@ import pytest
 
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import ComputeConfig, MeshConfig, PackingConfig, SamplingConfig
-from isocompute_jax.experiment.layouts import log_larger_microbatch, shape_of
+from isocompute_jax.experiment.layouts import log_larger_microbatch, make_lay_out, shape_of
 from isocompute_jax.learner import BatchShape, PackShape, TreeShape
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
+from tests.learner.builders import LENGTH, PROMPT, make_groups
 from tests.model.tiny import tiny_config
 
 
@@ -55,6 +56,23 @@ def test_a_micro_batch_of_less_than_a_row_is_said_to_be_raised(base_run, caplog)
     assert logged(64, 64) == logged(0, base_run.sampling.max_tokens) == []
     assert logged(0, 1, trees="auto") == [said.format(1, 64, "a row")]
     assert logged(0, 1) == [said.format(1, base_run.sampling.max_tokens, "a completion")]
+
+
+def test_a_run_of_fifty_steps_compiles_one_shape_of_its_update(base_run):
+    """Whatever its steps have in common; four where it is long, and fewer checks than updates have fewer shapes."""
+
+    def shapes(steps: int, batches: int | None = None) -> set[tuple[int, ...]]:
+        config = dataclasses.replace(base_run, max_compute=steps * base_run.rollouts_per_step)
+        config = dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, microbatch_tokens=2048))
+        sampling = dataclasses.replace(config.sampling, max_tokens=LENGTH, max_prompt_tokens=PROMPT)
+        config = dataclasses.replace(config, sampling=sampling)
+        lay_out = make_lay_out(config, builders.MODEL, 32, 16, None, batches=batches)
+        groups = make_groups(np.zeros((32, 16)))
+        kept = [np.arange(32) < most for most in range(33)]
+        return {np.shape(lay_out(groups, part).tokens) for part in kept}
+
+    assert [len(shapes(steps)) for steps in (50, 128, 1000)] == [1, 2, 4]
+    assert len(shapes(1000, batches=21)) == 1
 
 
 @pytest.mark.slow

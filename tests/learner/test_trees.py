@@ -139,6 +139,18 @@ def test_micro_batches_are_large_unless_that_leaves_rows_empty():
     assert learner.tree_shape(**sizes, microbatch_tokens=1, batch_shards=3).sizes == (3,)
 
 
+def test_a_short_run_has_fewer_sizes_compiled():
+    """One for each 64 updates, 4 at most: first the quarter, which leaves few rows empty whatever a step has."""
+    assert [learner.sizes_worth(updates) for updates in (1, 50, 127, 128, 192, 256, 10**6)] == [1, 1, 1, 2, 3, 4, 4]
+    sizes = {"problems_per_batch": 32, "group_size": 16, "max_prompt_tokens": 9, "max_tokens": 9, "row_nodes": 64}
+    shapes = [learner.tree_shape(**sizes, microbatch_tokens=2048, most_sizes=most) for most in (1, 2, 3, 4)]
+    assert [shape.sizes for shape in shapes] == [(4,), (16, 4), (16, 8, 4), (16, 8, 4, 2)]
+    two = learner.tree_shape(**sizes, microbatch_tokens=144, most_sizes=1)
+    assert two.rows == 2 and two.sizes == (2,)  # there is no quarter
+    assert learner.PackShape(20, 4, 64, most_sizes=1).sizes == (20,)
+    assert learner.PackShape(20, 4, 64, most_sizes=2).sizes == (10, 20)
+
+
 def test_a_batch_of_any_size_holds_the_same_rows():
     groups = alike_groups()
     batches = [

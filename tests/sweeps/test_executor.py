@@ -76,7 +76,7 @@ def test_a_failing_run_stops_no_other_and_a_warm_cache_changes_no_bit(base, tmp_
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("cold", "warm")]
     assert weights[0] == weights[1]
     assert weights[0] != pathlib.Path(base.model, "model.safetensors").read_bytes()
-    assert list((tmp_path / "cache" / "isocompute_jax" / "train").glob("*-cache"))
+    assert list((tmp_path / "cache" / "isocompute_jax" / "train").rglob("*-cache"))
     # Again: what is finished starts no process, what is broken is tried again.
     logs = {name: (tmp_path / "logs" / f"{name}.log").stat().st_mtime_ns for name in ("broken", "cold", "warm")}
     again = executor.run_sweep(runs, tmp_path, num_workers=1)

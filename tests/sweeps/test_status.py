@@ -41,6 +41,20 @@ def test_status_is_read_from_the_ends_of_the_logs(tmp_path, monkeypatch):
     assert 1 < len(status.tail(tmp_path / "a" / run_files.METRICS)) < 20
 
 
+def test_what_a_run_compiled_is_no_part_of_its_rate(tmp_path):
+    """Steps of 0.25 s, of which two compile for 20 s each, and a third in an evaluation before it."""
+    config, line = BASE, {"tokens": 1, "device_hours": 0.5, "reward": 0.25}
+    compiled = {1: 8.0, 2: 28.0, 3: 48.0, 4: 48.0, 5: 58.0}
+    for step, seconds in compiled.items():
+        columns = {"step": step, "compute": 32 * step, "wall_s": step / 4 + seconds, "speed": {"compiled_s": seconds}}
+        run_files.append_line(tmp_path / run_files.METRICS, {**line, **columns})
+    assert status.read_status(tmp_path, config).rate == 128.0
+    resumed = {"step": 6, "compute": 192, "wall_s": 59.5, "speed": {"compiled_s": 3.0}}  # by another process
+    run_files.append_line(tmp_path / run_files.METRICS, {**line, **resumed})
+    rate = status.read_status(tmp_path, config).rate
+    assert rate is not None and 0 < rate < 128
+
+
 def test_headline_says_how_much_is_left(tmp_path):
     # 448 rollouts of one run and 2,048 of the other are left, at 64 a second.
     state = state_with_logs(tmp_path)

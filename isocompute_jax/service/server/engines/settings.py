@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from isocompute_jax.compiling import HELP
 from isocompute_jax.options import check, described, option
 
 
@@ -55,6 +56,7 @@ class JaxSettings(EngineSettings):
         "jax: completions of a mixture of experts say which its tokens went to; learners ask for it by "
         "config.loss.routing.",
     )
+    compile_cache: str = option("", f"jax: {HELP[0].lower()}{HELP[1:]}")
     mesh_data: int = option(1, "jax: replicas of the weights.", low=1)
     mesh_fsdp: int = option(1, "jax: parts that weights are cut into along `embed`.", low=1)
     mesh_expert: int = option(1, "jax: parts that experts are cut into.", low=1)
