@@ -88,9 +88,14 @@ class Refusals(grpc.aio.ServerInterceptor):
             except EngineError as error:
                 await self._fail(str(error))
                 refusal = Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {error}")
+            except grpc.aio.InternalError:  # of a write, to a caller that is gone
+                raise asyncio.CancelledError from None
             self._refused.labels(method, refusal.code.name).inc()
             self._calls.refused(method, refusal.code, peer, refusal.message)
-            await context.abort(refusal.code, refusal.message[:MAX_MESSAGE], refusal.trailing)
+            try:
+                await context.abort(refusal.code, refusal.message[:MAX_MESSAGE], refusal.trailing)
+            except grpc.aio.InternalError:  # it does not read: a write is still under way. Its call ends all the same
+                raise asyncio.CancelledError from None
 
         return call
 

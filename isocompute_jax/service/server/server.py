@@ -11,7 +11,6 @@ import secrets
 import signal
 
 import grpc
-import prometheus_client
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -19,6 +18,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.refusal import Refusal
 from isocompute_jax.service.server.engines.base import Engine, EngineError
+from isocompute_jax.service.server.metrics_server import MetricsServer
 from isocompute_jax.service.server.refusals import SERVICE, Refusals
 from isocompute_jax.service.server.server_config import ServerConfig
 from isocompute_jax.service.server.servicer import Servicer
@@ -46,7 +46,7 @@ class Server:
         self._engine = engine
         self._config = config
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-        self._metrics = None
+        self._metrics: MetricsServer | None = None
         self._checks: asyncio.Task[None] | None = None
         self.address = ""
         token = config.token()
@@ -81,14 +81,8 @@ class Server:
         if config.metrics_port:
             host = "127.0.0.1" if config.host.startswith("unix:") else config.host
             try:
-                self._metrics = prometheus_client.start_http_server(
-                    config.metrics_port,
-                    host,
-                    self.servicer.metrics.registry,
-                    certfile=config.tls_cert or None,
-                    keyfile=config.tls_key or None,
-                    client_cafile=config.tls_client_ca or None,
-                    client_auth_required=bool(config.tls_client_ca),
+                self._metrics = MetricsServer(
+                    self.servicer.metrics.registry, host, config.metrics_port, tls=config.tls_context()
                 )
             except OSError as error:
                 raise InputError(f"--metrics_port={config.metrics_port} on {host}: {error.strerror}") from error
@@ -117,10 +111,7 @@ class Server:
         await self._grpc.stop(grace=0)
         servicer.calls.close()
         if self._metrics is not None:
-            server, thread = self._metrics
-            await asyncio.to_thread(server.shutdown)
-            server.server_close()
-            thread.join()
+            await asyncio.to_thread(self._metrics.close)
         self.remove_files()
 
     def remove_files(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import ssl
 
 import grpc
 
@@ -70,6 +71,17 @@ class ServerConfig:
             self._read("tls_client_ca") if self.tls_client_ca else None,
             bool(self.tls_client_ca),
         )
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The same for Python's own sockets. Raises OSError for a file that cannot be read, or is none of its kind."""
+        if not self.tls_cert:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.tls_cert, self.tls_key)
+        if self.tls_client_ca:
+            context.load_verify_locations(self.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def token(self) -> str:
         """The token, or nothing. Raises InputError for a file that cannot be read, or holds none."""

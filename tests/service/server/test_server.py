@@ -1,12 +1,15 @@
 """What stands around the service: addresses, TLS, health, reflection, metrics, and a real process from start to end."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import urllib.request
 from typing import Any
 
@@ -18,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
+from isocompute_jax.service.server import metrics_server
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
 from isocompute_jax.service.server.server_config import ServerConfig, is_loopback
@@ -189,6 +193,65 @@ def test_reflection_and_unknown_health(tmp_path):
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+def test_metrics_for_slow_callers_take_few_threads_and_write_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(metrics_server, "CALLER_S", 0.3)
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    port, before = free_port(), threading.active_count()
+
+    def scrape() -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            return reply.read()
+
+    async def test():
+        async with serving(Probe(), tmp_path, metrics_port=port):
+            slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(80)]
+            for connection in slow:
+                connection.sendall(b"GET /metr")
+            most = 0
+            for _ in range(20):
+                most = max(most, threading.active_count() - before)
+                await asyncio.sleep(0.01)
+            assert most <= metrics_server.CALLERS + 8  # before: one for each
+            for connection in slow:
+                with connection, contextlib.suppress(ConnectionError):
+                    await asyncio.to_thread(connection.recv, 1000)  # hung up on
+            garbage = socket.create_connection(("127.0.0.1", port))
+            garbage.sendall(b"\x16\x03\x01\x00\xff\r\n\r\n")
+            garbage.close()
+            assert b"isocompute_uptime_seconds" in await asyncio.to_thread(scrape)
+
+    run(test())
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_metrics_over_mutual_tls(tmp_path, certificates):
+    port = free_port()
+    tls = {
+        "tls_cert": str(certificates / "server.pem"),
+        "tls_key": str(certificates / "server.key"),
+        "tls_client_ca": str(certificates / "ca.pem"),
+    }
+
+    def scrape(*, known: bool) -> bytes:
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        context.check_hostname = False
+        if known:
+            context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", timeout=10, context=context) as reply:
+            return reply.read()
+
+    async def test():
+        good = client_credentials(certificates, name="client")
+        async with serving(Probe(), tmp_path, credentials=good, metrics_port=port, **tls):
+            silent = socket.create_connection(("127.0.0.1", port))  # which is to hold nobody up
+            assert b"isocompute_version" in await asyncio.to_thread(scrape, known=True)
+            with pytest.raises(OSError):
+                await asyncio.to_thread(scrape, known=False)
+            silent.close()
+
+    run(test())
 
 
 def test_metrics(tmp_path):

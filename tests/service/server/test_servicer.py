@@ -217,6 +217,28 @@ def test_a_caller_that_stops_reading_does_not_hold_up_an_update(tmp_path):
     run(test())
 
 
+@pytest.mark.parametrize("how", ["cancels", "is given up"])
+def test_a_caller_that_does_not_read_leaves_no_traceback(tmp_path, caplog, how):
+    async def test():
+        engine = Probe(median_length=4000.0, tokens_per_s=1e9)
+        small = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+        timeout_s = 0.3 if how == "is given up" else 60.0
+        async with serving(engine, tmp_path, options=small, peer_timeout_s=timeout_s) as (server, client):
+            call = client.start(group_size=300)
+            await engine.started.acquire()
+            while engine.tokens_generated < 1_000_000:
+                await asyncio.sleep(0.01)
+            if how == "cancels":
+                call.cancel()
+            await server.servicer.emptied()
+            await engine.freed()
+            await asyncio.sleep(0.05)
+            call.cancel()
+
+    run(test())
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_a_group_larger_than_a_message_comes_in_several(tmp_path):
     async def test():
         engine = Probe(median_length=4000.0, tokens_per_s=1e9, max_model_len=8000)
@@ -381,7 +403,7 @@ def test_a_waiting_update_ends_with_its_sender(tmp_path):
 @pytest.mark.parametrize("mode", [pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE])
 def test_update_in_flight(tmp_path, mode):
     async def test():
-        engine = Probe(tokens_per_s=1000.0, median_length=150.0)
+        engine = Probe(tokens_per_s=1000.0, median_length=500.0)
         async with serving(engine, tmp_path) as (_, client):
             task = asyncio.create_task(client.sample())
             while not engine.tokens_generated:
