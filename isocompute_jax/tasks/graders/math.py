@@ -21,7 +21,7 @@ from typing import Literal
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, all_boxed, marked_answer
 from isocompute_jax.tasks.graders.latex import clean
-from isocompute_jax.tasks.graders.math_compare import same_answer
+from isocompute_jax.tasks.graders.math_compare import conditional, same_answer
 from isocompute_jax.tasks.graders.numeric import numeric_answer, reference_number, same_number
 from isocompute_jax.tasks.graders.protocol import WORKER, Grade
 
@@ -49,10 +49,13 @@ class Math:
     def grade(self, problem: Problem, text: str) -> Grade:
         """1.0 if the final answer of `text` equals that of the problem, else 0.0."""
         found, expected = answer_of(text), gold_of(problem.answer)
+        boxed = bool(all_boxed(text[-MAX_TEXT_CHARS:]))
+        if not boxed and conditional(expected, _claim(text)):
+            return Grade(0.0)
         with _bounded_memory():
             if found is not None and same_answer(expected, clean(found)):
                 return Grade(1.0)
-        return Grade(float(not all_boxed(text[-MAX_TEXT_CHARS:]) and _ends_in(expected, text)))
+        return Grade(float(not boxed and _ends_in(expected, text)))
 
     def fault(self, problem: Problem) -> str | None:
         """A message if nothing is left of the answer once it is cleaned."""
@@ -65,6 +68,14 @@ def _ends_in(gold: str, text: str) -> bool:
     """Whether a text without a box ends in the number that the gold answer is: "So there are 12 apples."."""
     expected, found = reference_number(gold), numeric_answer(_stated(text.rpartition("</think>")[2]))
     return expected is not None and found is not None and same_number(expected, found)
+
+
+def _claim(text: str) -> str:
+    """The sentence that a text without a box ends with, from its first number or formula on, or behind its marker."""
+    stated = _stated(text.rpartition("</think>")[2])
+    marked = marked_answer(stated)
+    last = _SENTENCE.split(stated.strip())[-1] if marked is None else _SENTENCE.split(marked)[0]
+    return last if marked is not None else re.sub(r"^[^\d$\\]*", "", last)
 
 
 def _stated(text: str) -> str:

@@ -27,6 +27,12 @@ _CHOSEN = re.compile(
     r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
 )
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
+_CONDITION = re.compile(
+    r"(?<![A-Za-z\\])(?:if|iff|unless|whenever|provided|assuming|supposing|otherwise"
+    r"|(?:when|where|given|for)(?=[^<>]*[A-Za-z)]\s?=))(?![A-Za-z])"
+    r"|\\(?:iff|implies|impliedby|(?:[lL]ong)?(?:[lL]eft)?[rR]ightarrow|(?:Long)?Leftarrow)(?![A-Za-z])|[⇒⇔⟹⟺]"
+)
+"""What makes an answer hold only under a condition, which may be the answer itself: `x = 3 if x = 3`."""
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
 _FIRST_DIGITS = re.compile(
     r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
@@ -46,7 +52,7 @@ def same_answer(gold: str, answer: str) -> bool:
         return False
     if gold == answer:
         return True
-    if depth(answer) > DEEPEST:
+    if depth(answer) > DEEPEST or conditional(gold, answer):
         return False
     choice = _CHOICE.fullmatch(gold)
     if choice:
@@ -54,6 +60,11 @@ def same_answer(gold: str, answer: str) -> bool:
         if found is not None and not _HEDGED.search(answer):
             return found[1].upper() == choice[1]
     return same_shape(read_shape(gold), read_shape(answer))
+
+
+def conditional(gold: str, answer: str) -> bool:
+    """Whether an answer holds only under a condition, of which the gold answer has none."""
+    return _CONDITION.search(answer) is not None and _CONDITION.search(gold) is None
 
 
 def same_shape(gold: Shape, answer: Shape) -> bool:

@@ -222,6 +222,45 @@ OTHER = [
 ]
 
 
+CONDITIONS = (
+    r"\text{ if }", r"\text{, if }", r"\text{ only if }", r"\text{ iff }", r"\text{ when }", r"\text{ whenever }",
+    r"\text{ unless }", r"\text{ where }", r"\text{ given }", r"\text{ provided that }", r"\text{ assuming }",
+    r"\iff ", r"\implies ", r"\Leftrightarrow ", r"\Rightarrow ", "⟹",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_an_answer_under_a_condition_on_itself_is_none(condition):
+    for gold, name in (("3", "x"), (r"\frac{1}{2}", "P"), ("(1, 2)", "(x, y)"), ("2n", "a_n")):
+        assert boxed(gold, f"{name} = {gold}") == 1.0
+        assert boxed(gold, f"{name} = {gold}{condition}{name} = {gold}") == 0.0
+        assert boxed(gold, f"{gold}{condition}{name} = {gold}") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The answer is 3 if x = 3.", 0.0),
+        ("The answer is $x = 3$ if $x = 3$.", 0.0),
+        ("#### 3 unless it is 4", 0.0),
+        ("So $x = 3$ if $x = 3$.", 0.0),
+        (r"So it is $\boxed{\text{if } x = 3 \text{ then } x = 3}$.", 0.0),
+        (r"So it is $\boxed{3 \text{ if } a > 0, 4 \text{ otherwise}}$.", 0.0),
+        ("The answer is 3. If you need more, ask.", 1.0),
+        ("If each of the 3 has 1, there are 3.", 1.0),
+        ("We find that if $x > 0$ then $x = 3$.", 1.0),
+        (r"If $x > 0$, it is $\boxed{3}$, as is easily seen.", 1.0),
+    ],
+)
+def test_conditions_in_sentences(text, expected):
+    assert reward("3", text) == expected
+
+
+def test_a_gold_answer_may_have_a_condition():
+    gold = r"3 \text{ if } n \text{ is even}, 4 \text{ if } n \text{ is odd}"
+    assert boxed(gold, gold) == 1.0 and boxed(gold, "3") == 0.0
+
+
 @pytest.mark.parametrize(("gold", "answer", "expected"), [(*c, 1.0) for c in SAME] + [(*c, 0.0) for c in OTHER])
 def test_answers_by_hand(gold, answer, expected):
     assert boxed(gold, answer) == expected
