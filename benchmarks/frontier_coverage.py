@@ -87,7 +87,7 @@ def _held(ends: np.ndarray, truth: np.ndarray) -> str:
 
 def _width(ends: np.ndarray, estimates: np.ndarray) -> str:
     """Median width of intervals [R, 2] over what 95% of normal estimates [R] span."""
-    return f"{np.median(ends[:, 1] - ends[:, 0]) / (2 * 1.96 * np.std(estimates)):.2f}"
+    return f"{np.nanmedian(ends[:, 1] - ends[:, 0]) / (2 * 1.96 * np.std(estimates)):.2f}"
 
 
 def main() -> None:

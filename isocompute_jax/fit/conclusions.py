@@ -203,6 +203,7 @@ def _budgets(analysis: Analysis) -> tuple[FrontierBudget, ...]:
         interval = share = None
         if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
             interval, leaders = group_size_interval(resampled, configurations, point.compute)
+            interval = interval if interval[0] <= point.group_size <= interval[1] else None
             share = float(np.mean([configurations[i] is point.configuration for i in leaders]))
         rows.append(FrontierBudget(point, smoothed.get(point.compute), interval, share))
     return tuple(rows)

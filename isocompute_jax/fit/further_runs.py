@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.next_runs import Candidate, Evaluations, Proposal, candidates, propose
+from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import Configuration, NextRun, NextRuns
 from isocompute_jax.fit.stages import Stages

@@ -197,7 +197,8 @@ class AllocationFit:
       status: `warning` when the law is degenerate, `extrapolated` when its midpoint, floor or saturation value lies
         outside of the data (see `frontier.allocation`), and `failed` when there is nothing to fit.
       message: empty, or the reason.
-      interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; empty when there is none.
+      interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; without those that
+        have none.
     """
 
     axis: Literal["compute", "steps"]

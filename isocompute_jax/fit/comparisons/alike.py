@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import Configuration
@@ -156,8 +157,10 @@ class Course:
 
     @property
     def last95(self) -> tuple[int, int] | None:
-        """The interval at the last budget."""
-        return None if self.low is None or self.high is None else (int(self.low[-1]), int(self.high[-1]))
+        """The interval at the last budget; None where it does not hold the value."""
+        if self.low is None or self.high is None or not self.low[-1] <= self.value[-1] <= self.high[-1]:
+            return None
+        return int(self.low[-1]), int(self.high[-1])
 
 
 def course(found: Leaders, values: Sequence[int]) -> Course:

@@ -7,6 +7,7 @@ over-fitted sooner. n* rises with compute, so sizes are compared up to the compu
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Sequence
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from isocompute_jax.fit.comparisons.alike import Course, Part, course, leaders, parts, picture, stages_of
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, replicate_rewards
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, replicate_rewards
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.report.figures.by_configuration import compute_label, size_axis
 from isocompute_jax.fit.report.figures.style import in_style, legend, log_axis, panels, save_figure, shades
@@ -40,8 +42,8 @@ class Largest:
 
     @property
     def interval95(self) -> Interval | None:
-        """Percentiles of the replicates."""
-        return None if self.replicates is None else _percentiles(self.replicates)
+        """Of the replicates; None where they do not hold the value."""
+        return None if self.replicates is None else _interval(self.replicates, self.value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,13 +108,13 @@ def _difference(more: Largest, fewer: Largest) -> tuple[float, Interval | None]:
     """Of independent replicates."""
     ends = None
     if more.replicates is not None and fewer.replicates is not None:
-        ends = _percentiles(more.replicates - fewer.replicates)
+        ends = _interval(more.replicates - fewer.replicates, more.value - fewer.value)
     return more.value - fewer.value, ends
 
 
-def _percentiles(values: np.ndarray) -> Interval:
-    low, high = np.percentile(values, PERCENTILES, method="nearest")
-    return float(low), float(high)
+def _interval(replicates: np.ndarray, value: float) -> Interval | None:
+    ends = percentile_interval(replicates, value, method="nearest")
+    return None if math.isnan(ends[0]) else ends
 
 
 def data_sizes(result: SweepResult) -> tuple[DataSizes, ...]:

@@ -24,9 +24,9 @@ import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
+from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages

@@ -56,14 +56,15 @@ def _paragraphs(result: SweepResult, found: HeldOut) -> tuple[str, ...]:
         "Record-breaking evaluations are analysed here, so what is predicted and measured is the best mean so far: "
         "what is left to a run that keeps its best checkpoint. It never falls."
     )
-    checked = {
-        None: "The fitted part is too short to ask it how large such errors are.",
-        1.0: "Tried inside the fitted part, errors are no larger than intervals say.",
-    }.get(
-        found.widening,
-        f"Tried inside the fitted part, errors there were {found.widening:.2f} times as large as they "
-        "should be, so intervals are as much wider.",
-    )
+    if found.widening is None:
+        checked = "The fitted part is too short to ask it how large such errors are."
+    elif found.widening == 1.0:
+        checked = "Tried inside the fitted part, errors are no larger than intervals say."
+    else:
+        checked = (
+            f"Tried inside the fitted part, errors there were {found.widening:.2f} times as large as they "
+            "should be, so intervals are as much wider."
+        )
     return (" ".join([text, *([target] if found.best_so_far else []), checked]),)
 
 

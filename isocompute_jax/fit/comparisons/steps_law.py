@@ -26,8 +26,8 @@ import numpy as np
 
 from isocompute_jax.fit.comparisons.alike import parts, picture, replicate_leaders, stages_of
 from isocompute_jax.fit.curve_results import SOME_AICC
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier_results import SURE, SliceResult
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
@@ -138,8 +138,8 @@ def fit_steps_law(
     place, rising = found["sigmoid"][0], line[1:, 1] > 0
     interval = None
     if rising.sum() >= max(2, 0.5 * len(rising)):
-        low, high = np.percentile(place[1:][rising], PERCENTILES)
-        interval = float(2.0**low), float(2.0**high)
+        low, high = percentile_interval(place[1:][rising], float(place[0]))
+        interval = None if np.isnan(low) else (2.0**low, 2.0**high)
     others = {other: aicc["sigmoid"][1:] < aicc[other][1:] for other in ("line", "cut line")}
     return StepsLaw(
         steps=np.asarray(steps, float),

@@ -62,7 +62,7 @@ class GapCurve(OfConfiguration):
 
 
 class BestOnTraining(NamedTuple):
-    """n* by the reward of training at a compute; `interval95` over bootstrap replicates, None without."""
+    """n* by the reward of training at a compute; `interval95` over replicates, None where they do not hold it."""
 
     compute: float
     group_size: int
@@ -155,10 +155,11 @@ def _best(groups: Sequence[ConfigurationRuns], options: AnalysisOptions) -> list
     told = resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search)
     names = [curve.configuration for curve in main.curves]
     compute, sizes = optimal_group_size(main, main.frontier)
-    return [
-        BestOnTraining(c, int(n), group_size_interval(resampled, names, c)[0] if resampled and told else None)
-        for c, n in zip(compute.tolist(), sizes, strict=True)
-    ]
+    found = []
+    for c, n in zip(compute.tolist(), sizes, strict=True):
+        ends = group_size_interval(resampled, names, c)[0] if resampled and told else None
+        found.append(BestOnTraining(c, int(n), ends if ends and ends[0] <= n <= ends[1] else None))
+    return found
 
 
 def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:

@@ -12,6 +12,7 @@ from isocompute_jax.fit.curves.levels import CurveBatch
 from isocompute_jax.fit.curves.padding import padded_points
 from isocompute_jax.fit.curves.share import Share
 from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.results import AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)
@@ -86,7 +87,7 @@ def fit_allocation(
         smoothed=smoothed,
         status="ok",
         message="",
-        interval95=_intervals(compute, replicates, window=window, axis=axis),
+        interval95={} if replicates is None else _intervals(values, compute, replicates, window=window, axis=axis),
     )
     doubts = _doubts(fit, at_bound=((found.theta <= lower) | (found.theta >= upper))[0], largest=largest)
     unseen = _unseen(fit)
@@ -131,18 +132,32 @@ def _laws(unit: float, found: RisingFit) -> np.ndarray:
 
 
 def _intervals(
-    compute: np.ndarray, replicates: np.ndarray | None, *, window: int, axis: str
+    values: np.ndarray, compute: np.ndarray, replicates: np.ndarray, *, window: int, axis: str
 ) -> dict[str, tuple[float, float]]:
-    """95% percentile intervals over the replicates that have at least two levels; none when too few have."""
-    if replicates is None:
-        return {}
+    """95% percentile intervals over the replicates that have at least two levels; none when too few have.
+
+    A parameter has none where it would not hold its value, or would end where no replicate shows anything: at a bound
+    of the search, or at an n beyond those seen.
+    """
     whole = replicates[np.isfinite(replicates).all(axis=1)]
     rising = whole[np.ptp(whole, axis=1) > 0] if len(whole) else whole
     if len(rising) < max(2, LEAST_SHARE * len(replicates)):
         return {}
-    unit, found, _ = _fit_laws(compute, 2.0 ** running_average(np.log2(rising), window=window), axis)
-    ends = np.percentile(_laws(unit, found), (2.5, 97.5), axis=0).T
-    return {name: (float(low), float(high)) for name, (low, high) in zip(PARAMETERS, ends, strict=True)}
+    octaves = np.log2(rising)
+    unit, found, bounds = _fit_laws(compute, 2.0 ** running_average(octaves, window=window), axis)
+    ends = {
+        name: percentile_interval(draws, value)
+        for name, draws, value in zip(PARAMETERS, _laws(unit, found).T, values, strict=True)
+    }
+    least, most = octaves.min() - FLOOR_MARGIN, octaves.max() + SATURATION_MARGIN
+    limits = {
+        "midpoint": tuple(unit * end[0, 0] for end in bounds),
+        "slope": tuple(math.exp(end[0, 1]) / unit for end in bounds),
+        "floor": (least, math.inf),
+        "saturation": (0.0, 2.0**most),
+        "span": (-math.inf, most - least),
+    }
+    return {name: (low, high) for name, (low, high) in ends.items() if limits[name][0] < low and high < limits[name][1]}
 
 
 def _constant(

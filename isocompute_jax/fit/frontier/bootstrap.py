@@ -22,6 +22,7 @@ from isocompute_jax.fit.curves.padding import prepare
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.envelope import aligned
 from isocompute_jax.fit.frontier.replicates import FittedPoints, PointRule, draw
+from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
 from isocompute_jax.fit.results import Configuration, CurveFit, Switch
 
 Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
@@ -32,8 +33,6 @@ GRID_POINTS = 1024
 CLEAR = 6.0
 """A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
 100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
-
-PERCENTILES = (2.5, 97.5)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,13 +161,12 @@ def leaders_among(found: Bootstrap, fits: Sequence[CurveFit], at: Mapping[int, f
 
 
 def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str, tuple[float, float]]:
-    """parameter -> 95% percentile interval over the replicates of configuration `index`; empty for a failed fit."""
+    """parameter -> `percentile_interval` over the replicates of configuration `index`; empty for a failed fit."""
     if fit.search is None:
         return {}
     form = FORMS[fit.form]
     values = form.parameters(found.at[:, index], fit.search.reference)
-    ends = {name: np.percentile(values[name], PERCENTILES) for name in form.params}
-    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+    return {name: percentile_interval(values[name], fit.params[name]) for name in form.params}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +180,7 @@ class SwitchInterval:
 def switch_interval(found: Bootstrap, switch: Switch) -> SwitchInterval:
     """The interval of one switch of the frontier; of several like it in a replicate the nearest in log C counts.
 
-    NaN ends when fewer than a tenth of the replicates have it.
+    NaN ends when fewer than a tenth of the replicates have it, or where they do not hold it (`percentile_interval`).
     """
     places = []
     for leader, lead in zip(found.leader, found.lead, strict=True):
@@ -193,8 +191,8 @@ def switch_interval(found: Bootstrap, switch: Switch) -> SwitchInterval:
     share = len(places) / len(found.leader)
     if share < 0.1:
         return SwitchInterval((math.nan, math.nan), share)
-    low, high = np.percentile(places, PERCENTILES)
-    return SwitchInterval((float(low), float(high)), share)
+    step = float(found.compute[1] / found.compute[0]) - 1.0  # of the grid: a replicate's switch is known to less
+    return SwitchInterval(percentile_interval(np.array(places), switch.compute, rounding=step), share)
 
 
 def _between(grid: np.ndarray, lead: np.ndarray, i: int, switch: Switch) -> float:

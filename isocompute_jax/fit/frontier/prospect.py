@@ -9,8 +9,8 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.frontier import standings
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.standings import ALIKE
+from isocompute_jax.fit.intervals import percentile_interval
 
 ONE_SIDED = 0.025
 """Configurations that lie below in all but this share of the draws are told apart."""
@@ -49,14 +49,13 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[i
     place = max(places, key=lambda k: float(rewards[:, k].mean()))
     tied = _tied(rewards, place)
     own, best = rewards[:, place], rewards.max(axis=1)
-    low, high = np.percentile(own, PERCENTILES)
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
     leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
     rival = int(leaders.argmax())
     return Prospect(
         index=among[place],
         reward=float(own.mean()),
-        interval95=(float(low), float(high)),
+        interval95=percentile_interval(own, float(own.mean())),
         best_share=float(np.mean(~first)),
         rival=among[rival] if leaders.any() else None,
         rival_share=float(leaders[rival] / len(rewards)),

@@ -11,7 +11,8 @@ import scipy.special
 
 from isocompute_jax.fit.curves import uncertainty
 from isocompute_jax.fit.curves.holdout import predict
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, replicate_rewards
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, replicate_rewards
+from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
 from isocompute_jax.fit.results import Configuration, CurveFit
 
 ALIKE = 1e-6
@@ -113,10 +114,10 @@ def _replicates_error(fit: CurveFit, rewards: np.ndarray, method: str) -> float:
 
 
 def interval(fit: CurveFit, index: int, compute: float, resampled: Bootstrap | None) -> tuple[float, float]:
-    """95% interval of the curve: from the replicates, else by the delta method; NaN where nothing tells."""
+    """95% interval of the curve: from the replicates, else by the delta method; NaN where nothing tells it."""
     if resampled is not None and resampled.tells(fit, index):
-        low, high = np.percentile(replicate_rewards(fit, resampled.at[:, index], np.array([compute])), PERCENTILES)
-        return float(low), float(high)
+        draws = replicate_rewards(fit, resampled.at[:, index], np.array([compute]))[:, 0]
+        return percentile_interval(draws, float(fit.reward(compute)))
     error = standard_error(fit, index, compute, resampled)
     if math.isnan(error):
         return math.nan, math.nan

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
-    TAILS,
     compute_optimal,
     fit_chinchilla,
     parameters_of,
@@ -225,15 +225,10 @@ def _optimum(fit: ChinchillaFit, flops: float) -> Optimum:
     if not fit.exponent.identified:
         return Optimum(fit.method, flops, False, *[float("nan")] * 7, note=fit.exponent.note)
     best = [float(value) for value in compute_optimal(parameters_of(fit), flops)]
-    ends = [_interval(draws) for draws in compute_optimal(fit.replicates, flops)]
+    draws = compute_optimal(fit.replicates, flops)
+    ends = [percentile_interval(drawn, value) for drawn, value in zip(draws, best, strict=True)]
     loss = float(fit.loss(*best))
     return Optimum(fit.method, flops, True, best[0], *ends[0], best[1], *ends[1], loss=loss, note="")
-
-
-def _interval(draws: np.ndarray) -> tuple[float, float]:
-    draws = draws[np.isfinite(draws)]
-    low, high = np.percentile(draws, TAILS) if len(draws) else (np.nan, np.nan)
-    return float(low), float(high)
 
 
 def _surface(fit: ChinchillaFit, points: LossPoints) -> LossSurface:

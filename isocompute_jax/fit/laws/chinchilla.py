@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from isocompute_jax.fit.intervals import PERCENTILES, holding
 from isocompute_jax.fit.laws import huber, squares
 from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit
 from isocompute_jax.fit.laws.results import Estimate
@@ -26,7 +27,6 @@ FEWEST_LEVELS = 3
 NUM_PARAMETERS = 5
 FIELDS = ("e", "a", "b", "alpha", "beta", "exponent")
 NAMES = ("E", "A", "B", "alpha", "beta", "exponent")
-TAILS = (2.5, 97.5)
 VANISHING = 1e-4
 """A term below this share of the smallest loss counts as 0."""
 
@@ -148,12 +148,12 @@ def _estimates(found, replicates: np.ndarray, loss: np.ndarray, doubts, data, *,
         why, known = "no interval: most resamples lack three model sizes or three token counts", False
     values = _with_exponent(found.parameters[None])[0]
     draws = _with_exponent(replicates if known else found.parameters[None])
-    bounds = np.percentile(draws, TAILS, axis=0).T
+    bounds = np.percentile(draws, PERCENTILES, axis=0).T
     notes = dict.fromkeys(NAMES, why) | _limits(draws, bounds, loss.min(), data) | doubts
     if not known:
         bounds = np.full_like(bounds, np.nan)
     return {
-        field: Estimate(float(value), float(low), float(high), not notes[name], notes[name])
+        field: Estimate(float(value), *holding(low, high, value), not notes[name], notes[name])
         for field, name, value, (low, high) in zip(FIELDS, NAMES, values, bounds, strict=True)
     }
 
@@ -171,7 +171,7 @@ def _limits(draws: np.ndarray, bounds: np.ndarray, lowest_loss: float, data) -> 
         notes["E"] = "E is not told from 0"
     for number, values in ((1, data[0]), (2, data[1])):
         name, exponent = NAMES[number], NAMES[number + 2]
-        largest = np.percentile(draws[:, number] / values.min() ** draws[:, number + 2], TAILS[0])
+        largest = np.percentile(draws[:, number] / values.min() ** draws[:, number + 2], PERCENTILES[0])
         low, high = bounds[number + 2]
         if largest <= VANISHING * lowest_loss:
             notes |= dict.fromkeys((name, exponent, "exponent"), f"the term of {name} is not told from 0")

@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from isocompute_jax.fit.intervals import PERCENTILES, holding, percentile_interval
 from isocompute_jax.fit.laws import huber
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
-    TAILS,
     VANISHING,
     design_doubts,
     fit_chinchilla,
@@ -181,12 +181,12 @@ def _fit(points: _Selected, resamples: int, rng: np.random.Generator) -> _Law:
 def _estimates(law: _Law, points: _Selected) -> dict[str, Estimate]:
     """The fields e, a and alpha."""
     draws = law.replicates if len(law.replicates) else law.parameters[None]
-    bounds = np.percentile(draws, TAILS, axis=0).T
+    bounds = np.percentile(draws, PERCENTILES, axis=0).T
     notes = dict.fromkeys(("e", "a", "alpha"), "")
     least = VANISHING * points.loss.min()
     if bounds[0, 0] <= least:
         notes["e"] = "E is not told from 0"
-    term = np.percentile(draws[:, 1] * points.x.min() ** -draws[:, 2], TAILS[0])
+    term = np.percentile(draws[:, 1] * points.x.min() ** -draws[:, 2], PERCENTILES[0])
     if term <= least:
         notes |= dict.fromkeys(("a", "alpha"), "the term of A is not told from 0")
     elif bounds[2, 0] <= LOWEST_EXPONENT * 1.01 or bounds[2, 1] >= HIGHEST_EXPONENT * 0.99:
@@ -194,7 +194,7 @@ def _estimates(law: _Law, points: _Selected) -> dict[str, Estimate]:
     if not len(law.replicates):
         bounds = np.full_like(bounds, np.nan)
     return {
-        name: Estimate(float(value), float(low), float(high), not note, note)
+        name: Estimate(float(value), *holding(low, high, value), not note, note)
         for (name, note), value, (low, high) in zip(notes.items(), law.parameters, bounds, strict=True)
     }
 
@@ -205,8 +205,7 @@ def _forecast(law: _Law, x: float, rng: np.random.Generator) -> Estimate:
     if not draws:
         return Estimate(float(value), np.nan, np.nan, True, "")
     noisy = np.array(draws) * np.exp(law.noise * rng.normal(size=len(draws)))
-    low, high = np.percentile(noisy, TAILS)
-    return Estimate(float(value), float(low), float(high), True, "")
+    return Estimate(float(value), *percentile_interval(noisy, float(value)), True, "")
 
 
 def _expected_exponent(law: ChinchillaFit | None, variable: Variable) -> float:

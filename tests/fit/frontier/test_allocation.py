@@ -113,3 +113,19 @@ def test_intervals_are_percentiles_of_the_laws_of_the_replicates():
     assert fit_allocation(compute, laws[20], window=1, replicates=flat).interval95 == {}
     gaps = np.where(compute < 2e4, np.nan, laws)
     assert fit_allocation(compute, laws[20], window=1, replicates=gaps).interval95 == {}
+
+
+def test_an_interval_holds_its_value_or_is_not_given():
+    """The midpoint lies below those of all replicates; their n still rise where the data end; they are steps."""
+    compute = np.geomspace(1e4, 1e8, 24)
+    x = np.log10(compute)
+    midpoints = np.linspace(5.6, 6.0, 41)
+    laws = 2 ** (6.0 / (1 + np.exp(-4.0 * (x - midpoints[:, None]))) + 2.0)
+    own = 2 ** (6.0 / (1 + np.exp(-4.0 * (x - 5.0))) + 2.0)
+    found = fit_allocation(compute, own, window=1, replicates=laws).interval95
+    assert "midpoint" not in found and found["saturation"] == pytest.approx((256, 256), rel=1e-6)
+    rising = 2 ** (6.0 / (1 + np.exp(-1.0 * (x - midpoints[:, None] - 2.0))) + 2.0)
+    found = fit_allocation(compute, rising[20], window=1, replicates=rising).interval95
+    assert not {"span", "saturation"} & found.keys() and found["midpoint"][0] < 7.8 < found["midpoint"][1]
+    steps = np.where(x > midpoints[:, None], 16.0, 4.0)
+    assert "slope" not in fit_allocation(compute, steps[20], window=1, replicates=steps).interval95

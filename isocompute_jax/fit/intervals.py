@@ -1,0 +1,36 @@
+"""95% percentile intervals of draws: one that does not hold the number that stands beside it is not given."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+PERCENTILES = (2.5, 97.5)
+
+ROUNDING = 1e-9
+"""Of an end of an interval: draws that are all alike differ by so much from their mean."""
+
+
+def percentile_interval(
+    draws: np.ndarray, estimate: float, *, rounding: float = ROUNDING, method: Literal["linear", "nearest"] = "linear"
+) -> tuple[float, float]:
+    """The interval of an estimate by draws of it [R], of which NaN ones do not count.
+
+    NaN ends where it does not hold the estimate: draws that lie to one side of it are biased by more than they scatter,
+    and an interval of them says nothing of what was estimated. NaN ends too without draws.
+    """
+    draws = draws[~np.isnan(draws)]
+    if not len(draws):
+        return math.nan, math.nan
+    low, high = np.percentile(draws, PERCENTILES, method=method).tolist()
+    return holding(low, high, estimate, rounding=rounding)
+
+
+def holding(low: float, high: float, estimate: float, *, rounding: float = ROUNDING) -> tuple[float, float]:
+    """The ends of an interval where it holds the estimate, up to the rounding of both, a share of them; else NaN."""
+    slack = rounding * max(abs(low), abs(high))
+    if not low - slack <= estimate <= high + slack:
+        return math.nan, math.nan
+    return float(min(low, estimate)), float(max(high, estimate))
