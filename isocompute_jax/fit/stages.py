@@ -195,7 +195,10 @@ class Stages:
                 use=data.used,
                 noise=[fit.noise for fit in found.fits],
                 correlation=[fit.correlation for fit in found.fits],
-                runs=[float(curve.count[used].mean()) for curve, used in zip(data.curves, data.used, strict=True)],
+                runs=[
+                    float(curve.count[used].mean()) if used.any() else math.nan
+                    for curve, used in zip(data.curves, data.used, strict=True)
+                ],
                 peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
                 apart=None if same_seeds else self._apart(found),
                 untried=untried,

@@ -39,12 +39,12 @@ def cut(table: pa.Table, share: float, *, base: bool = True) -> pa.Table:
     return table.filter(pa.array((compute <= compute.max() * share) & (base | (compute > 0))))
 
 
-def draw(number: int) -> SubTable:
-    """Sub-table `number`: one to four configurations of one to three seeds, cut, and in more than half ragged too."""
+def draw(number: int, most: int = 3) -> SubTable:
+    """Sub-table `number`: up to `most` configurations of one or two seeds, cut, and in more than half ragged too."""
     rng = np.random.default_rng([27, number])
     names = recorded()
     name = names[rng.integers(len(names))]
-    table = _some_runs(whole(name), rng)
+    table = _some_runs(whole(name), rng, most)
     share = 2.0 ** -rng.uniform(0, 7) if rng.random() < 0.7 else 1.0
     base = bool(rng.random() < 0.5)
     table, told, flags = cut(table, share, base=base), [name, f"share {share:.3f}", f"base {base}"], []
@@ -65,12 +65,12 @@ def draw(number: int) -> SubTable:
     return SubTable(table, tuple(flags), f"{number}: {'; '.join(told)}; {table.num_rows} rows; {' '.join(flags)}")
 
 
-def _some_runs(table: pa.Table, rng: np.random.Generator) -> pa.Table:
+def _some_runs(table: pa.Table, rng: np.random.Generator, most: int) -> pa.Table:
     cells = np.stack([np.array(table["group_size"]), np.array(table["problems_per_batch"])], axis=1)
     distinct, cell = np.unique(cells, axis=0, return_inverse=True)
     seed = np.array(table["seed"])
-    chosen = rng.permutation(len(distinct))[: rng.integers(1, 5)]
-    seeds = rng.permutation(np.unique(seed))[: rng.integers(1, 4)]
+    chosen = rng.permutation(len(distinct))[: rng.integers(1, most + 1)]
+    seeds = rng.permutation(np.unique(seed))[: rng.integers(1, 3)]
     return table.filter(pa.array(np.isin(cell.ravel(), chosen) & np.isin(seed, seeds)))
 
 

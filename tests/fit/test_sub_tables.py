@@ -21,8 +21,8 @@ from tests.fit import sub_tables
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="1pt" height="1pt"></svg>'
 NUMBER = r"-?(?:\d[\d,]*\.?\d*(?:e[+-]?\d+)?)"
-BESIDE = re.compile(rf"({NUMBER})(?: (?:±|\+-) {NUMBER})? \((?:95%[^\d-]*)?({NUMBER}) (?:to|\.\.) ({NUMBER})\)")
-"""A value and the interval beside it, in a sentence."""
+BESIDE = re.compile(rf"({NUMBER}) (?:(?:±|\+-) {NUMBER} \(|\(95% interval )({NUMBER}) (?:to|\.\.) ({NUMBER})\)")
+"""A value and the interval beside it, in a sentence or a cell."""
 
 VALUES = {
     "recommendations": "reward",
@@ -104,7 +104,7 @@ def test_a_sweep_cut_at_an_eighth_of_its_compute(name, tmp_path, capsys):
 def test_a_dozen_sub_tables(tmp_path, capsys):
     with undrawn():
         for number in range(12):
-            run(number, tmp_path, capsys)
+            run(sub_tables.draw(number, most=2), tmp_path / str(number), capsys)
 
 
 @pytest.mark.slow
@@ -113,18 +113,17 @@ def test_sub_tables(first, tmp_path, capsys):
     """Every tenth with its pictures drawn."""
     for number in range(first, first + 25):
         with contextlib.nullcontext() if number % 10 == 0 else undrawn():
-            run(number, tmp_path, capsys)
+            run(sub_tables.draw(number), tmp_path / str(number), capsys)
 
 
-def run(number: int, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = sub_tables.draw(number)
-    own = folder / str(number)
-    own.mkdir()
+def run(drawn: sub_tables.SubTable, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.mkdir()
     try:
-        code, out = fitted(drawn.table, own, *drawn.flags)
+        code, out = fitted(drawn.table, folder, *drawn.flags)
     except BaseException as error:
         raise AssertionError(drawn.described) from error
-    check(drawn.described, code, out, *capsys.readouterr())
+    printed = capsys.readouterr()
+    check(drawn.described, code, out, printed.out, printed.err)
 
 
 def test_an_interval_that_does_not_hold_its_value_is_found():
