@@ -24,7 +24,7 @@ Curves of held-out reward, which sweeps and fits read, need problems that are no
       --config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl
 
 Cost: C = 32,768 rollouts, 64 steps of 512, of at most 1,024 tokens each; what that takes on which accelerators says
---dry_run, before anything is run (docs/plan.md). The tiny model's four steps take a few minutes on one CPU core.
+--dry_run, before anything is run (docs/plan.md). The tiny model's four steps take about a minute on a busy laptop.
 
 The defaults, and why:
 

@@ -46,7 +46,7 @@ def main() -> None:
     from isocompute_jax.ablation.analysis import analyse
     from isocompute_jax.ablation.known import KNOWN
     from isocompute_jax.ablation.variants import parse_variants, planned
-    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.experiment.config import from_dict, how_to_hold_out
     from isocompute_jax.fit import AnalysisOptions, ReadOptions
     from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
     from isocompute_jax.sweeps.status import print_plan, print_result
@@ -59,7 +59,7 @@ def main() -> None:
         print_plan(open_state(runs, root))
         return
     if not base.evaluation.sets:
-        raise InputError("config.evaluation.sets is empty: without evaluations there is nothing to compare")
+        raise InputError(how_to_hold_out(base))
     result = run_sweep(runs, root, num_workers=WORKERS.value)
     if result.interrupted:
         raise KeyboardInterrupt

@@ -93,8 +93,9 @@ def without_config(field: str) -> str:
 
 def stray(argument: str) -> str:
     """The message for an argument that is no flag."""
-    if argument.endswith(".py") and "config" in flags.FLAGS:
-        hint = f"did you mean --config={argument}?"
+    files = next((name for name in ("config", "configs") if name in flags.FLAGS), None)
+    if argument.endswith(".py") and files:
+        hint = f"did you mean --{files}={argument}?"
     elif re.match(r"[\w.]+=", argument):
         hint = f"did you mean --{'config.' * ('config' in flags.FLAGS)}{argument}?"
     elif "runs" in flags.FLAGS and os.path.exists(argument):

@@ -145,11 +145,14 @@ def scheduler(root: pathlib.Path) -> Scheduler:
 
 def run(runs: list[PlannedRun], root: pathlib.Path) -> None:
     """Runs what is missing."""
+    from isocompute_jax.experiment.config import how_to_hold_out
     from isocompute_jax.sweeps.executor import run_sweep
     from isocompute_jax.sweeps.scheduled import run_scheduled
     from isocompute_jax.sweeps.status import print_result
 
     limits = from_flags(Limits)
+    if not runs[0].config.evaluation.sets:
+        logging.getLogger(__name__).warning(how_to_hold_out(runs[0].config))
     if EXECUTOR.value == "local":
         result = run_sweep(runs, root, num_workers=WORKERS.value, limits=limits)
     else:

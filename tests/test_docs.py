@@ -168,6 +168,7 @@ def test_launch_commands_have_flags_that_exist(where, words, tmp_path):
     """The script itself reads those before `--`, and the trainer those after."""
     (own, *rest), script = parts(words[1:]), words[0]
     (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o600)
     done = subprocess.run(
         ["/bin/bash", ROOT / script, *own], cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True
     )

@@ -5,6 +5,7 @@ The real mains, as a newcomer calls them. What is known before anything heavy is
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -13,7 +14,10 @@ from tests.experiment import builders
 
 SLOW = [pytest.mark.slow]  # a tokenizer is read first, or pandas, whose import takes seconds
 START = "train --config=configs/start.py --workdir={here}/run"
-MINE = f"{START} --config.model={{here}}/model --config.train_set={{here}}/train.jsonl"
+MINE = (
+    f"{START} --config.model={{here}}/model --config.train_set={{here}}/train.jsonl "
+    "--config.sampling.max_prompt_tokens=6 --config.sampling.max_tokens=2"  # the model's sequences are short
+)
 
 COMMANDS = [
     # The config file.
@@ -63,6 +67,8 @@ COMMANDS = [
     ("sweep --workdir={here}/run --config=configs/start.py", "--grid is missing: say which fields take which values"),
     ("sweep --workdir={here}/run --config=configs/start.py --grid=group_size", "'group_size' is not FIELD=VALUE,VALUE"),
     ("sweep --workdir={here}/run --config=configs/start.py --grid=group_size=[4,8]", "must be a whole number, values"),
+    (f"{MINE} --vary=learning_rate".replace("train", "ablate", 1), "config.evaluation.sets is empty: no problems are"),
+    ("plan configs/start.py", "unexpected argument 'configs/start.py': did you mean --configs=configs/start.py?"),
     ("sweep status --workdir={here}/run", "is no sweep's directory: it has no sweep.json and no configs"),
     ("study --preset=quik", "--preset=quik: value should be one of <smoke|quick|full|other_base|other_size>"),
     ("fit", "--runs is missing: "),
@@ -119,7 +125,7 @@ def ids(value: str) -> str:
 def test_a_wrong_first_command_is_answered(here, command, message):
     name, *arguments = command.replace("{here}", str(here)).split()
     done = mains.run(f"isocompute_jax.{name}", arguments)
-    lines = [line for line in done.stderr.splitlines() if " rewards: " not in line]  # of the log
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)]  # of the log
     assert done.returncode == 2 and lines[0].startswith("error: ") and len(lines) <= 2, done.stderr
     assert message in done.stderr
     assert not (here / "run").exists()

@@ -25,7 +25,7 @@ from isocompute_jax import learner
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment import build, checkpoints, company, measure, run_log, samplers, tracking, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
 from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.interrupt import Interrupt
@@ -84,7 +84,8 @@ def train(
     profile.check(config)
     inputs = team.everywhere(lambda: read_inputs(config, processes=team.count))
     company.introduce(team, inputs.mesh)
-    measure.say_what_is_not_measured(config, len(inputs.problems))
+    if not config.evaluation.sets:
+        LOG.info(how_to_hold_out(config, len(inputs.problems)))
     interrupt = Interrupt()
     team.raise_flag_if(lambda: interrupt.requested)
     with (

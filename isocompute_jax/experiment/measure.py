@@ -5,33 +5,16 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import logging
 import math
 
 from isocompute_jax import sharding
 from isocompute_jax.experiment import agreement, run_log
 from isocompute_jax.experiment.build import Parts
-from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.evaluate import evaluate_set
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.rollouts import sample
 from isocompute_jax.experiment.send_weights import send_weights
 from isocompute_jax.records import run_files
-
-LOG = logging.getLogger(__name__)
-
-
-def say_what_is_not_measured(config: RunConfig, problems: int) -> None:
-    """Says how a run gets curves of held-out reward, where it has none; `problems` are those that it trains on."""
-    if not config.evaluation.sets:
-        LOG.info(
-            "no problems are held out, so that there will be no evaluations for `fit` to read: `python -m "
-            "isocompute_jax.split --source=%s --out=sets --validation=%d%s` holds some out; then give "
-            "--config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl",
-            config.train_set or "PROBLEMS",
-            min(300, max(1, problems // 5)),
-            f" --task={config.reward.function}" if config.reward.function else "",
-        )
 
 
 def check_if_due(parts: Parts, state: LoopState) -> LoopState:

@@ -5,7 +5,7 @@
 
 from isocompute_jax.experiment.config.alarms import AlarmsConfig
 from isocompute_jax.experiment.config.checkpoints import CheckpointsConfig
-from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT
+from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT, how_to_hold_out
 from isocompute_jax.experiment.config.compute import ComputeConfig, MeshConfig
 from isocompute_jax.experiment.config.curriculum import CurriculumConfig
 from isocompute_jax.experiment.config.editing import override
@@ -43,6 +43,7 @@ __all__ = [
     "check_trusted",
     "config_page",
     "from_dict",
+    "how_to_hold_out",
     "override",
     "read_resolved",
 ]

@@ -45,6 +45,17 @@ def has_bonus(loss: LossConfig) -> bool:
     return bool(loss.entropy_coef or loss.entropy_target)
 
 
+def how_to_hold_out(config: RunConfig, problems: int = 1500) -> str:
+    """What a run without held-out problems is told; `problems` are those that it trains on."""
+    task = f" --task={config.reward.function}" if config.reward.function else ""
+    return (
+        "config.evaluation.sets is empty: no problems are held out, and there are no curves for `fit` to read. `python "
+        f"-m isocompute_jax.split --source={config.train_set or 'PROBLEMS.jsonl'} --out=sets "
+        f"--validation={min(300, max(1, problems // 5))}{task}` holds some out; then give "
+        "--config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl"
+    )
+
+
 def validate(config: RunConfig) -> None:
     """Raises InputError for the first fields that cannot work together; single fields are checked by their classes."""
     sampling, evaluation, loss = config.sampling, config.evaluation, config.loss

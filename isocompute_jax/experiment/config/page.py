@@ -14,7 +14,7 @@ HEAD = """\
 
 Every field of a run. Config files (`configs/*.py`) set them in Python, `--config.FIELD=VALUE` on the command line of
 `train`, `sweep` and `ablate`; `sweep --grid` and `ablate --vary` name them without `config.`. Where a field maps names
-to values the config file gives the names, and `--config.evaluation.sets.validation=FILE` another value of one.
+to values, `--config.evaluation.sets.validation=FILE` sets one of them, whether the config file has that name or not.
 
 This page is what `python -m isocompute_jax.train --config_fields > docs/config.md` writes.
 """
