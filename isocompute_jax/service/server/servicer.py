@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import hmac
 import logging
@@ -32,6 +33,8 @@ from isocompute_jax.service.weights.weight_file import WeightFile
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
 MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
+REMEMBERED = 64
+"""Starts of runs that later ones have replaced."""
 MOST_CANCELLED = 1 << 16
 
 log = logging.getLogger(__name__)
@@ -100,6 +103,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self.stopping = False
         self._has_weights = not wait_for_weights
         self._session, self._version = "", 0
+        self._replaced: collections.deque[str] = collections.deque(maxlen=REMEMBERED)
         self._asked = -math.inf
         self._groups: dict[str, _AdmittedGroup] = {}
         self._open = asyncio.Event()
@@ -298,6 +302,11 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
 
     def _admit_weights(self, header: pb.WeightsHeader, incoming: pb.WeightsHeader | None) -> None:
         """Refuses weights older than those of the same session, and those of another learner while one is there."""
+        if header.session in self._replaced:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this start of {shown(header.session)!r} was replaced by a later one: only one of them can be alive",
+            )
         owner, version = self._session, self._version
         if incoming is not None:
             owner, version = incoming.session, incoming.version
@@ -380,6 +389,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                 await self.fail(f"version {header.version} could not be applied: {error}")
                 raise self._refusal_of_failure() from error
             self._write_down(update)
+            if header.session != self._session and same_run(header.session, self._session):
+                self._replaced.append(self._session)
             self._session, self._version, self._has_weights = header.session, header.version, True
             self._asked = self._applied = time.monotonic()
             apply_s = self._applied - began

@@ -72,6 +72,9 @@ def test_a_server_is_taken_over_when_its_learner_has_ended_or_begins_anew(tmp_pa
             # Killed and resumed: another start of the same run waits for nothing.
             await client.update(update(arrays(3), session="one#2", version=0))
             await serves(engine, client, arrays(3), 0, "b")
+            # The start that it replaces was only frozen, and wakes.
+            zombie = client.update(update(arrays(4), session="one#1", version=9))
+            await refused(zombie, Code.FAILED_PRECONDITION, "replaced by a later one")
             await refused(client.update(theirs), Code.FAILED_PRECONDITION, "'one#'")
             await client.stub.Status(pb.StatusRequest(session="one#2", release=True))
             await client.update(theirs)
