@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.step_metrics import interruption_rate, reward_metrics, truncation_rate
 from isocompute_jax.learner import rewards_of
@@ -17,7 +20,30 @@ from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.tasks import Grades, Prompts, graded
 
+LOG = logging.getLogger(__name__)
+
 LANE = "evaluation"
+
+
+def settled(config: RunConfig, inputs: Inputs) -> tuple[RunConfig, Inputs]:
+    """The run with what its config leaves open of evaluation said, and its sets cut to that; said in the log, too.
+
+    Settled by `max_compute` and the sizes of the sets, so that the runs of a sweep are measured alike.
+    """
+    sizes = [len(problems) for problems in inputs.evaluation_sets.values()]
+    found = config.evaluation.settled(sizes, config.max_compute)
+    most = found.max_problems or None
+    sets = {name: problems[:most] for name, problems in inputs.evaluation_sets.items()}
+    if sizes and config.evaluation.is_open:
+        times = len(evaluation_points(found, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step))
+        problems = sum(map(len, sets.values()))
+        drawn = times * problems * found.samples
+        LOG.info(
+            "evaluation: %d times %d problems, %d samples each: %d rollouts, %.0f%% beside those of training "
+            "(config.evaluation.share = %g; evaluation.points, samples and max_problems choose)",
+            *(times, problems, found.samples, drawn, 100 * drawn / config.max_compute, found.share),
+        )
+    return dataclasses.replace(config, evaluation=found), dataclasses.replace(inputs, evaluation_sets=sets)
 
 
 def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> tuple[int, ...]:

@@ -23,7 +23,17 @@ import numpy as np
 
 from isocompute_jax import learner
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment import build, checkpoints, company, measure, run_log, samplers, tracking, workdir
+from isocompute_jax.experiment import (
+    build,
+    checkpoints,
+    company,
+    evaluate,
+    measure,
+    run_log,
+    samplers,
+    tracking,
+    workdir,
+)
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
 from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
@@ -82,7 +92,9 @@ def train(
         return
     tracking.check_installed(config.track)
     profile.check(config)
-    inputs = team.everywhere(lambda: read_inputs(config, processes=team.count))
+    recorded = team.broadcast(lambda: workdir.recorded_evaluation(path))
+    config = dataclasses.replace(config, evaluation=config.evaluation.as_recorded(recorded))
+    config, inputs = evaluate.settled(config, team.everywhere(lambda: read_inputs(config, processes=team.count)))
     company.introduce(team, inputs.mesh)
     if not config.evaluation.sets:
         LOG.info(how_to_hold_out(config, len(inputs.problems)))

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -50,6 +51,13 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
     if path.exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
         raise InputError(f"--workdir={path} is not empty and holds no run: choose another --workdir")
     return False
+
+
+def recorded_evaluation(path: pathlib.Path) -> dict[str, Any]:
+    """How the run in a directory is evaluated, as its config.json has it; empty where there is none yet."""
+    if not (path / run_files.CONFIG).exists():
+        return {}
+    return json.loads((path / run_files.CONFIG).read_text(encoding="utf-8"))["config"].get("evaluation", {})
 
 
 @contextlib.contextmanager
@@ -138,7 +146,8 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
     config_path = path / run_files.CONFIG
     try:
         theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        changed = differences(config, theirs)
+        evaluation = config.evaluation.as_recorded(theirs.get("evaluation", {}))
+        changed = differences(dataclasses.replace(config, evaluation=evaluation), theirs)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
     if changed:

@@ -45,7 +45,9 @@ NO_LONGER_IDENTIFYING = frozenset(
 )
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
-LENGTH, STAGES, NO_STAGES = "max_compute", "curriculum.stages", "[]"
+OF_LENGTH = ("max_compute", "evaluation.samples", "evaluation.points", "evaluation.first_compute")
+"""How far a run goes, and what is settled by that where a config leaves it open: see `curve_identity_of`."""
+STAGES, NO_STAGES = "curriculum.stages", "[]"
 """See `curve_identity_of`."""
 
 
@@ -88,7 +90,7 @@ def curve_identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = identity_of(content)
     if found.get(STAGES, NO_STAGES) == NO_STAGES:
-        found.pop(LENGTH, None)
+        found = {name: value for name, value in found.items() if name not in OF_LENGTH}
     return found
 
 

@@ -31,14 +31,14 @@ def question_of(planned: list[PlannedRun]) -> Question | None:
     sizes = tuple(sorted({run.config.group_size for run in planned}))
     alike = {_without_size(run.config) for run in planned}
     rule = RULES.get(first.optimizer.lr_scaling_exponent)
-    few = len(sizes) < 2 or first.evaluation.first_compute >= first.max_compute
+    few = len(sizes) < 2 or first.evaluation.first(first.max_compute) >= first.max_compute
     if len(alike) > 1 or few or rule is None or first.loss.kl_coef or first.loss.entropy_coef:
         return None
     if first.recipe.advantage_scale not in ("group_std", "none"):
         return None
     return Question(
         budget=first.max_compute,
-        first_budget=first.evaluation.first_compute,
+        first_budget=first.evaluation.first(first.max_compute),
         group_sizes=sizes,
         problems_per_batch=first.problems_per_batch,
         problem_set_size=first.problem_set_size,

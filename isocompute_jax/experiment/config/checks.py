@@ -76,7 +76,7 @@ def validate(config: RunConfig) -> None:
             "distribution than the learner scores",
         ),
         (
-            evaluation.k <= evaluation.samples,
+            not evaluation.samples or evaluation.k <= evaluation.samples,
             f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}",
         ),
         (
