@@ -71,7 +71,9 @@ def recipe() -> RunConfig:
         optimizer=OptimizerConfig(
             base_lr=1e-6, base_batch=8192, lr_scaling_exponent=0.0, warmup_steps=20, weight_decay=0.1
         ),
-        evaluation=EvaluationConfig(sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, first_compute=2**16),
+        evaluation=EvaluationConfig(
+            sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, points=15, first_compute=2**16
+        ),
         plan=PlanConfig(topology="h200:8x8", median_tokens=3072, prompt_tokens=256, sampler_tensor=4),
     )
 

@@ -64,7 +64,9 @@ def recipe() -> RunConfig:
         ),
         loss=LossConfig(policy_loss="clipped", clip_low=0.2, clip_high=0.2),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=1024, lr_scaling_exponent=0.0, warmup_steps=0, b2=0.95),
-        evaluation=EvaluationConfig(sets={"validation": "data/validation.jsonl"}, samples=8, k=4, first_compute=2**13),
+        evaluation=EvaluationConfig(
+            sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**13
+        ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=768, prompt_tokens=192),
     )
 

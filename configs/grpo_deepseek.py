@@ -63,7 +63,9 @@ def recipe() -> RunConfig:
         ),
         loss=LossConfig(policy_loss="clipped", clip_low=0.2, clip_high=0.2, kl_coef=0.04, kl_estimator="k3"),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=1024, lr_scaling_exponent=0.0),
-        evaluation=EvaluationConfig(sets={"validation": "data/validation.jsonl"}, samples=8, k=4, first_compute=2**14),
+        evaluation=EvaluationConfig(
+            sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**14
+        ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=256, prompt_tokens=128),
     )
 

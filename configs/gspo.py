@@ -64,7 +64,9 @@ def recipe() -> RunConfig:
         ),
         loss=LossConfig(policy_loss="gspo", clip_low=3e-4, clip_high=4e-4, correction_level="sequence"),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=1024, lr_scaling_exponent=0.0, warmup_steps=10),
-        evaluation=EvaluationConfig(sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, first_compute=2**13),
+        evaluation=EvaluationConfig(
+            sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, points=15, first_compute=2**13
+        ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=4096, prompt_tokens=256, sampler_tensor=4),
     )
 

@@ -76,7 +76,9 @@ def recipe() -> RunConfig:
         length=LengthConfig(overlong="all", overlong_penalty=0.1),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=2048, lr_scaling_exponent=0.0, warmup_steps=10),
         service=ServiceConfig(endpoints="sampler-0:50051,sampler-1:50051,sampler-2:50051,sampler-3:50051"),
-        evaluation=EvaluationConfig(sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, first_compute=2**14),
+        evaluation=EvaluationConfig(
+            sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, points=15, first_compute=2**14
+        ),
         plan=PlanConfig(
             topology="h200:4x8", median_tokens=4096, prompt_tokens=256, sampler_devices=32, sampler_tensor=4
         ),

@@ -42,7 +42,7 @@ def recipe(model: str, problem_set: Literal["easy", "hard"]) -> RunConfig:
         loss=LossConfig(policy_loss="clipped", correction_mode="truncate", correction_high=2.0),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=1024, lr_scaling_exponent=0.5, warmup_steps=10),
         evaluation=EvaluationConfig(
-            sets={"validation": f"data/{problem_set}/validation.jsonl"}, samples=4, k=4, first_compute=2**13
+            sets={"validation": f"data/{problem_set}/validation.jsonl"}, samples=4, k=4, points=15, first_compute=2**13
         ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=1024, prompt_tokens=256),
     )

@@ -65,7 +65,9 @@ def recipe() -> RunConfig:
         ),
         loss=LossConfig(policy_loss="reinforce", kl_coef=0.03, kl_in="reward"),
         optimizer=OptimizerConfig(base_lr=1e-6, base_batch=512, lr_scaling_exponent=0.0, warmup_steps=10),
-        evaluation=EvaluationConfig(sets={"validation": "data/validation.jsonl"}, samples=8, k=4, first_compute=2**12),
+        evaluation=EvaluationConfig(
+            sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**12
+        ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=512, prompt_tokens=192),
     )
 

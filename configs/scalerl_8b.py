@@ -83,7 +83,9 @@ def recipe() -> RunConfig:
             base_lr=5e-7, base_batch=768, lr_scaling_exponent=0.0, warmup_steps=100, eps=1e-15, weight_decay=0.01
         ),
         service=ServiceConfig(endpoints="sampler-0:50051,sampler-1:50051,sampler-2:50051"),
-        evaluation=EvaluationConfig(sets={"validation": "data/validation.jsonl"}, samples=16, k=4, first_compute=2**15),
+        evaluation=EvaluationConfig(
+            sets={"validation": "data/validation.jsonl"}, samples=16, k=4, points=15, first_compute=2**15
+        ),
         plan=PlanConfig(topology="h200:1x8", median_tokens=4096, prompt_tokens=256, sampler_devices=24),
     )
 

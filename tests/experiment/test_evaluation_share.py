@@ -77,7 +77,7 @@ def test_a_longer_run_is_one_more_seed_though_it_is_evaluated_more_often(base_ru
 
 
 def open_run(base_run):
-    """Three steps of 64 rollouts, whose evaluation is left open; 8 and 16 problems to evaluate. Two points are one step."""
+    """Three steps of 64 rollouts, whose evaluation is left open, with 8 and 16 problems; two points are in one step."""
     return dataclasses.replace(base_run, max_compute=192, evaluation=EvaluationConfig(base_run.evaluation.sets, k=2))
 
 
