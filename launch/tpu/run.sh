@@ -63,7 +63,7 @@ if [[ $task == run ]]; then
   if ((servers > 0)); then
     for flag in server_type model token_file; do [[ ${!flag} ]] || fail 2 "--$flag is missing: --servers needs it"; done
     [[ -s $token_file ]] || fail 2 "--token_file=$token_file: no such file, or nothing in it"
-    [[ $(ls -lLd "$token_file") == ????------* ]] || fail 2 "--token_file=$token_file: other users can read it: chmod 600 it"
+    [[ $(/bin/ls -lLd "$token_file") == ????------* ]] || fail 2 "--token_file=$token_file: other users can read it: chmod 600 it"
   fi
 fi
 command -v gcloud >/dev/null || fail 2 'gcloud is not installed, or not on PATH'
