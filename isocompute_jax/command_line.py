@@ -123,8 +123,8 @@ def load_config(path: str) -> Any:
     name, _, argument = path.partition(":")
     if not os.path.isfile(name):
         near = nearest_word(pathlib.Path(name).stem, sorted(file.stem for file in pathlib.Path("configs").glob("*.py")))
-        hint = f"did you mean configs/{near}.py?" if near else "name one, such as configs/start.py of the repository."
-        raise InputError(f"--config={path}: there is no such file: {hint} Paths begin at the working directory")
+        hint = f"did you mean configs/{near}.py?" if near else "name one, such as configs/start.py of the repository"
+        raise InputError(f"--config={path}: there is no such file in the working directory ({os.getcwd()}): {hint}")
     try:
         made = runpy.run_path(name)
         if not callable(made.get("get_config")):

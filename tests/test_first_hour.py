@@ -29,8 +29,8 @@ COMMANDS = [
     ("train --resolved_config=c.json --config.seed=1", "--resolved_config repeats a run as it was"),
     ("curate --config=configs/start.py", "--config: this command reads no config; it has flags of its own (--help), o"),
     ("curate --config.model=DIR", "--config.model: this command reads no config; it has flags of its own (--help), or"),
-    ("train --config=configs/strat.py", "there is no such file: did you mean configs/start.py? Paths begin at the"),
-    ("train --config=configs", "--config=configs: there is no such file: name one, such as configs/start.py of the"),
+    ("train --config=configs/strat.py", "): did you mean configs/start.py?"),
+    ("train --config=configs", "): name one, such as configs/start.py of the repository"),
     ("train configs/start.py", "unexpected argument 'configs/start.py': did you mean --config=configs/start.py?"),
     ("train --config={here}/rewards.py", "rewards.py cannot be loaded: it has no function get_config, which returns R"),
     ("train --config={here}/broken.py", "broken.py:2 cannot be loaded: ModuleNotFoundError: No module named 'nothing'"),
@@ -72,7 +72,6 @@ COMMANDS = [
     ("sweep status --workdir={here}/run", "is no sweep's directory: it has no sweep.json and no configs"),
     ("study --preset=quik", "--preset=quik: value should be one of <smoke|quick|full|other_base|other_size>"),
     ("fit", "--runs is missing: "),
-    ("fit --runs={here}/nowhere --out={here}/run", "nowhere does not exist; give run directories, folders of them, ta"),
     ("fit --runs={here}/table.csv --out={here}/run", "no column avg@4. Its columns with numbers are "),
     ("watch --runs={here}/nowhere", "is no directory: give one that holds run directories"),
     ("serve", "--engine is missing: --engine=jax needs nothing more, --engine=vllm an environment of its own"),
@@ -80,6 +79,7 @@ COMMANDS = [
     ("make_model", "--out is missing: say where the model goes, such as --out=runs/tiny"),
 ]  # fmt: skip
 LATER = [
+    ("fit --runs={here}/nowhere --out={here}/run", "nowhere does not exist; give run directories, folders of them, ta"),
     ("fit --runs={here}/model --out={here}/run", "neither a run directory (a folder with config.json and eval.jsonl)"),
     ("fit {here}/train.jsonl", "/train.jsonl': did you mean --runs="),
     ("fit --runs={here}/rewards.py --out={here}/run", "rewards.py is neither a directory nor a table (.csv, .tsv, .js"),

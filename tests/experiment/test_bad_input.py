@@ -321,7 +321,7 @@ CONFIG = "--config=configs/arithmetic_hard.py"
         ([CONFIG, "--wrkdir=x"], "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
         ([CONFIG, "run"], "unexpected argument 'run': flags start with --"),
         ([CONFIG], "--workdir is missing: say where the run's files go"),
-        (["--config=configs/no.py", "--workdir=x"], "--config=configs/no.py: there is no such file: "),
+        (["--config=configs/no.py", "--workdir=x"], "--config=configs/no.py: there is no such file in the working "),
         (["--resolved_config=no.json", "--workdir=x"], "--resolved_config=no.json: not a run's config.json"),
         (["--workdir=x"], "--config is missing: name the config file to start from; --config=configs/start.py"),
     ],
