@@ -9,6 +9,7 @@ import math
 import pathlib
 import re
 
+import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
@@ -56,3 +57,13 @@ def test_one_answer_everywhere(sweep, tmp_path):
     first = interactive[data["budgets"].index(asked[0])]
     for part in ("question", "pick", "label", "certainty", "expectation", "plan"):
         assert said(page, part) == first[part]
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_study_prints(tmp_path):
+    """The study's runs are the first four seeds of the recorded sweep, its report is made of record-breaking points."""
+    runs = pq.read_table(GALLERY / "problems_64.parquet", filters=[("seed", "<", 4)])
+    pq.write_table(runs, tmp_path / "study.parquet")
+    printed = analyse([tmp_path / "study.parquet"], tmp_path / "out", AnalysisOptions(records="strict")).text
+    [shown] = re.findall(r"```\n(With up to .*?)Report: ", (GALLERY.parent / "README.md").read_text(), flags=re.DOTALL)
+    assert shown == f"{printed}\n"

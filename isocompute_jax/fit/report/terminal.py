@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from isocompute_jax.fit.answer_results import BudgetRange
 from isocompute_jax.fit.frontier_results import AllocationLaw
 from isocompute_jax.fit.report.answers import AnswerText, answer_text
 from isocompute_jax.fit.report.templating import said, told
@@ -166,18 +167,27 @@ def _answer(text: AnswerText, cannot: Sequence[str]) -> tuple[str, str, str, str
 
 
 def _course(result: SweepResult) -> list[str]:
-    """Which n at which budget, as far as the data go; neighbouring budgets with the same n are one."""
+    """Which n at which budget, as far as the data go; neighbouring budgets with the same n, or one tie, are one."""
     end = result.asked[0].budget
-    rows = (row for row in result.ranges if row.start < end and math.isfinite(row.rewards[0]))
-    parts = []
-    for (name, tied), alike in itertools.groupby(rows, key=lambda row: (row.run, row.confidence == "tied")):
-        parts.append((f"{name}{' (a tie)' if tied else ''}", amount([*alike][-1].end)))
+    rows = [row for row in result.ranges if row.start < end and math.isfinite(row.rewards[0])]
+    alike = itertools.groupby(rows, key=lambda row: _holders(result, row))
+    parts = [(name, amount([*group][-1].end)) for name, group in alike]
     if len(parts) < 2:
         return []
     before, last = [f"{name} up to {until}" for name, until in parts[:-1]], f"then {parts[-1][0]}"
     if len(before) > MOST_LISTED:
         before[2:] = [f"{len(before) - 2} more"]
-    return [f"By budget, in {unit(result)}: {listed([*before, last])}."]
+    return [f"By budget: {listed([*before, last])}."]
+
+
+def _holders(result: SweepResult, row: BudgetRange) -> str:
+    """The configuration of a range of budgets, or those that tie there."""
+    sizes = row.tied_group_sizes
+    if row.confidence != "tied" or len(sizes) < 2 or result.several_batches:
+        return f"{row.run} (a tie)" if row.confidence == "tied" else row.run
+    between = [n for n in sorted(set(result.group_sizes)) if sizes[0] <= n <= sizes[-1]]
+    alike = len(sizes) > 2 and list(sizes) == between
+    return f"n = {f'{sizes[0]} to {sizes[-1]}' if alike else listed(sizes)} tie"
 
 
 def _lines(paragraphs: Sequence[str], most: int) -> list[str]:

@@ -74,7 +74,7 @@ def test_without_a_budget_the_answer_says_how_n_goes_with_it():
     )
     result = put(dataclasses.replace(result, ranges=ranges), "allocation", recommendations=())
     text = " ".join(headline(result).split())
-    assert "By budget, in rollouts: n = 8, B = 16 up to 50,000; n = 32, B = 16 (a tie) up to 200,000" in text
+    assert "By budget: n = 8, B = 16 up to 50,000; n = 32, B = 16 (a tie) up to 200,000" in text
     assert "and then n = 128, B = 16." in text
 
 
