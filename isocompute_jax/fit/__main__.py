@@ -21,9 +21,13 @@ import sys
 from isocompute_jax import app
 from isocompute_jax.compiling import use_compile_cache
 from isocompute_jax.fit import flags
+from isocompute_jax.fit.curves.seeds import ENDED_EARLY
 from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse, analyse_law
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
+
+MOST_NAMED = 3
+"""Runs that ended early are named on stderr, whatever else there is to remark; so many of them."""
 
 
 def main() -> None:
@@ -41,7 +45,11 @@ def main() -> None:
         result = analyse_law(*where, flags.read_options(), flags.law_options(), png=command.png, progress=True)
     warnings, out = result.summary["warnings"], flags.OUT.value
     if len(warnings) > 1 and not command.tables:
-        warnings = [f"{len(warnings)} remarks on the data: in {os.path.join(out, SUMMARY)}, or printed by --tables"]
+        early = [warning for warning in warnings if ENDED_EARLY in warning][:MOST_NAMED]
+        warnings = [
+            *early,
+            f"{len(warnings)} remarks on the data: in {os.path.join(out, SUMMARY)}, or printed by --tables",
+        ]
     for warning in warnings:
         say(f"warning: {warning}", file=sys.stderr)
     if command.tables and result.tables:

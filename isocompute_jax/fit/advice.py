@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.frontier.recommendation import LearningRate, OwnRate, allocate
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.results import AllocationFit, Recommendation
 from isocompute_jax.fit.stages import Stages
@@ -115,17 +115,32 @@ def disagreement(records: Records, by_records: Mapping[str, MetricAnalysis]) -> 
     return [f"who leads where the data end depends on which evaluations are fitted: {each}"]
 
 
-def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate:
-    """The rule in the runs' own config.json when they share one, else the paper's."""
+def _learning_rate(groups: Sequence[ConfigurationRuns]) -> LearningRate | dict[str, OwnRate]:
+    """The rule in the runs' own config.json when they share one, else the rates that their tables have."""
     names = ("base_lr", "base_batch", "lr_scaling_exponent")
     rules = set()
     for run in (run for group in groups for run in group.runs):
         found = {key.rsplit(".", 1)[-1]: value for key, value in run.identity.items() if ".optimizer." in f".{key}"}
         rules.add(tuple(found.get(name) for name in names))
     if len(rules) != 1:
-        return LearningRate()
+        return _own_rates(groups)
     values = [value for value in rules.pop() if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(values) != len(names):
-        return LearningRate()
+        return _own_rates(groups)
     base, batch, exponent = map(float, values)
     return LearningRate(base, batch, exponent, f"that of the runs ({base:g} at {batch:,.0f} rollouts per step)")
+
+
+def _own_rates(groups: Sequence[ConfigurationRuns]) -> dict[str, OwnRate]:
+    """Name -> the rate of a configuration's runs, which is the highest of each one's schedule; where they have any."""
+    found = {}
+    for group in groups:
+        schedules = [run.learning_rates for run in group.runs if run.learning_rates is not None]
+        rates = sorted({most for _, most in schedules})
+        if len(rates) == 1:
+            highest = "the highest of its runs' schedule" if any(a < b for a, b in schedules) else "that of its runs"
+            found[group.configuration.name] = OwnRate(rates[0], f"The learning rate is {highest}.")
+        elif rates:
+            text = f"Its runs had learning rates from {rates[0]:g} to {rates[-1]:g}, so none is named."
+            found[group.configuration.name] = OwnRate(None, text)
+    return found

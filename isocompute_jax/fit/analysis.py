@@ -12,7 +12,7 @@ from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asympt
 from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.holdout import CurveHoldout, for_form, hold_out
 from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, ended_early, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import budget_grid
 from isocompute_jax.fit.further_runs import further_runs
@@ -123,6 +123,7 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
         warnings=(
             *warnings,
             *more,
+            *ended_early(groups),
             *stages.unused(main),
             *missing,
             *disagreement(options.records, by_records),

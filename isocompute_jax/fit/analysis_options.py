@@ -99,7 +99,7 @@ class AnalysisOptions:
         low=0,
     )
     learning_rate: LearningRate | None = option(
-        None, "Rule for recommendations; None for that of the runs, or the paper's where they do not say.", flag=None
+        None, "Rule for recommendations; None for that of the runs, as far as they say it.", flag=None
     )
     title: str = option("How many rollouts per problem?", "Heading of the report.")
 

@@ -38,7 +38,7 @@ ANALYSIS = flags.DEFINE_enum(
 BASE_LR = flags.DEFINE_float(
     "base_lr",
     None,
-    f"Learning rate at --base_batch, for recommendations; else the runs' own, else {LearningRate().base_lr:g}.",
+    "Learning rate at --base_batch, for recommendations; else the runs' own, where they say it.",
     flag_values=VALUES,
 )
 LAW_LOSS = flags.DEFINE_enum(

@@ -157,7 +157,7 @@ def test_a_missing_standard_error_names_the_flag(tmp_path):
         analyse_runs([str(table(tmp_path / "grid.csv"))], AnalysisOptions(read=READ, stderr_column="nothing", **QUICK))
 
 
-def test_the_learning_rate_comes_from_the_runs_or_else_from_the_paper(tmp_path, found):
+def test_the_learning_rate_follows_the_rule_of_the_runs(tmp_path):
     runs = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4)}, seeds=1)
     for config in runs.glob(f"*/{CONFIG}"):
         facts = json.loads(config.read_text())

@@ -11,15 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from isocompute_jax import app
-from isocompute_jax.fit import flags
-from isocompute_jax.fit.__main__ import main
 from tests.fit import sub_tables
+from tests.fit.commands import fit, undrawn
 
-SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="1pt" height="1pt"></svg>'
 NUMBER = r"-?(?:\d[\d,]*\.?\d*(?:e[+-]?\d+)?)"
 BESIDE = re.compile(rf"({NUMBER}) (?:(?:±|\+-) {NUMBER} \(|\(95% interval )({NUMBER}) (?:to|\.\.) ({NUMBER})\)")
 """A value and the interval beside it, in a sentence or a cell."""
@@ -38,21 +33,7 @@ def fitted(table: Any, folder: pathlib.Path, *more: str) -> tuple[int, pathlib.P
     """The command on a table, in this process: its exit code, and where it wrote."""
     path, out = folder / "table.parquet", folder / "out"
     pq.write_table(table, path)
-    flags.VALUES.unparse_flags()
-    try:
-        flags.VALUES(["fit", f"--runs={path}", f"--out={out}", "--replicates=20", *more])
-        return app.exit_code(main), out
-    finally:
-        flags.VALUES.unparse_flags()
-
-
-@contextlib.contextmanager
-def undrawn() -> Iterator[None]:
-    """Pictures are made and not rendered, which takes most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda self, file, **_: file.write(SVG))
-        patch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
-        yield
+    return fit(f"--runs={path}", f"--out={out}", "--replicates=20", *more), out
 
 
 def intervals(node: Any, within: str = "") -> Iterator[tuple[str, float, float, float]]:

@@ -19,6 +19,10 @@ from isocompute_jax.fit.results import Configuration
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
 
+ENDED_EARLY = "ended early, at"
+EARLY = 0.9
+"""A run that ends before this share of what it stands beside ended early (`ended_early`)."""
+
 REACH_ALIKE = 1.1
 """Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
 
@@ -239,6 +243,38 @@ def uncovered(group: ConfigurationRuns, curve: Curve) -> str | None:
         return None
     name, end = group.configuration.name, curve.compute[-1]
     return f"{name}: the mean of its seeds ends at compute {end:g}, although a seed reaches {reach:g}"
+
+
+def ended_early(groups: Sequence[ConfigurationRuns]) -> list[str]:
+    """Names the runs of tables, which do not say whether a run is finished, that ended before what they stand beside.
+
+    That is the furthest run of their configuration, by compute. Of a configuration with one run, whose length may have
+    been meant, it is every other run of the sweep: in compute, and in steps where they are known.
+    """
+    runs = [run for group in groups for run in group.runs]
+    found = []
+    for group in groups:
+        furthest = max(run.compute[-1] for run in group.runs)
+        for run in (run for run in group.runs if run.finished is None):
+            end, others = run.compute[-1], [other for other in runs if other is not run]
+            if end < EARLY * furthest:
+                reach, beside = furthest, f"another run of {group.configuration.name} reaches"
+            elif len(group.runs) == 1 and others and _before_all(run, others):
+                reach, beside = min(other.compute[-1] for other in others), "every other run reaches at least"
+            else:
+                continue
+            found.append(
+                f"run {run.run} {ENDED_EARLY} {end:g}: {beside} {reach:g}, so it stopped at {end / reach:.0%} "
+                "of that; it may have crashed, for a table does not say which runs are finished"
+            )
+    return found
+
+
+def _before_all(run: RunCurve, others: Sequence[RunCurve]) -> bool:
+    """Whether a run ended before every other one by compute, and by steps where all have them."""
+    steps = [found.columns.get("step", np.array([np.nan]))[-1] for found in (run, *others)]
+    measures = [[found.compute[-1] for found in (run, *others)], *([steps] if np.isfinite(steps).all() else [])]
+    return all(own < EARLY * min(rest) for own, *rest in measures)
 
 
 def read_off(compute: np.ndarray, reward: np.ndarray, at: np.ndarray) -> np.ndarray:

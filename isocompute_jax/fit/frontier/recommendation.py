@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +60,16 @@ class LearningRate:
         return f"The learning rate grows {rule}; its base is {self.source}."
 
 
+class OwnRate(NamedTuple):
+    """Learning rate of a configuration's runs, None where it is not one, and a sentence about it."""
+
+    rate: float | None
+    reason: str
+
+
+NO_RATE = OwnRate(None, "The runs do not say their learning rate, so it is left open.")
+
+
 def allocate(
     budget: float,
     *,
@@ -67,7 +77,7 @@ def allocate(
     configurations: Sequence[Configuration],
     frontier: Frontier,
     allocation: AllocationFit,
-    learning_rate: LearningRate,
+    learning_rate: LearningRate | Mapping[str, OwnRate],
     reward_range: tuple[float, float] = (0.0, 1.0),
     resampled: Bootstrap | None = None,
     forecast: Forecast | None = None,
@@ -91,7 +101,7 @@ def allocate(
       configurations: [K] what they belong to.
       frontier: their envelope.
       allocation: n*(C).
-      learning_rate: the rule.
+      learning_rate: the rule, or the rate of each configuration's runs by its name, as far as they say.
       reward_range: the expected reward is kept in it.
       resampled: replicates, for intervals.
       forecast: draws of what the curves are; None to compare and carry on the fitted ones.
@@ -147,13 +157,19 @@ def allocate(
     )
 
 
-def _steps(chosen: Configuration, rollouts: float, learning_rate: LearningRate) -> tuple[int | None, float | None, str]:
+def _steps(
+    chosen: Configuration, rollouts: float, learning_rate: LearningRate | Mapping[str, OwnRate]
+) -> tuple[int | None, float | None, str]:
     """Whole steps that so many rollouts pay for, their learning rate, and why; None where the data do not say B."""
     per_step = chosen.rollouts_per_step
     if not per_step:
         reason = "Group size or problems per batch is not in the data, so steps and learning rate are left open."
         return None, None, reason
-    return math.floor(rollouts / per_step * (1 + ROUNDING)), learning_rate(per_step), learning_rate.reason()
+    if isinstance(learning_rate, LearningRate):
+        rate, reason = learning_rate(per_step), learning_rate.reason()
+    else:
+        rate, reason = learning_rate.get(chosen.name, NO_RATE)
+    return math.floor(rollouts / per_step * (1 + ROUNDING)), rate, reason
 
 
 class Choice(NamedTuple):

@@ -30,6 +30,7 @@ USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0), (-100.0, 100.0))
 """Ranges that are proposed where the rewards fit in."""
 
 MEASURES = ("compute", "step", "tokens", "gpu_hours")
+RATE = "learning_rate"
 IDENTITY = tuple(name for name in FACTS if name != "num_steps")
 """Facts that tell runs apart in a table without a `run` column."""
 
@@ -109,10 +110,12 @@ class Collector:
         self._facts = np.empty((0, len(FACTS)))
         self._chunks: list[dict[str, np.ndarray]] = []
         self._left_out: dict[str, list[tuple[str, int]]] = {}
+        self._rates: dict[int, tuple[float, float]] = {}
 
     def add(self, block: Block) -> None:
         """Takes the rows that have the metric and belong to the evaluation set; reports those that are wrong."""
         metric = self._options.metric
+        self._note_rates(block)
         if metric not in block.columns:
             return
         block = block.keep(~cells.blank(block.columns[metric]))
@@ -127,6 +130,21 @@ class Collector:
         good = ~(self._changed_facts(block, runs, facts) | self._changed_labels(block, runs))
         block, runs = block.keep(good), runs[good]
         self._chunks.append({"": runs.astype(np.int16), "line": block.lines} | self._numbers(block))
+
+    def _note_rates(self, block: Block) -> None:
+        """Least and largest learning rate of each run, of all its rows: training logs it on rows of its own."""
+        if RATE not in block.columns:
+            return
+        block = block.keep(cells.numbers(block.columns[RATE]) > 0)
+        if self._given is None and "run" in block.columns:
+            block = block.keep(cells.texts(block.columns["run"])[0] >= 0)
+        if not len(block.lines):
+            return
+        codes, rates = self._codes(block), cells.numbers(block.columns[RATE])
+        for code in np.unique(codes).tolist():
+            own = rates[codes == code]
+            least, most = self._rates.get(code, (math.inf, 0.0))
+            self._rates[code] = min(least, float(own.min())), max(most, float(own.max()))
 
     def _in_eval_set(self, block: Block) -> np.ndarray:
         if "eval_set" not in block.columns:
@@ -367,7 +385,8 @@ class Collector:
         if not known.all():
             lines, axis, columns = lines[known], axis[known], {key: values[known] for key, values in columns.items()}
         columns = {key: values for key, values in columns.items() if np.isfinite(values).any()}
-        return Readings(run, facts, lines, axis, columns, self._labels.of(code), tuple(self._eval_sets))
+        labels, sets = self._labels.of(code), tuple(self._eval_sets)
+        return Readings(run, facts, lines, axis, columns, labels, sets, self._rates.get(code))
 
     def _remedy(self, facts: dict[str, int], step: np.ndarray) -> str:
         name = UNITS[self._options.compute]

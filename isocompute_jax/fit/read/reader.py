@@ -102,7 +102,9 @@ class _Reader:
         self._tables = 0
         self._said_large: set[pathlib.Path] = set()
 
-    def _curve(self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool) -> RunCurve:
+    def _curve(
+        self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool | None
+    ) -> RunCurve:
         single = self._options.single_points
         return make_curve(
             readings, source, self._notices, metric=self._options.metric, identity=identity, finished=finished,
@@ -152,7 +154,7 @@ class _Reader:
         for source, readings in found:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
             own: dict[str, object] = {} if known else {"run": printable(readings.run)}
-            curve = self._curve(readings, source, own, finished=True)
+            curve = self._curve(readings, source, own, finished=None)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
             self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
             self.seeded.append("seed" in readings.facts)

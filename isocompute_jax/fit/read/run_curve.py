@@ -48,12 +48,13 @@ class RunCurve:
       facts: group_size, problems_per_batch, seed, ... (0 where nothing says).
       identity: what tells configurations apart, equal for the seeds of one (see `records.identity`); of a table, its
         facts.
-      finished: whether the run is done.
+      finished: whether the run is done; None where nothing tells, as of a table.
       compute: [E] in the unit that was asked for (rollouts, tokens, GPU-hours or steps), increasing; 0 is the base
         model.
       columns: name -> [E] float64, NaN where a row has no number: the metric, every other numeric column under our
         names, `compute` (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram.
       eval_sets: names of the evaluation sets that the file has rows of; empty where its rows name none.
+      learning_rates: the least and the largest of a table's column of it, above 0; None without.
     """
 
     run: str
@@ -61,10 +62,11 @@ class RunCurve:
     sha256: str
     facts: RunFacts
     identity: dict[str, Any]
-    finished: bool
+    finished: bool | None
     compute: np.ndarray
     columns: dict[str, np.ndarray]
     eval_sets: tuple[str, ...] = ()
+    learning_rates: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ class Readings:
       columns: name -> [E].
       labels: what a table says of the run in words (`labels.LABELS`).
       eval_sets: as in `RunCurve`.
+      learning_rates: likewise.
     """
 
     run: str
@@ -88,6 +91,7 @@ class Readings:
     columns: dict[str, np.ndarray]
     labels: dict[str, str]
     eval_sets: tuple[str, ...]
+    learning_rates: tuple[float, float] | None = None
 
     def keep(self, rows: np.ndarray) -> Readings:
         """The rows with these numbers, in this order."""
@@ -111,7 +115,7 @@ def make_curve(
     *,
     metric: str,
     identity: Mapping[str, Any],
-    finished: bool,
+    finished: bool | None,
     single_points: bool = False,
     clock: bool = False,
 ) -> RunCurve:
@@ -151,6 +155,7 @@ def make_curve(
         compute=axis,
         columns=columns,
         eval_sets=readings.eval_sets,
+        learning_rates=readings.learning_rates,
     )
 
 

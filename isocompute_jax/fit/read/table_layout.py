@@ -25,12 +25,24 @@ from isocompute_jax.fit.read.run_curve import UNITS
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"
-OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours")
+OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours", "learning_rate")
 ALIASES = {
-    "step": ("Step", "global_step", "train/global_step", "training/global_step", "trainer/global_step"),
+    "step": (
+        "Step",
+        "training_step",
+        "global_step",
+        "train/global_step",
+        "training/global_step",
+        "trainer/global_step",
+    ),
     "gpu_hours": ("device_hours",),
+    "learning_rate": ("actor/lr", "data.actor/lr", "train/learning_rate", "optim/lr", "lr"),
 }
-"""Other names for a column of ours, used where it is neither present nor renamed. Not `_step`: it counts log calls."""
+"""Other names for a column of ours, used where it is neither present nor renamed. Not `_step`: it counts log calls.
+
+`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Rates are those of
+verl (W&B and its files), TRL, prime-rl and open-instruct.
+"""
 
 MAX_LISTED = 12
 
@@ -80,7 +92,8 @@ def plan(headers: Sequence[str], options: ReadOptions) -> Layout:
         ours = options.columns[EVERY_OTHER]
         return Layout(shared, {name: {name: ours} for name in others}, options.metric)
     runs: dict[str, dict[str, str]] = {}
-    names = {options.metric: options.metric, **{name: name for name in OURS}, **options.columns}
+    rates = dict.fromkeys(ALIASES["learning_rate"], "learning_rate")
+    names = {options.metric: options.metric, **{name: name for name in OURS}, **rates, **options.columns}
     for header in others:
         theirs = next((name for name in names if header.endswith(f"{SEPARATOR}{name}")), None)
         if theirs is not None:
