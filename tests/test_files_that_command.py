@@ -33,6 +33,7 @@ from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, read_pro
 from isocompute_jax.tasks.graders import gym
 from isocompute_jax.theory.forecast_files import read_forecast
 from isocompute_jax.theory.pass_rates import read_pass_rates
+from isocompute_jax.watching.watched_runs import WatchedRuns
 from tests import mains
 from tests.model import tiny
 
@@ -192,6 +193,18 @@ def curves(attack: Attack) -> None:
     name = "<script>alert(1)</script>"
     shown = templating.environment().from_string("{{ name }}").render(name=name)
     assert "<script" not in shown and "&lt;script" in shown
+    for name, content in {"bomb": "[" * 100_000 + "\n", "pipe": None, "run": '{"step": 1, "reward": 0.5}\n'}.items():
+        run = attack.folder / "runs" / name
+        run.mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"config": {}, "group_size": 4, "num_steps": 1}))
+        for log in ("metrics.jsonl", "fleet.json"):
+            os.mkfifo(run / log) if content is None else (run / log).write_text(content)
+    watched = WatchedRuns(attack.folder / "runs")  # one that is broken holds up no other
+    assert {run["name"]: run["reward"] for run in watched.overview()["runs"]} == {
+        "bomb": None,
+        "pipe": None,
+        "run": 0.5,
+    }
     row = {"run": "=SUM(1)", "more": "@SUM(1)", "compute": -1.0, "text": "n = 4"}
     assert csv_tables.csv_text([row], list(row)).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
 

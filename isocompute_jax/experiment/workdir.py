@@ -148,7 +148,7 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
         theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
         evaluation = config.evaluation.as_recorded(theirs.get("evaluation", {}))
         changed = differences(dataclasses.replace(config, evaluation=evaluation), theirs)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
     if changed:
         raise InputError(

@@ -184,7 +184,7 @@ def read_lines(path: str | os.PathLike[str], *, partial_last_line: bool = False)
             row = json.loads(text)
             if not isinstance(row, dict):
                 raise ValueError("not a JSON object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if partial_last_line and number == len(lines):  # no newline after it: the write was cut off
                 break
             raise InputError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line") from error

@@ -34,6 +34,8 @@ class GrowingFile:
         A line that is no JSON object is left out: it is for the reader of the run to report.
         """
         try:
+            if not self.path.is_file():  # opening a pipe would wait for who writes to it
+                raise FileNotFoundError(self.path)
             with open(self.path, "rb") as file:
                 found = os.fstat(file.fileno())
                 anew = (found.st_dev, found.st_ino) != self._file or found.st_size < self._read
@@ -53,7 +55,7 @@ class GrowingFile:
             start, self._read = self._read, self._read + len(text)
             try:
                 line = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(line, dict) and isinstance(line.get("step"), int):
                 yield start, line

@@ -151,8 +151,8 @@ class WatchedRun:
 def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     """A file's JSON object; None where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -30,7 +30,7 @@ def read_resolved(path: str | os.PathLike[str], flag: str) -> RunConfig:
     """
     try:
         values = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{flag}={path}: not a run's config.json ({error!r})") from error
     return from_dict(values)
 
