@@ -9,8 +9,9 @@ import numpy as np
 
 from isocompute_jax.fit.comparisons.held_out import ROUNDING, SHARE, HeldOut, held_out_quarter
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
+from isocompute_jax.fit.intervals import holding
 from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.wording import amount, shortlist, unit
+from isocompute_jax.fit.report.wording import amount, between, shortlist, unit
 from isocompute_jax.fit.sweep_results import SweepResult
 
 FIGURE = "comparison_held_out.svg"
@@ -121,11 +122,14 @@ def _table(result: SweepResult, found: HeldOut) -> ReportTable:
     rows = []
     for h, (compute, fitted) in enumerate(zip(found.compute, _fitted_sizes(result, found), strict=True)):
         k, best = found.predicted_best[h], found.measured_best[h]
-        low, high = found.interval95[:, k, h]
-        reward = f"{found.predicted[k, h]:.3f}", f"{low:.3f} to {high:.3f}", f"{found.measured[k, h]:.3f}"
+        predicted = float(found.predicted[k, h])
+        low, high = found.interval95[:, k, h].tolist()
+        ends = between(holding(low, high, predicted), "{:.3f}".format) or None
+        reward = f"{predicted:.3f}", ends, f"{found.measured[k, h]:.3f}"
         if result.several_sizes and not result.several_batches:
             sizes, (least, most) = found.group_sizes, found.group_size95[h]
-            leaders = [int(sizes[k]), f"{least} to {most}" if least < most else str(least), int(sizes[best]), fitted]
+            between_n = None if not least <= sizes[k] <= most else f"{least} to {most}" if least < most else str(least)
+            leaders = [int(sizes[k]), between_n, int(sizes[best]), fitted]
         else:
             leaders = [names[k], names[best]] if result.several else []
         rows.append((f"{compute:,.0f}", *leaders, *reward))
