@@ -60,10 +60,10 @@ def test_it_never_costs_more_than_its_share(share, sizes):
 
 def test_what_is_given_wins():
     given = EvaluationConfig(samples=32, points=15)
-    assert numbers(given.settled([1000], 3200)) == (32, 15, 200, 0)
+    assert numbers(given.settled([1000], 3200)) == (32, 15, 2048, 0)
     assert EvaluationConfig(samples=32, points=15, first_compute=7).settled([9], 3200).first_compute == 7
     assert numbers(EvaluationConfig(samples=16, max_problems=40).settled([1000], 3200)) == (16, 3, 200, 40)
-    assert numbers(EvaluationConfig(points=6).settled([100], 3200)) == (4, 6, 200, 28)
+    assert numbers(EvaluationConfig(points=6).settled([100], 3200)) == (4, 6, 2048, 28)
     assert numbers(EvaluationConfig(share=0).settled([1000], 3200)) == (8, 15, 200, 0)
 
 

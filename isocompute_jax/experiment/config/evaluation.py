@@ -36,8 +36,8 @@ class EvaluationConfig:
     )
     first_compute: int = option(
         0,
-        "Rollouts at the first evaluation after training began; 0: 2048, or a sixteenth of max_compute where that is "
-        "less.",
+        "Rollouts at the first evaluation after training began; 0: 2048, or, where `points` is 0, a sixteenth of "
+        "max_compute if that is less.",
         low=0,
     )
     max_problems: int = option(
@@ -67,7 +67,8 @@ class EvaluationConfig:
 
     def first(self, max_compute: int) -> int:
         """Rollouts at the first evaluation after training began."""
-        return self.first_compute or min(FIRST_COMPUTE, max(max_compute // 16, 1))
+        latest = FIRST_COMPUTE if self.points else max(max_compute // 16, 1)
+        return self.first_compute or min(FIRST_COMPUTE, latest)
 
     def as_recorded(self, recorded: Mapping[str, Any]) -> EvaluationConfig:
         """With what is left open as the config.json of a run has it, settled or by the defaults of its release."""
