@@ -205,6 +205,12 @@ def curves(attack: Attack) -> None:
         "pipe": None,
         "run": 0.5,
     }
+    for read in (
+        lambda: run_files.read_lines(attack.folder / "runs" / "pipe" / "metrics.jsonl"),
+        lambda: run_files.cut_back(attack.folder / "runs" / "bomb" / "metrics.jsonl", step=0),
+    ):
+        with pytest.raises(InputError, match=r"metrics\.jsonl:"):
+            read()
     row = {"run": "=SUM(1)", "more": "@SUM(1)", "compute": -1.0, "text": "n = 4"}
     assert csv_tables.csv_text([row], list(row)).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
 

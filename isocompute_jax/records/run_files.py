@@ -175,6 +175,8 @@ def read_lines(path: str | os.PathLike[str], *, partial_last_line: bool = False)
     path = pathlib.Path(path)
     if not path.exists():
         return []
+    if not path.is_file():  # reading a pipe would wait for who writes to it
+        raise InputError(f"{path}: is no file; remove it")
     rows: list[dict[str, Any]] = []
     lines = path.read_text(encoding="utf-8").split("\n")
     for number, text in enumerate(lines, 1):
@@ -197,6 +199,9 @@ def cut_back(path: str | os.PathLike[str], *, step: int) -> dict[str, Any] | Non
 
     Returns:
       The last whole line that was dropped; None where there was none.
+
+    Raises:
+      InputError: a line is none of a log; names file and line, and nothing is cut.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -205,9 +210,12 @@ def cut_back(path: str | os.PathLike[str], *, step: int) -> dict[str, Any] | Non
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
     kept = []
-    for line in lines:
-        if json.loads(line)["step"] > step:
-            break
+    for number, line in enumerate(lines, 1):
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(f"{path}:{number}: not a line of this log ({error!r}); correct or delete it") from error
         kept.append(line)
     write_atomic(path, b"".join(kept))
     return json.loads(lines[-1]) if len(kept) < len(lines) else None
@@ -222,10 +230,12 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     path = pathlib.Path(path)
     config_path = path / CONFIG
     try:
+        if not config_path.is_file():
+            raise FileNotFoundError(config_path)
         config = json.loads(config_path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} is not a run directory: it has no {CONFIG}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{config_path}: not JSON ({error})") from error
     names = [field.name for field in dataclasses.fields(RunFacts)]
     missing = [name for name in names if name not in config]

@@ -119,7 +119,7 @@ class WatchedRun:
         settings = self.config.get("config") or {}
         state = self.state(held, now)
         fleet = self.fleet if state in ("running", "waiting") else None  # of a run that is over it is the last word
-        members = (fleet or {}).get("members") or []
+        members = [member for member in (fleet or {}).get("members") or [] if isinstance(member, dict)]
         return {
             "name": self.name,
             "state": state,
