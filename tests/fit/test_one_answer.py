@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.report.answers import LABELS
 
@@ -61,9 +62,11 @@ def test_one_answer_everywhere(sweep, tmp_path):
 
 @pytest.mark.slow
 def test_the_readme_shows_what_the_study_prints(tmp_path):
-    """The study's runs are the first four seeds of the recorded sweep, its report is made of record-breaking points."""
+    """Its runs are the first four seeds of the recorded sweep, which has no learning rates; its fit takes records."""
+    rate = LearningRate(base_lr=2.5e-4, base_batch=64, exponent=0.0)
+    options = AnalysisOptions(records="strict", learning_rate=rate)
     runs = pq.read_table(GALLERY / "problems_64.parquet", filters=[("seed", "<", 4)])
     pq.write_table(runs, tmp_path / "study.parquet")
-    printed = analyse([tmp_path / "study.parquet"], tmp_path / "out", AnalysisOptions(records="strict")).text
+    printed = analyse([tmp_path / "study.parquet"], tmp_path / "out", options).text
     [shown] = re.findall(r"```\n(With up to .*?)Report: ", (GALLERY.parent / "README.md").read_text(), flags=re.DOTALL)
     assert shown == f"{printed}\n"
