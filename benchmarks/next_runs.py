@@ -87,7 +87,7 @@ def analysed(table: Table) -> tuple[Stages, MetricAnalysis]:
 
 def allowed(found: MetricAnalysis, budget: float) -> list[int]:
     """The configurations that have not collapsed; all of them where every one has."""
-    alive = [i for i, fit in enumerate(found.fits) if fit.reaches(budget, beyond=np.inf)]
+    alive = [i for i, fit in enumerate(found.fits) if fit.reaches(budget)]
     return alive or list(range(len(found.fits)))
 
 

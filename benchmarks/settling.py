@@ -98,7 +98,7 @@ def look(sweep: HiddenSweep, told: Reached) -> Look:
     found = stages.metric(METRIC, intervals=True, profiles=False)
     forecast = stages.forecast(found)
     assert forecast is not None
-    alive = [i for i, fit in enumerate(found.fits) if fit.reaches(sweep.budget, beyond=np.inf)]
+    alive = [i for i, fit in enumerate(found.fits) if fit.reaches(sweep.budget)]
     among = alive or list(range(len(found.fits)))
     rewards = forecast.rewards(sweep.budget)[:, among]
     interval = optimal_sizes(rewards, [sweep.group_sizes[k] for k in among])

@@ -116,9 +116,14 @@ def _objections(analysis: Analysis, found: Recommendation, choice: FormChoice | 
     return rows
 
 
-def _leader(found: MetricAnalysis, budget: float) -> str | None:
-    """Whose fitted curve is the highest at a budget (see `envelope.leader`); None without a curve."""
-    index = leader(found.fits, [curve.configuration for curve in found.curves], budget)
+def _leader(found: MetricAnalysis, budget: float, fits: Sequence[CurveFit] | None = None) -> int | None:
+    """Number of the curve that is the highest at a budget (see `envelope.leader`), or by other `fits` of the points."""
+    reached = [float(curve.compute.max(initial=0.0)) for curve in found.curves]
+    return leader(fits or found.fits, [curve.configuration for curve in found.curves], budget, reached=reached)
+
+
+def _leading_run(found: MetricAnalysis, budget: float) -> str | None:
+    index = _leader(found, budget)
     return None if index is None else found.curves[index].configuration.name
 
 
@@ -129,11 +134,11 @@ def _other_form(
     used = {*found.forms, *(fit.form for fit in analysis.main.fits)}
     if choice is None or choice.best in used or choice.strength != "clear":
         return []
-    fits = analysis.forms[choice.best]
-    at = {i: c for i, c in carried(analysis.main.fits, found.budget).items() if fits[i].status != "failed"}
-    if not at:
+    main = analysis.main
+    index = _leader(main, found.budget, analysis.forms[choice.best])
+    if index is None:
         return []
-    name = analysis.main.curves[max(at, key=lambda i: float(fits[i].reward(at[i])))].configuration.name
+    name = main.curves[index].configuration.name
     return [Objection("form", "" if name in same else name, choice.best, choice.ahead)]
 
 
@@ -144,7 +149,7 @@ def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) ->
     own = names.index(found.run)
     if budget is None or budget.best == own or own in budget.tied:
         return []
-    if names[budget.best] == _leader(main, budget.compute) != _leader(main, found.budget):
+    if names[budget.best] == _leading_run(main, budget.compute) != _leading_run(main, found.budget):
         return []  # the curves agree with the evaluations where these are, on the other side of a switch
     ahead = float(budget.mean[budget.best] - budget.mean[own])
     if not math.isfinite(ahead) or (names[budget.best] in same and own not in budget.behind):
@@ -154,7 +159,7 @@ def _evaluations(main: MetricAnalysis, found: Recommendation, same: set[str]) ->
 
 def _seeds(by_seed: Mapping[int, MetricAnalysis], found: Recommendation, same: set[str]) -> list[Objection]:
     """How many seeds have another leader, and which one most of them."""
-    leaders = [_leader(each, found.budget) for each in by_seed.values()]
+    leaders = [_leading_run(each, found.budget) for each in by_seed.values()]
     others = collections.Counter(leader for leader in leaders if leader and leader not in same)
     if not others:
         return []
@@ -262,10 +267,10 @@ def chart(found: MetricAnalysis, budgets: Sequence[float]) -> Chart:
     )
     leaders = {}
     for budget in budgets:
-        at = carried(found.fits, budget)
-        if at:
-            reward, index = max((float(found.fits[i].reward(c)), -i) for i, c in at.items())
-            leaders[budget] = found.curves[-index].configuration.name, reward
+        index = _leader(found, budget)
+        if index is not None:
+            at = carried(found.fits, budget)[index]
+            leaders[budget] = found.curves[index].configuration.name, float(found.fits[index].reward(at))
     return Chart(found.metric, curves, segments, leaders)
 
 

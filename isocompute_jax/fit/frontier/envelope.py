@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy.optimize
 
-from isocompute_jax.fit.curves.seeds import clusters
+from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, clusters
 from isocompute_jax.fit.results import Configuration, CurveFit, Frontier, Segment, Switch
 
 SCAN_POINTS = 512
@@ -98,13 +98,24 @@ def carried(fits: Sequence[CurveFit], compute: float) -> dict[int, float]:
     return {i: min(compute, fit.window[1] * (1.0 if fit.fall else REACH)) for i, fit in known}
 
 
-def leader(fits: Sequence[CurveFit], configurations: Sequence[Configuration], compute: float) -> int | None:
+def leader(
+    fits: Sequence[CurveFit], configurations: Sequence[Configuration], compute: float, *, reached: Sequence[float]
+) -> int | None:
     """Number of the highest curve for a budget of `compute` (see `carried`), of equals that of the smaller n.
 
-    None without a curve.
+    Whoever was run to the budget, and whose curve ends before it, has shown that it does not lead there: where it would
+    best have been stopped is known afterwards alone. Such curves lead only among themselves. None without a curve.
+
+    Args:
+      fits: [K] curves.
+      configurations: [K] what they belong to.
+      compute: the budget.
+      reached: [K] compute that each was run to.
     """
     at = carried(fits, compute)
-    return max(at, key=lambda i: (float(fits[i].reward(at[i])), -configurations[i].group_size), default=None)
+    ended = {i for i in at if fits[i].window[1] * (1 + SAME_COMPUTE) < min(compute, reached[i])}
+    alive = [i for i in at if i not in ended and fits[i].reaches(compute)] or list(at)
+    return max(alive, key=lambda i: (float(fits[i].reward(at[i])), -configurations[i].group_size), default=None)
 
 
 def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:

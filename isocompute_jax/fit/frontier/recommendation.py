@@ -310,8 +310,11 @@ class Contest:
         return min(start for start, _ in windows), max(end for _, end in windows)
 
     def _is_near(self, budget: float, index: int) -> bool:
-        """Whether a configuration has evaluations near a budget, or has collapsed before it."""
+        """Whether a configuration has evaluations near a budget, fitted or not, or has collapsed before it."""
         first, last = self.fits[index].window
+        near = nearest(self.measured, budget)
+        if near is not None and budget <= near.compute * NEAR and math.isfinite(near.mean[index]):
+            return True
         return first / NEAR <= budget and (budget <= last * NEAR or self.fits[index].fall is not None)
 
     def _is_open(self, budget: float, index: int, chosen: np.ndarray, other: np.ndarray) -> bool:
