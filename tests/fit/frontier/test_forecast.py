@@ -79,11 +79,24 @@ def test_the_form_of_the_data_gets_the_most_weight():
 
 
 def test_a_curve_that_has_not_risen_borrows_from_its_neighbours():
-    flat = np.full(len(COMPUTE), 0.1)
-    rewards = measured([*HILLS[:3], flat])
+    """n = 64 was run to a seventeenth of where it has half of its gain."""
+    rewards, use = measured(HILLS), [np.ones(len(COMPUTE), bool)] * 3 + [COMPUTE < 3e4]
+
+    def ends(configurations):
+        found = forecast([COMPUTE] * 4, rewards, configurations, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
+        return found.rewards(1e8)[:, 3]
+
+    joined, single = ends(CONFIGURATIONS), ends([*CONFIGURATIONS[:3], Configuration("other", 0, 0, 1024)])
+    assert joined.std() < 0.5 * single.std() and abs(np.median(joined) - 0.8) < abs(np.median(single) - 0.8)
+
+
+def test_one_that_is_alike_in_nothing_neither_borrows_nor_drags_others_along():
+    """n = 64 is flat to where its neighbour has come to most of its gain."""
+    odd = measured([*HILLS[:3], np.full(len(COMPUTE), 0.1)])
     alone = [*CONFIGURATIONS[:3], Configuration("other", 0, 0, 1024)]
-    joined, single = ask(rewards), ask(rewards, alone)
-    assert joined.rewards(1e8)[:, 3].std() < 0.75 * single.rewards(1e8)[:, 3].std()
+    joined, single = ask(odd).rewards(1e8), ask(odd, alone).rewards(1e8)
+    np.testing.assert_allclose(joined.mean(axis=0), single.mean(axis=0), atol=0.02)
+    assert joined[:, 3].std() > 0.9 * single[:, 3].std()
 
 
 def test_rewards_scale_with_their_range_and_draws_with_the_seed():
