@@ -13,7 +13,6 @@ to trust it, and what its constants mean for a model of your own: docs/theory.md
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -24,7 +23,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 
 with app.imports():
-    from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, Question, untried
+    from isocompute_jax.theory.forecast import Question, measured_error, standing, untried
     from isocompute_jax.theory.world import Constants
 
 if TYPE_CHECKING:
@@ -73,33 +72,6 @@ def as_text(found: Forecast, metric: str) -> str:
     end = "below the largest n compared" if found.saturated else "the largest n compared: try larger ones"
     lines.append(f"\nn* goes from {first} to {last}, {found.slope:.2f} octaves per octave of compute; {last} is {end}.")
     return "\n".join(lines)
-
-
-def standing(constants: Constants, outside: Sequence[str]) -> str:
-    """What the constants are those of, and what the question has that they were never tried on."""
-    if constants != EMBEDDED:
-        return "Constants: as given."
-    text = "Constants: those of the embedded study's model of 0.1 M parameters."
-    if not outside:
-        return text
-    return (
-        f"{text}\nThey were not tried on {'; '.join(outside)}: what follows is no forecast for a model of your own. "
-        "Calibrate first: record a pilot sweep of it (`make gallery-record SWEEP=DIR`), give its name to `python -m "
-        "isocompute_jax.gallery calibrate --sweeps=NAME`, and the constants that this prints to this command as flags "
-        "(docs/theory.md)."
-    )
-
-
-def measured_error(constants: Constants, outside: Sequence[str]) -> str:
-    """How far such forecasts were off, in a sentence."""
-    if constants != EMBEDDED:
-        return "How far forecasts with these constants are off was not measured: hold them against runs."
-    if outside:
-        return "How far such forecasts are off is not known: see the lines before the table."
-    return (
-        "In the embedded sweeps that were forecast before they ran, n* was within one octave at "
-        f"{WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md)."
-    )
 
 
 if __name__ == "__main__":

@@ -233,3 +233,30 @@ def _of_size(
 
     spread = at(values.std(axis=1, ddof=1))
     return at(values.mean(axis=1)), spread / np.sqrt(question.runs), spread, at(curves.train.mean(axis=1))
+
+
+def standing(constants: Constants, outside: Sequence[str]) -> str:
+    """What the constants are those of, and what the question has that they were never tried on."""
+    if constants != EMBEDDED:
+        return "Constants: as given."
+    text = "Constants: those of the embedded study's model of 0.1 M parameters."
+    if not outside:
+        return text
+    return (
+        f"{text}\nThey were not tried on {'; '.join(outside)}: what follows is no forecast for a model of your own. "
+        "Calibrate first: record a pilot sweep of it (`make gallery-record SWEEP=DIR`), give its name to `python -m "
+        "isocompute_jax.gallery calibrate --sweeps=NAME`, and the constants that this prints to this command as flags "
+        "(docs/theory.md)."
+    )
+
+
+def measured_error(constants: Constants, outside: Sequence[str]) -> str:
+    """How far such forecasts were off, in a sentence."""
+    if constants != EMBEDDED:
+        return "How far forecasts with these constants are off was not measured: hold them against runs."
+    if outside:
+        return "How far such forecasts are off is not known: see the lines before the table."
+    return (
+        "In the embedded sweeps that were forecast before they ran, n* was within one octave at "
+        f"{WITHIN_AN_OCTAVE:.0%} of budgets (docs/findings.md)."
+    )

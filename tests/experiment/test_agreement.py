@@ -32,7 +32,7 @@ def config(base_run, tmp_path_factory):
     model.save_checkpoint(directory, MODEL, random_params(MODEL), tokenizer_from=base_run.model)
     config = override(override(base_run, "model", str(directory)), "service.endpoints", "nowhere:1")
     agreement = AgreementConfig(every=2, problems=PROBLEMS, samples=SAMPLES)
-    return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig())
+    return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig()).resolved()
 
 
 @dataclasses.dataclass

@@ -253,8 +253,10 @@ def test_a_config_that_is_no_object_is_named(tmp_path, text):
 
 
 def test_no_config_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere .*no config\.json"):
+    with pytest.raises(InputError, match="nowhere is not a Hugging Face checkpoint: there is no such directory"):
         model.load_config(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"it has no config\.json"):
+        model.load_config(tmp_path)
 
 
 def test_dtype_can_be_overridden(load):

@@ -8,8 +8,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Forecast, Question, forecast
-from isocompute_jax.theory import __main__ as command
-from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, untried
+from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, measured_error, standing, untried
 from isocompute_jax.theory.forecast_files import Filed, read_forecast, write_forecast
 from tests import mains
 
@@ -148,6 +147,6 @@ def test_each_thing_that_was_not_tried_is_named():
 
 def test_the_measured_error_is_that_of_the_default_constants_alone():
     own = dataclasses.replace(EMBEDDED, gain=1e4)
-    assert "87%" in command.measured_error(EMBEDDED, []) and "0.1 M" in command.standing(EMBEDDED, [])
-    for text in (command.measured_error(own, []), command.standing(own, [])):
+    assert "87%" in measured_error(EMBEDDED, []) and "0.1 M" in standing(EMBEDDED, [])
+    for text in (measured_error(own, []), standing(own, [])):
         assert "87%" not in text and "0.1 M" not in text

@@ -284,7 +284,7 @@ def test_devices_are_lent_until_a_server_has_left(tmp_path):
             other.stop()  # idle, or down: it is lent
             count(3)
             write(path, one.address)
-            until(lambda: len(sampler._dispatcher._members) == 1)
+            until(lambda: sum(meter.devices[1] for meter in sampler._dispatcher._meters) == 1)
             count(1)
     finally:
         one.stop()
