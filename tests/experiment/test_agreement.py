@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import build, checkpoints, measure
+from isocompute_jax.experiment import build, checkpoints, evaluate, measure
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
 from isocompute_jax.experiment.inputs import read_inputs
@@ -32,7 +32,7 @@ def config(base_run, tmp_path_factory):
     model.save_checkpoint(directory, MODEL, random_params(MODEL), tokenizer_from=base_run.model)
     config = override(override(base_run, "model", str(directory)), "service.endpoints", "nowhere:1")
     agreement = AgreementConfig(every=2, problems=PROBLEMS, samples=SAMPLES)
-    return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig()).resolved()
+    return dataclasses.replace(config, agreement=agreement, evaluation=EvaluationConfig())
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ def start(config, tmp_path):
         for name, value in changes.items():
             changed = override(changed, name.replace("__", "."), value)
         changed = changed.resolved()
-        inputs = read_inputs(changed)
+        changed, inputs = evaluate.settled(changed, read_inputs(changed))
         grading = build.make_grading(changed.reward, inputs.tokenizer, inputs.problems)
         parts, first = build.build(
             changed, inputs, tmp_path, grading=grading, make_sampler=Makes(cls), interrupted=lambda: False
