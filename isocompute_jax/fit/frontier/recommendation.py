@@ -267,7 +267,7 @@ class Contest:
 
         inside = [k for k in range(len(members)) if compute <= windows[k, 1] * (1 + SAME_COMPUTE)]
         worse = {k for k in inside if any(never_better(k, other) for other in range(len(members)) if other != k)}
-        return [i for k, i in enumerate(members) if k not in worse]
+        return [i for k, i in enumerate(members) if k not in worse] or list(members)
 
     def _by_the_fits(self, budget: float, allowed: Sequence[int]) -> Choice:
         """The highest fitted curve, each carried on to `REACH` times its data and held there."""
