@@ -172,6 +172,5 @@ def parse_value(text: str, kind: Any, field: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise InputError(
-            f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number, values are written 4,8"
-        ) from None
+        how = "fields are parted by ;" if "=" in text else "values are written 4,8"
+        raise InputError(f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number, {how}") from None

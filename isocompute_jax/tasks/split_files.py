@@ -31,7 +31,11 @@ class SplitOptions:
     nested: tuple[int, ...] = option(
         (), "Sizes of smaller training sets, each of which holds the smaller ones, such as 500,1000,2000.", low=1
     )
-    task: str = option("", "Task of the rows that name none, such as numeric; it is written with them.")
+    task: str = option(
+        "",
+        "Task of the rows that name none, such as numeric; it is written with them, but for a function and an address, "
+        "which no file may name: such rows stay without a task, for --config.reward to grade.",
+    )
     seed: int = option(0, "Seed of what goes where.", low=0, high=2**32 - 1)
     allow: tuple[str, ...] = option((), "Functions and addresses that problems may name in `task`; see docs/trust.md.")
 
@@ -58,12 +62,14 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
         raise InputError(
             f"--nested: {max(too_large)} is more than the {len(split.train)} problems that are left for training"
         )
+    unwritten = None if _may_be_written(options) else options.task
     sets = {"train": split.train, "validation": split.validation}
     # The order of the training set is stratified: its beginnings are sets of their own.
     sets |= {f"train_{size}": split.train[:size] for size in sorted(set(options.nested))}
     out.mkdir(parents=True, exist_ok=True)
     for name, chosen in sets.items():
-        write_problems(out / f"{name}.jsonl", chosen)
+        kept = [dataclasses.replace(each, task="") if each.task == unwritten else each for each in chosen]
+        write_problems(out / f"{name}.jsonl", kept)
     sizes = {name: len(chosen) for name, chosen in sets.items()}
     summary = {
         "source": str(source),
@@ -75,3 +81,12 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
     }
     write_atomic(out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     return sizes
+
+
+def _may_be_written(options: SplitOptions) -> bool:
+    """Whether files may name the task of the rows that name none."""
+    try:
+        check_named_by_file(options.task, options.allow)
+    except InputError:
+        return False
+    return True

@@ -226,3 +226,18 @@ def test_files_are_nested_and_say_what_is_in_them(tmp_path):
     assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="--validation = 0 must be at least 1"):
         SplitOptions(validation=0)
+
+
+def test_a_function_that_grades_is_not_written_into_the_files(tmp_path, monkeypatch):
+    """No file of problems may name one: the rows stay without a task, and training names it again."""
+    (tmp_path / "half.py").write_text("def marks(problem, completion):\n    return 0.5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = tmp_path / "mine.jsonl"
+    source.write_text("".join(json.dumps({"prompt": f"{i} + 1", "answer": str(i + 1)}) + "\n" for i in range(9)))
+    split_files(source, tmp_path / "out", SplitOptions(validation=3, task="half:marks"))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 6 and not any("task" in row for row in rows)
+    graded = read_problems(tmp_path / "out" / "train.jsonl", grader_name=lambda task: task or "half:marks")
+    assert [problem.task for problem in graded] == ["half:marks"] * 6
+    split_files(source, tmp_path / "named", SplitOptions(validation=3, task="numeric"))
+    assert '"task":' in (tmp_path / "named" / "train.jsonl").read_text()

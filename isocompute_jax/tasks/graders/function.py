@@ -126,7 +126,7 @@ def load_function(spec: str) -> Callable[..., Any]:
             raise InputError(f"reward {spec!r}: importing {module_name} failed: {error}") from error
         raise InputError(
             f"reward {spec!r}: there is no module {error.name!r}; it is looked for in the working directory "
-            f"({os.getcwd()}) and among installed packages"
+            f"({os.getcwd()}), in the folders of PYTHONPATH and among installed packages"
         ) from None
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
