@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import errno
@@ -25,7 +26,7 @@ from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import IDENTITY, differences, identity
+from isocompute_jax.records.identity import IDENTITY, differences, flatten, identity
 
 LOG = logging.getLogger(__name__)
 
@@ -55,9 +56,24 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
 
 def recorded_evaluation(path: pathlib.Path) -> dict[str, Any]:
     """How the run in a directory is evaluated, as its config.json has it; empty where there is none yet."""
-    if not (path / run_files.CONFIG).exists():
-        return {}
-    return json.loads((path / run_files.CONFIG).read_text(encoding="utf-8"))["config"].get("evaluation", {})
+    return _recorded(path).get("evaluation", {}) if (path / run_files.CONFIG).exists() else {}
+
+
+def _recorded(path: pathlib.Path) -> dict[str, Any]:
+    """The config of the run in a directory.
+
+    Raises:
+      InputError: its config.json is none of a run.
+    """
+    config_path = path / run_files.CONFIG
+    try:
+        found = json.loads(config_path.read_text(encoding="utf-8"))["config"]
+        if not isinstance(found, dict) or not isinstance(found.get("evaluation", {}), dict):
+            raise TypeError("it has no fields")
+        collections.deque(flatten(found), maxlen=0)  # raises RecursionError where it is too deep to be compared
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
+    return found
 
 
 @contextlib.contextmanager
@@ -143,13 +159,9 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
     Raises:
       InputError: it holds a run of another config, or its config.json cannot be read.
     """
-    config_path = path / run_files.CONFIG
-    try:
-        theirs = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        evaluation = config.evaluation.as_recorded(theirs.get("evaluation", {}))
-        changed = differences(dataclasses.replace(config, evaluation=evaluation), theirs)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{config_path}: not a run's config ({error!r}); choose another --workdir") from error
+    theirs = _recorded(path)
+    evaluation = config.evaluation.as_recorded(theirs.get("evaluation", {}))
+    changed = differences(dataclasses.replace(config, evaluation=evaluation), theirs)
     if changed:
         raise InputError(
             f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "

@@ -24,6 +24,11 @@ Confidence = Literal["sure", "likely", "open", "tied", "contradicted", "unknown"
 names another leader) and `unknown` (no replicates)."""
 
 
+ObjectionKind = Literal[
+    "form", "evaluations", "seeds", "largest", "smallest", "one_seed", "seeds_differ", "outliers", "unseen", "left_out"
+]  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True)
 class Objection:
     """Something in the data that speaks against an answer, or that the data cannot say.
@@ -43,18 +48,7 @@ class Objection:
       of: how many seeds there are; 0 without.
     """
 
-    kind: Literal[
-        "form",
-        "evaluations",
-        "seeds",
-        "largest",
-        "smallest",
-        "one_seed",
-        "seeds_differ",
-        "outliers",
-        "unseen",
-        "left_out",
-    ]  # fmt: skip
+    kind: ObjectionKind
     run: str = ""
     by: str = ""
     size: float = 0.0

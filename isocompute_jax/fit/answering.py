@@ -22,7 +22,7 @@ from isocompute_jax.fit.answer_results import (
 )
 from isocompute_jax.fit.curve_results import FormChoice
 from isocompute_jax.fit.frontier.envelope import carried, leader
-from isocompute_jax.fit.frontier.recommendation import replicate_leaders
+from isocompute_jax.fit.frontier.recommendation import carried_leaders
 from isocompute_jax.fit.frontier.ties import nearest
 from isocompute_jax.fit.frontier_results import SURE, SegmentResult
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
@@ -76,7 +76,7 @@ def _lead(analysis: Analysis, found: Recommendation) -> tuple[float | None, tupl
         return found.best_share, found.rival
     if analysis.resampled is None:
         return None, None
-    leaders = replicate_leaders(analysis.resampled, analysis.main.fits, found.budget)
+    leaders = carried_leaders(analysis.resampled, analysis.main.fits, found.budget)
     if leaders is None:
         return None, None
     names = [curve.configuration.name for curve in analysis.main.curves]

@@ -40,6 +40,7 @@ from isocompute_jax.fit.frontier_results import (
     TargetResult,
     TiesResult,
 )
+from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
 from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
@@ -203,7 +204,7 @@ def _budgets(analysis: Analysis) -> tuple[FrontierBudget, ...]:
         interval = share = None
         if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
             interval, leaders = group_size_interval(resampled, configurations, point.compute)
-            interval = interval if interval[0] <= point.group_size <= interval[1] else None
+            interval = whole_or_none(interval, point.group_size)
             share = float(np.mean([configurations[i] is point.configuration for i in leaders]))
         rows.append(FrontierBudget(point, smoothed.get(point.compute), interval, share))
     return tuple(rows)

@@ -28,6 +28,11 @@ def percentile_interval(
     return holding(low, high, estimate, rounding=rounding)
 
 
+def whole_or_none(ends: tuple[int, int] | None, estimate: float) -> tuple[int, int] | None:
+    """The interval of a whole number such as n; None where there is none, or it does not hold the estimate."""
+    return ends if ends is not None and ends[0] <= estimate <= ends[1] else None
+
+
 def holding(low: float, high: float, estimate: float, *, rounding: float = ROUNDING) -> tuple[float, float]:
     """The ends of an interval where it holds the estimate, up to the rounding of both, a share of them; else NaN."""
     slack = rounding * max(abs(low), abs(high))

@@ -264,6 +264,7 @@ class Recommendation:
       reasons: why this and not another, and what to mistrust: whole sentences.
       place: where the budget lies against the data of this configuration.
       doubts: those of the reasons that say what to mistrust.
+      others_fallen: those of the doubts that name others which have collapsed, and were not better at their peak.
       tied: names of the other configurations that cannot be told from this one at 95%, at the budget (without a
         forecast, beyond the data: where they end).
       expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN without a forecast.
@@ -290,6 +291,7 @@ class Recommendation:
     place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
     stop: float | None = None
     doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
+    others_fallen: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
     tied: tuple[str, ...] = ()
     expected_regret: float = math.nan
     best_share: float = math.nan

@@ -227,8 +227,10 @@ def test_a_workdir_that_is_no_run_is_refused_and_left_alone(ends_with, tmp_path)
     assert [path.name for path in work.iterdir()] == ["thesis.tex"]
     ends_with(app.BAD_INPUT, "there is a file in its place", workdir=work / "thesis.tex")
     ends_with(app.BAD_INPUT, "there is a file in its place", workdir=work / "thesis.tex" / "run")
-    (work / "config.json").write_text("[]")
-    ends_with(app.BAD_INPUT, "config.json: not a run's config", workdir=work)
+    nested = '{"config": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001
+    for text in ("[]", '{"config": 5}', '{"config": {"evaluation": 3}}', nested):
+        (work / "config.json").write_text(text)
+        ends_with(app.BAD_INPUT, "config.json: not a run's config", workdir=work)
 
 
 # --- runs that fail

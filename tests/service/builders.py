@@ -138,6 +138,14 @@ def request(**fields) -> pb.SampleRequest:
     return pb.SampleRequest(**({"group_id": "g", "problem_id": "p", "prompt_tokens": [1, 2], "group_size": 2} | fields))
 
 
+def secured(directory: pathlib.Path, token: str) -> dict[str, Any]:
+    """Settings of a server (see `serving`) with a token, a folder of weights, and messages of at most a MiB."""
+    (directory / "token").write_text(token)
+    (directory / "token").chmod(0o600)
+    (directory / "weights").mkdir()
+    return {"weights_dir": directory / "weights", "token_file": str(directory / "token"), "max_message_mib": 1}
+
+
 def pushback_ms(error: grpc.RpcError) -> int:
     """When a full server asked to come again."""
     trailing: Any = error.trailing_metadata()

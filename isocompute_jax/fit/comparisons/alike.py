@@ -17,7 +17,7 @@ import numpy as np
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.intervals import PERCENTILES
+from isocompute_jax.fit.intervals import PERCENTILES, whole_or_none
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import Configuration
@@ -158,9 +158,9 @@ class Course:
     @property
     def last95(self) -> tuple[int, int] | None:
         """The interval at the last budget; None where it does not hold the value."""
-        if self.low is None or self.high is None or not self.low[-1] <= self.value[-1] <= self.high[-1]:
+        if self.low is None or self.high is None:
             return None
-        return int(self.low[-1]), int(self.high[-1])
+        return whole_or_none((int(self.low[-1]), int(self.high[-1])), self.value[-1])
 
 
 def course(found: Leaders, values: Sequence[int]) -> Course:

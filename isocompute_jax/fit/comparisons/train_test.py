@@ -23,6 +23,7 @@ from isocompute_jax.fit.comparisons.over_seeds import Estimate, aligned, over_se
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
 from isocompute_jax.fit.frontier.bootstrap import group_size_interval
 from isocompute_jax.fit.frontier_results import FrontierBudget, OfConfiguration
+from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.metric_analysis import optimal_group_size
 from isocompute_jax.fit.read import TRAIN_REWARD, RunCurve
 from isocompute_jax.fit.report.figures.by_configuration import GREY, colours, compute_label, handles, size_axis
@@ -158,7 +159,7 @@ def _best(groups: Sequence[ConfigurationRuns], options: AnalysisOptions) -> list
     found = []
     for c, n in zip(compute.tolist(), sizes, strict=True):
         ends = group_size_interval(resampled, names, c)[0] if resampled and told else None
-        found.append(BestOnTraining(c, int(n), ends if ends and ends[0] <= n <= ends[1] else None))
+        found.append(BestOnTraining(c, int(n), whole_or_none(ends, n)))
     return found
 
 

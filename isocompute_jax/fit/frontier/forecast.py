@@ -77,7 +77,7 @@ class Forecast:
       noise: [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve.
       correlation: of neighbouring points.
       collapses: where curves fall, where some have; None in a sweep without a fall.
-      start: reward of the base model, from which all curves rise; None where nobody has evaluated it.
+      start: the base model's share of the range, from which all curves rise; None where nobody has evaluated it.
     """
 
     reference: float
@@ -113,8 +113,7 @@ class Forecast:
 
     def _before(self, low: np.ndarray, compute: float) -> np.ndarray:
         """[S'] shares of the range before the first data, of a form that has no value at C = 0: linear from there."""
-        least, most = self.reward_range
-        start = np.minimum(((self.start or 0.0) - least) / (most - least), low)
+        start = np.minimum(self.start or 0.0, low)
         return start + (low - start) * compute / self.reference
 
     def best_within(self, number: int, compute: float) -> tuple[np.ndarray, float]:
@@ -222,8 +221,7 @@ def forecast(
     known = np.concatenate([members, np.ones(len(untried), bool)])
     each = np.full(len(known), np.nan)
     each[order] = errors
-    begin = None if start is None else low + (high - low) * start
-    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen, begin)
+    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen, start)
 
 
 def _start(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:

@@ -64,9 +64,9 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[i
     )
 
 
-def told_apart(better: np.ndarray, worse: np.ndarray) -> bool:
-    """Whether one configuration lies above another in all but `ONE_SIDED` of the draws [S]."""
-    return bool(np.mean(better > worse) >= 1 - ONE_SIDED)
+def told_apart(better: np.ndarray, worse: np.ndarray) -> np.ndarray:
+    """[...] whether one configuration lies above others in all but `ONE_SIDED` of their draws [S, ...]."""
+    return np.mean(better > worse, axis=0) >= 1 - ONE_SIDED
 
 
 def _tied(rewards: np.ndarray, place: int) -> list[int]:
@@ -76,10 +76,8 @@ def _tied(rewards: np.ndarray, place: int) -> list[int]:
     far the tail of their differences reaches.
     """
     behind = rewards[:, place, None] - rewards
-    told = np.mean(behind > 0, axis=0) >= 1 - ONE_SIDED
+    told, always = told_apart(rewards[:, place, None], rewards), np.all(behind > 0, axis=0)
     far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
-
-    always = np.all(behind > 0, axis=0)
 
     def ties(k: int, pairs: int) -> bool:
         return not told[k] or bool(not always[k] and far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
-from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import REACH, carried
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.prospect import Prospect, prospect, told_apart
 from isocompute_jax.fit.frontier.standings import interval, standings, tie_text
 from isocompute_jax.fit.frontier.ties import NEAR, Budget, nearest
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation, Unseen
 from isocompute_jax.options import described, option
 
@@ -128,9 +129,10 @@ def allocate(
     if drawn is None and resampled is not None and len(known) > 1:
         reasons += _agreement(resampled, budget, choice.index, fits, configurations)
     beyond = choice.at / fit.window[1]
-    doubts = _doubts(budget, fit, beyond) + _falls(budget, choice, fits, configurations)
+    fallen = _falls(budget, choice, fits, configurations)
+    doubts = [*_doubts(budget, fit, beyond), *fallen]
     law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    left_out = sorted(set(range(len(fits))) - set(contest.compared(known)))
+    left_out = sorted(set(range(len(fits))) - set(contest.drawn(known) or known))
     return Recommendation(
         budget=budget,
         run=chosen.name,
@@ -147,6 +149,7 @@ def allocate(
         stop=choice.at if choice.at < budget else None,
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
+        others_fallen=tuple(text for text, lower in fallen.items() if lower),
         tied=tuple(configurations[i].name for i in choice.tied if i != choice.index),
         expected_regret=math.nan if drawn is None else drawn.regret,
         best_share=math.nan if drawn is None else drawn.best_share,
@@ -214,12 +217,12 @@ class Contest:
 
     def choose(self, budget: float, allowed: Sequence[int]) -> Choice:
         """The configuration to take among those `allowed`."""
-        members = [] if self.forecast is None else [i for i in allowed if self.forecast.members[i]]
+        members = self.drawn(allowed)
         return self._by_the_draws(budget, members) if members else self._by_the_fits(budget, allowed)
 
-    def compared(self, allowed: Sequence[int]) -> list[int]:
-        """Of those `allowed` the ones whose curves can be compared."""
-        return [i for i in allowed if self.forecast is None or self.forecast.members[i]] or list(allowed)
+    def drawn(self, allowed: Sequence[int]) -> list[int]:
+        """Those of which there are draws; none without a forecast."""
+        return [] if self.forecast is None else [i for i in allowed if self.forecast.members[i]]
 
     def _by_the_draws(self, budget: float, members: Sequence[int]) -> Choice:
         """The highest expected reward over the draws; before all data, without a common start, where they begin."""
@@ -232,17 +235,15 @@ class Contest:
         index, stop = found.index, plans[found.index][1]
         behind = self._behind(budget, last)
         tied = tuple(i for i in found.tied if i == index or index in behind or i not in behind)
-        own = plans[index][0]
-        unseen = tuple(
-            Unseen(self.configurations[i].name, *self.fits[i].window, self._is_open(budget, i, own, plans[i][0]))
-            for i in members
-            if i != index and not self._is_near(budget, i)
-        )
+        apart = [i for i in members if told_apart(plans[index][0], plans[i][0])]
+        reward, interval95 = found.reward, found.interval95
         if budget < at:
             own = self.forecast.rewards(budget)[:, index]
-        low, high = np.percentile(own, PERCENTILES).tolist()
+            reward = float(own.mean())
+            interval95 = percentile_interval(own, reward)
         reasons = [*self._forecast_reasons(budget, found, stop, first, last), *self._tie(tied, members)]
-        return Choice(index, min(stop, budget), float(own.mean()), (low, high), tied, reasons, unseen, found)
+        unseen = self._unseen(budget, index, members, apart)
+        return Choice(index, min(stop, budget), reward, interval95, tied, reasons, unseen, found)
 
     def _plan(self, index: int, compute: float) -> tuple[np.ndarray, float]:
         """Draws of what a configuration comes to, and where to stop it: at its peak where it has collapsed."""
@@ -280,11 +281,7 @@ class Contest:
         index, fit = found.chosen, self.fits[found.chosen]
         stop = fit.window[1] if fit.fall else math.inf
         where = min(budget, at[index])
-        unseen = tuple(
-            Unseen(self.configurations[i].name, *self.fits[i].window, True)
-            for i in at
-            if i != index and not self._is_near(budget, i)
-        )
+        unseen = self._unseen(budget, index, found.members)
         tied = found.tied if index in found.tied else (index,)
         reasons = [self._fitted_reason(budget, index, first, last), *self._tie(tied, found.members)]
         ends = interval(fit, index, where, self.resampled)
@@ -317,9 +314,26 @@ class Contest:
             return True
         return first / NEAR <= budget and (budget <= last * NEAR or self.fits[index].fall is not None)
 
-    def _is_open(self, budget: float, index: int, chosen: np.ndarray, other: np.ndarray) -> bool:
-        """Whether it may be better than the chosen one: by the draws, or for they say little so far beyond its data."""
-        return budget > self.fits[index].window[1] * REACH or not told_apart(chosen, other)
+    def _unseen(
+        self, budget: float, chosen: int, members: Sequence[int], apart: Collection[int] = ()
+    ) -> tuple[Unseen, ...]:
+        """The others without evaluations near a budget; open, unless draws that do not reach far tell them apart.
+
+        Args:
+          budget: of compute.
+          chosen: number of the configuration to take.
+          members: numbers of all that compete.
+          apart: numbers of those that the draws have below it; at more than `REACH` times their data they say little.
+        """
+        others = [i for i in members if i != chosen and not self._is_near(budget, i)]
+        return tuple(
+            Unseen(
+                self.configurations[i].name,
+                *self.fits[i].window,
+                open=i not in apart or budget > self.fits[i].window[1] * REACH,
+            )
+            for i in others
+        )
 
     def _carried(self, budget: float, index: int) -> str:
         end = self.fits[index].window[1]
@@ -396,17 +410,20 @@ def _too_dear(
 
 def _falls(
     budget: float, choice: Choice, fits: Sequence[CurveFit], configurations: Sequence[Configuration]
-) -> list[str]:
-    """Names the configurations that collapse before the budget, and where one was better at its peak."""
-    reasons = []
+) -> dict[str, bool]:
+    """Names the configurations that collapse before the budget, and where one was better at its peak.
+
+    Returns:
+      Sentence -> whether it is of another than the chosen one, which was not better at its peak.
+    """
+    reasons = {}
     for i, (fit, configuration) in enumerate(zip(fits, configurations, strict=True)):
         if fit.fall is None or fit.fall.compute >= budget:
             continue
         higher = i != choice.index and fit.fall.reward > choice.reward
-        reasons.append(
-            f"{configuration.name} {fit.fall.text()}: do not train it past its peak"
-            f"{', where it is higher than what is expected here' if higher else ''}."
-        )
+        where = ", where it is higher than what is expected here" if higher else ""
+        text = f"{configuration.name} {fit.fall.text()}: do not train it past its peak{where}."
+        reasons[text] = i != choice.index and not higher
     return reasons
 
 
@@ -419,7 +436,7 @@ def _agreement(
 ) -> list[str]:
     """In how many replicates this configuration leads at the budget, or where the data end."""
     at = min(max(budget, resampled.compute[0]), resampled.compute[-1])
-    leaders = replicate_leaders(resampled, fits, at)
+    leaders = carried_leaders(resampled, fits, at)
     if leaders is None:
         return []
     share = float(np.mean(leaders == index))
@@ -432,7 +449,7 @@ def _agreement(
     return [f"{text}; the strongest rival is {configurations[rival].name} ({counts.max() / len(leaders):.0%})."]
 
 
-def replicate_leaders(resampled: Bootstrap, fits: Sequence[CurveFit], budget: float) -> np.ndarray | None:
+def carried_leaders(resampled: Bootstrap, fits: Sequence[CurveFit], budget: float) -> np.ndarray | None:
     """[R] who leads for a budget in each replicate (see `carried`); None where nothing tells."""
     at = carried(fits, budget)
     return leaders_among(resampled, fits, at) if all(resampled.tells(fits[i], i) for i in at) else None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Confidence
 from isocompute_jax.fit.report.templating import said, told
-from isocompute_jax.fit.report.wording import amount, spent
+from isocompute_jax.fit.report.wording import amount, spent, without_gap
 from isocompute_jax.fit.sweep_results import SweepResult
 
 LABELS: dict[Confidence, str] = {
@@ -79,9 +79,7 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
 def _against(result: SweepResult, found: BudgetAnswer) -> tuple[str, ...]:
     """What speaks against an answer: who else leads, then its own doubts, then the rest, others' falls at the end."""
     row, others = found.recommendation, found.contradicted_by
-    fallen = tuple(f"{c.run} {c.fit.fall.text()}: " for c in result.curves if c.fit.fall and c.run != row.run)
-    higher = "where it is higher than what is expected here."
-    ranked = [(3 if text.startswith(fallen) and not text.endswith(higher) else 1, text) for text in row.doubts]
+    ranked = [(3 if text in row.others_fallen else 1, text) for text in row.doubts]
     if row.by_records and row.doubts:  # the last doubt names who leads by the other evaluations
         ranked[-1] = (0, row.doubts[-1])
     for each in found.objections:
@@ -99,8 +97,7 @@ def pick(result: SweepResult, group_size: int, run: str, tied: Sequence[int] = (
     others = [n for n in tied if n != group_size]
     if not others:
         return name
-    between_them = [n for n in sorted(set(result.group_sizes)) if tied[0] <= n <= tied[-1]]
-    if len(tied) > MOST_NAMED and list(tied) == between_them:
+    if len(tied) > MOST_NAMED and without_gap(tied, result.group_sizes):
         return f"{name} (or any from {tied[0]} to {tied[-1]})"
     *first, last = map(str, others)
     return f"{name} (or {', '.join(first)}{' or ' if first else ''}{last})"

@@ -27,6 +27,7 @@ from isocompute_jax.fit.report.wording import (
     spent,
     symbol,
     unit,
+    without_gap,
     wrapped,
 )
 from isocompute_jax.fit.results import NextRuns
@@ -185,8 +186,7 @@ def _holders(result: SweepResult, row: BudgetRange) -> str:
     sizes = row.tied_group_sizes
     if row.confidence != "tied" or len(sizes) < 2 or result.several_batches:
         return f"{row.run} (a tie)" if row.confidence == "tied" else row.run
-    between = [n for n in sorted(set(result.group_sizes)) if sizes[0] <= n <= sizes[-1]]
-    alike = len(sizes) > 2 and list(sizes) == between
+    alike = len(sizes) > 2 and without_gap(sizes, result.group_sizes)
     return f"n = {f'{sizes[0]} to {sizes[-1]}' if alike else listed(sizes)} tie"
 
 

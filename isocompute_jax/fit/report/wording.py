@@ -144,6 +144,11 @@ def _short(value: float) -> str:
     return scale(value) if abs(value) >= 1e3 else figures(value)
 
 
+def without_gap(sizes: Sequence[int], tried: Sequence[int]) -> bool:
+    """Whether `sizes`, in order, are all that was tried from the first to the last: two numbers then say them."""
+    return list(sizes) == [n for n in sorted(set(tried)) if sizes[0] <= n <= sizes[-1]]
+
+
 def wrapped(text: str, *, first: str = "", indent: str = "", most: int | None = None) -> list[str]:
     """Lines of at most `TERMINAL_WIDTH` columns, indented, and of more than `most` none; `n = 8` stays on one line."""
     told = printable(text, lines=True).replace(" = ", _KEPT_TOGETHER)

@@ -172,6 +172,7 @@ def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
     )  # fmt: skip
     assert (found.run, found.stop) == (("n = 32", 1.3e5) if budget == 1.5e5 else ("n = 128", None))
     assert found.status == "warning" and found.reward > 0.578
+    assert len(found.others_fallen) == (budget != 1.5e5) and set(found.others_fallen) <= set(found.doubts)
     assert any("n = 32 falls after its peak, from 0.579 at 130,000 to 0.1 at 1,000,000" in r for r in found.reasons)
 
 

@@ -10,6 +10,7 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server import call_log
 from isocompute_jax.service.server.call_log import CallLog, quoted
 from isocompute_jax.service.server.refusals import SERVICE
+from tests.service import builders
 from tests.service.builders import Probe, arrays, end, header, manifest, refused, request, run, serving, update
 
 Code = grpc.StatusCode
@@ -30,10 +31,7 @@ def lines(caplog):
 
 @pytest.fixture
 def secured(tmp_path):
-    (tmp_path / "token").write_text("s3cret")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "weights").mkdir()
-    return {"weights_dir": tmp_path / "weights", "token_file": str(tmp_path / "token"), "max_message_mib": 1}
+    return builders.secured(tmp_path, "s3cret")
 
 
 def test_refusals_are_written_down_with_caller_and_reason(tmp_path, secured, lines):

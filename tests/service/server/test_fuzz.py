@@ -8,6 +8,7 @@ import pytest
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.refusals import SERVICE
+from tests.service import builders
 from tests.service.builders import Probe, arrays, chunk, end, header, request, run, serving, update
 
 EACH = 250
@@ -81,10 +82,7 @@ def bad_fields(source: random.Random) -> pb.SampleRequest:
 
 @pytest.fixture
 def settings(tmp_path):
-    (tmp_path / "token").write_text("secret")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "weights").mkdir()
-    return {"weights_dir": tmp_path / "weights", "token_file": str(tmp_path / "token"), "max_message_mib": 1}
+    return builders.secured(tmp_path, "secret")
 
 
 async def serves_on(engine, client):
