@@ -116,7 +116,7 @@ def test_refused_beside_and_interrupted_once_and_twice_ends_the_same(base_run, p
         command = [f"--resolved_config={seldom}", f"--workdir={workdir}"]
         with processes.start("isocompute_jax.train", command, tmp_path / "second") as second:
             assert second.wait() == app.BAD_INPUT
-        [line] = (tmp_path / "second").read_text().splitlines()
+        [_, line] = (tmp_path / "second").read_text().splitlines()  # the first says who grades what
         assert line.startswith(f"error: another run is at work in {workdir} (") and "pid" in line
     with processes.train(seldom, workdir) as process:
         appended = written(workdir)

@@ -57,14 +57,14 @@ def analysed(sweep: Sweep, seeds: Sequence[int] = (), *, bootstrap: bool = False
 
 
 def course(sweep: Sweep, seeds: Sequence[int] = (), *, bootstrap: bool = False) -> Course:
-    """n*(C) and its switches up to the last budget."""
+    """n*(C) up to the last budget, and its switches where curves cross, not where the runs of one end."""
     result = analysed(sweep, seeds, bootstrap=bootstrap)
     budgets = tuple((row.compute, row.group_size) for row in result.frontier.budgets)
     switches = tuple(
         Switch(
             found.row.from_group_size, found.row.to_group_size, found.row.compute, found.interval95, found.row.epochs
         )
-        for found in result.frontier.switches
+        for found in result.frontier.crossings
         if found.row.compute <= budgets[-1][0]
     )
     return Course(budgets, switches)
