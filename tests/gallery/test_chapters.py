@@ -3,16 +3,19 @@
 import collections
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 from isocompute_jax.gallery import findings, read_sweep
 from isocompute_jax.gallery.curves import curves_of
-from isocompute_jax.gallery.page import chapters
+from isocompute_jax.gallery.page import chapters, write_page
 from isocompute_jax.gallery.page.chapter import Gallery
 
-GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
+ROOT = pathlib.Path(__file__).parents[2]
+GALLERY = ROOT / "gallery"
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 VERDICTS = {
     1: "shown",
     2: "shown in part",
@@ -50,6 +53,18 @@ def test_there_are_thirteen(found):
 @pytest.mark.parametrize("number", VERDICTS)
 def test_verdicts(found, number):
     assert found[number].verdict == VERDICTS[number]
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_gallery_says(found, tmp_path):
+    """Words are the same; numbers too, but for the last digit that another processor may round otherwise."""
+    (tmp_path / "findings").mkdir()
+    built = write_page(Gallery(GALLERY), tmp_path, list(found.values())).read_text()
+    page = (ROOT / "docs/findings.md").read_text()
+    assert NUMBER.sub("#", built) == NUMBER.sub("#", page)
+    numbers = [[float(found.replace(",", "")) for found in NUMBER.findall(text)] for text in (built, page)]
+    np.testing.assert_allclose(*numbers, rtol=0.06)
+    assert (tmp_path / "findings/rise.png").stat().st_size > 10_000
 
 
 def mean_curves(name, column="avg@4", eval_set="validation"):
