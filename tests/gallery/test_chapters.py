@@ -35,9 +35,14 @@ POINTS = 13
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def docs(tmp_path_factory):
     docs = tmp_path_factory.mktemp("docs")
     (docs / "findings").mkdir()
+    return docs
+
+
+@pytest.fixture(scope="module")
+def found(docs):
     return {one.number: one for one in chapters(Gallery(GALLERY), docs)}
 
 
@@ -56,10 +61,9 @@ def test_verdicts(found, number):
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_gallery_says(found, tmp_path):
+def test_the_page_is_what_the_gallery_says(found, docs):
     """Words are the same; numbers too, but for the last digit that another processor may round otherwise."""
-    (tmp_path / "findings").mkdir()
-    built = write_page(Gallery(GALLERY), tmp_path, list(found.values())).read_text()
+    built = write_page(Gallery(GALLERY), docs, list(found.values())).read_text()
     page = (ROOT / "docs/findings.md").read_text()
     assert NUMBER.sub("#", built) == NUMBER.sub("#", page)
     numbers = [[float(found.replace(",", "")) for found in NUMBER.findall(text)] for text in (built, page)]
