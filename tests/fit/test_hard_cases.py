@@ -75,7 +75,7 @@ def costs(family: str, number: int) -> tuple[dict[str, float], bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "numbers"), [("exponential", range(20)), ("hill", range(20))])
+@pytest.mark.parametrize(("family", "numbers"), [("exponential", range(12)), ("hill", range(12))])
 def test_beyond_the_data_the_tool_costs_less_than_what_users_would_do(family, numbers):
     """Against the best so far, and against SciPy's Hill per curve; with intervals that know the forms' error."""
     found = [costs(family, number) for number in numbers]
