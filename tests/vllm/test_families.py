@@ -23,7 +23,10 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("llama", "qwen3") else ()) for name in FAMILIES],
+)
 def test_log_probabilities_are_the_learners(start, tmp_path, family):
     config = dataclasses.replace(TIED, **FAMILIES[family])
     first, second = (make_params(config, seed) for seed in (0, 1))
