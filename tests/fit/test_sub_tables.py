@@ -92,7 +92,7 @@ def test_a_dozen_sub_tables(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 25))
 def test_sub_tables(first, tmp_path, capsys):
-    """Every tenth with its pictures drawn; CI has time for the first fifty."""
+    """Every tenth with its pictures drawn."""
     for number in range(first, first + 25):
         with contextlib.nullcontext() if number % 10 == 0 else undrawn():
             run(sub_tables.draw(number), tmp_path / str(number), capsys)

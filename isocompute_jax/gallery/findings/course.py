@@ -17,7 +17,7 @@ from isocompute_jax.gallery.tables import Sweep
 
 @dataclasses.dataclass(frozen=True)
 class Switch:
-    """Where the frontier passes from one group size to another: C, its 95% interval (None without), and epochs."""
+    """Where the curve of one group size crosses that of the next: C, its 95% interval (None without), and epochs."""
 
     from_size: int
     to_size: int

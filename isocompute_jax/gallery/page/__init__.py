@@ -59,15 +59,11 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     """
     found, docs = Gallery(pathlib.Path(gallery)), pathlib.Path(docs)
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
-    return write_page(found, docs, chapters(found, docs))
-
-
-def write_page(gallery: Gallery, docs: pathlib.Path, written: list[Chapter]) -> pathlib.Path:
-    """The page around the chapters of all findings; draws the pictures that are of none of them."""
+    written = chapters(found, docs)
     introduction = INTRODUCTION.format(
-        base=gallery.base(RISE), rows="\n".join(one.row for one in written), score=_score(written)
+        base=found.base(RISE), rows="\n".join(one.row for one in written), score=_score(written)
     )
-    closing = [noise.section(gallery, docs), expected.section(gallery), recorded.section(gallery), NOT_TRIED]
+    closing = [noise.section(found, docs), expected.section(found), recorded.section(found), NOT_TRIED]
     write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), *closing]))
     return docs / PAGE
 

@@ -78,7 +78,7 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         seeds = len(seeds_of(sweep))
         for one in course(sweep, bootstrap=True).switches:
             if one.interval95 is None or not one.interval95[0] <= one.compute <= one.interval95[1]:
-                continue  # few replicates have it
+                continue  # few replicates have it, or nearly all to one side
             low, high = (end / one.compute * one.epochs for end in one.interval95)
             passes = f"{one.from_size} to {one.to_size}"
             rows.append((f"D = {size}, {passes}", _short(one.compute), f"{one.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
@@ -99,7 +99,7 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"{middle:.0f} epochs ({least:.0f} to {most:.0f}, over {len(every)} switches)",
         seeds,
         "Where one group size passes the lead to the next, in epochs of the smaller one; switches that few replicates "
-        "have are left out:\n\n"
+        "have, or that most have elsewhere, are left out:\n\n"
         f"{table(('switch', 'at C', 'epochs', '95% interval'), rows)}\n\n"
         f"Their geometric mean is {middle:.0f} ({least:.0f} to {most:.0f}): {by_size}. The lowest end of an interval "
         f"is {min(lows):.0f}.\n\n"
