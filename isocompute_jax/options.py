@@ -152,10 +152,20 @@ def unknown_word(where: str, value: Any, known: Iterable[Any]) -> str:
     return f"{where} = {value!r}: {hint}known: {', '.join(map(repr, known))}"
 
 
+SYMBOLS = {
+    "n": "group_size",
+    "B_problem": "problems_per_batch",
+    "M": "num_steps",
+    "C": "max_compute",
+    "lr": "base_lr",
+}
+"""What papers call a field of a config."""
+
+
 def unknown_field(group: str, name: str, known: Iterable[str]) -> str:
     """The message for a field that a group of a config has not: the nearest of those that it has, or all of them."""
     known = list(known)
-    nearest = nearest_word(name, known)
+    nearest = next((word for word in (SYMBOLS.get(name), nearest_word(name, known)) if word in known), None)
     hint = f"did you mean {nearest!r}?" if nearest else f"{group} has: {', '.join(known)}"
     return f"unknown config field {group}.{name}: {hint}"
 

@@ -217,6 +217,12 @@ class SweepResult:
         return len(self.curves) > 1
 
     @property
+    def never_rises(self) -> bool:
+        """Whether no evaluation of any configuration is above the least reward that there is: nothing was solved."""
+        least = self.options.read.reward_range[0]
+        return all(bool(np.all(curve.points.reward <= least)) for curve in self.curves)
+
+    @property
     def leads(self) -> list[tuple[str, float, float]]:
         """Where one configuration alone is the answer, from where to where, as far as its own data reach."""
         windows = {curve.run: curve.fit.window for curve in self.curves}

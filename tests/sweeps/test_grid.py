@@ -100,6 +100,8 @@ def test_the_flag_is_parsed_to_the_types_of_the_fields():
         ("group_size", "'group_size' is not FIELD=VALUE"),
         ("group_size=2;", "'' is not FIELD=VALUE"),
         ("groupsize=2", "did you mean 'group_size'"),
+        ("n=4,8", "did you mean 'group_size'"),
+        ("optimizer.lr=1e-6", "did you mean 'base_lr'"),
         ("group_size=2.5", "group_size=2.5: must be a whole number"),
         ("optimizer.base_lr=fast", "optimizer.base_lr=fast: must be a number"),
         ("optimizer=3", "optimizer is a group of fields"),

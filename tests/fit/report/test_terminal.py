@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import re
 
+import numpy as np
 import pytest
 
 from isocompute_jax.fit.answer_results import Objection
@@ -31,6 +32,16 @@ def test_long_names_are_cut():
     text = str(result)
     assert max(map(len, text.splitlines())) <= TERMINAL_WIDTH
     assert all(f"{i} a very" in text for i in range(6))
+
+
+def test_where_nothing_was_ever_solved_the_answer_says_so_and_where_partial_rewards_are():
+    result = rich()
+    assert "nothing was solved" not in headline(result)
+    for i, curve in enumerate(result.curves):
+        result = put(result, f"curves.{i}.points", reward=np.zeros_like(curve.points.reward))
+    text = " ".join(headline(result).split())
+    assert "avg@4 never rises above 0: nothing was solved" in text and "--metric=mean_reward" in text
+    assert len(headline(put(result, "allocation", recommendations=result.recommendations[:1])).splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("length", [0, 40, 400])
