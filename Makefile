@@ -78,10 +78,10 @@ gallery: $(RUNTIME) ## write docs/findings.md and its pictures from gallery/, wi
 study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)
 
-# Two servers on loopback, each with one run at a time; the base model that they start with comes first.
+# Two servers on loopback, each with one run at a time, on CPUs; the base model that they start with comes first.
 study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (PRESET=smoke: a short one)
 	$(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) --base_only
-	$(RUN) launch/local.py --servers=2 --engine=vllm --server_python=$(VLLM_RUN) \
+	$(RUN) launch/local.py --servers=2 --engine=vllm --server_python=$(VLLM_RUN) --learner_gpus=0 --server_gpus=0 \
 	  --model=runs/study-vllm-$(PRESET)/base --logs=runs/study-vllm-$(PRESET)/servers -- \
 	  $(RUN) -m isocompute_jax.study --preset=$(PRESET) --workdir=runs/study-vllm-$(PRESET) \
 	  --endpoints={endpoints} --token_file={token_file} $(ARGS)

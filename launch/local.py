@@ -14,6 +14,9 @@ the first learner prints is seen here, what the others print in their logs.
   given up.
 - Done, bad input (exit code 2) or interrupted (Ctrl-C, SIGTERM): everything ends, with the exit code of the learners.
 - Killed (SIGKILL), it takes servers and learners with it; the same command resumes from the last checkpoint.
+- On a host with GPUs `--learner_gpus=4 --servers=4 --server_gpus=1` gives the learner the first four and each server
+  one of the others, by CUDA_VISIBLE_DEVICES; one that is set already says what there is to give. A learner and a server
+  on one GPU share its memory.
 
 On a cluster all this is the scheduler's work: see docs/clusters.md.
 """
@@ -21,6 +24,7 @@ On a cluster all this is the scheduler's work: see docs/clusters.md.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -33,15 +37,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import app as absl_app
 from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.sweeps import workers
+from isocompute_jax.sweeps import gpus, workers
 from isocompute_jax.sweeps.workers import Worker
+
+ELSE_START_S, VLLM_START_S = 300.0, 1800.0
+"""How long a server may take to listen: on GPUs vLLM reads the weights, compiles, and captures graphs first."""
 
 LEARNERS = flags.DEFINE_integer("learners", 1, "Learner processes, which share the cores.", lower_bound=1)
 SERVERS = flags.DEFINE_integer(
@@ -52,7 +59,18 @@ MODEL = flags.DEFINE_string("model", None, "Hugging Face directory that they loa
 SERVER_PYTHON = flags.DEFINE_string("server_python", sys.executable, "Python of their environment, for another engine.")
 SERVER_ARGS = flags.DEFINE_string("server_args", "", "More flags of isocompute_jax.serve, as on a command line.")
 LOGS = flags.DEFINE_string("logs", "runs/servers", "Directory of the logs of servers, and of learners but the first.")
-START_S = flags.DEFINE_float("start_s", 300.0, "A server that does not listen after so many seconds has failed.")
+LEARNER_GPUS = flags.DEFINE_integer(
+    "learner_gpus", None, "GPUs of all learners together, evenly shared, the host's first; 0: none.", lower_bound=0
+)
+SERVER_GPUS = flags.DEFINE_integer(
+    "server_gpus", None, "GPUs of each server, after the learners'; 0: none.", lower_bound=0
+)
+START_S = flags.DEFINE_float(
+    "start_s",
+    None,
+    f"A server that does not listen after so many seconds has failed: {ELSE_START_S:.0f}, for vLLM on GPUs "
+    f"{VLLM_START_S:.0f}, if absent.",
+)
 RESTARTS = flags.DEFINE_integer(
     "restarts", 5, "Failures in a row without progress that are not the end.", lower_bound=0
 )
@@ -71,18 +89,36 @@ UNBORN = 10
 """So many starts in a row that did not come to listen, and a server is given up; one that has listened never is."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What this host gives to the processes of a run.
+
+    Attributes:
+      learners: the environment of each.
+      servers: the environment of each.
+      server_args: flags of all servers that the user has given, and what their GPUs add.
+      start_s: how long a server may take to listen.
+    """
+
+    learners: tuple[Mapping[str, str], ...]
+    servers: tuple[Mapping[str, str], ...]
+    server_args: tuple[str, ...]
+    start_s: float
+
+
 class Server:
     """One server: its address stays the same over restarts."""
 
-    def __init__(self, number: int, directory: pathlib.Path, token_file: pathlib.Path):
+    def __init__(self, number: int, directory: pathlib.Path, token_file: pathlib.Path, host: Host):
         self.number = number
+        self._environment, self._start_s = host.servers[number], host.start_s
         self.address = f"127.0.0.1:{free_port()}"
         self._log = pathlib.Path(LOGS.value) / f"server-{number}.log"
         self._port_file = directory / f"server-{number}"
         self._command = [
             *(SERVER_PYTHON.value, "-m", "isocompute_jax.serve"),
             *(f"--engine={ENGINE.value}", f"--model={MODEL.value}", f"--port={self.address.rpartition(':')[2]}"),
-            *(f"--port_file={self._port_file}", f"--token_file={token_file}", *shlex.split(SERVER_ARGS.value)),
+            *(f"--port_file={self._port_file}", f"--token_file={token_file}", *host.server_args),
         ]
         self._deaths = 0
         self._unborn = 0
@@ -94,7 +130,7 @@ class Server:
         """Starts it; its process ends with this one."""
         self._port_file.unlink(missing_ok=True)
         self._started = time.monotonic()
-        self._worker: Worker | None = Worker(self._command, self._log, core=None, environment=os.environ)
+        self._worker: Worker | None = Worker(self._command, self._log, core=None, environment=self._environment)
 
     def listening(self) -> bool:
         """Whether it can serve. Raises when it died instead, or took too long."""
@@ -102,8 +138,8 @@ class Server:
         if self._worker.poll() is not None:
             error = InputError if self._worker.poll() == app.BAD_INPUT else RunError
             raise error(f"server {self.number} did not start: {self._worker.reason()}")
-        if time.monotonic() - self._started > START_S.value:
-            raise RunError(f"server {self.number} does not listen after {START_S.value:.0f} s; log: {self._log}")
+        if time.monotonic() - self._started > self._start_s:
+            raise RunError(f"server {self.number} does not listen after {self._start_s:.0f} s; log: {self._log}")
         return self._port_file.exists()
 
     def keep_alive(self) -> None:
@@ -143,17 +179,17 @@ class Learners:
     The first is in this program's session: it sees a terminal's Ctrl-C, and what it decides the others follow.
     """
 
-    def __init__(self, command: Sequence[str]):
+    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]):
         self._ended: dict[int, int] = {}
         self._deadline = float("inf")
         self._killed = 0
         setup = [sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE]  # it dies with this process
         commands = [[*command, *place] for place in places(LEARNERS.value)]
-        self._first = subprocess.Popen([*setup, *commands[0]])
+        self._first = subprocess.Popen([*setup, *commands[0]], env=dict(environments[0]))
         self._others: list[Worker] = []
         for number, each in enumerate(commands[1:], 1):
             log = pathlib.Path(LOGS.value) / f"learner-{number}.log"
-            self._others.append(Worker(each, log, core=None, environment=os.environ))
+            self._others.append(Worker(each, log, core=None, environment=environments[number]))
         processes = [self._first, *self._others]
         for process, cores in zip(processes, shares(len(processes)), strict=False):
             os.sched_setaffinity(process.pid, cores)  # long before it has imported JAX, which counts them
@@ -211,8 +247,7 @@ def main(command: Sequence[str]) -> int:
     for what, program in (("--server_python", SERVER_PYTHON.value), ("the command after `--`", command[0])):
         if shutil.which(program) is None:
             raise InputError(f"{what}: {program} is no program that can be started; check its path")
-    if LEARNERS.value > 1 and workers.has_accelerator():
-        raise InputError(f"--learners={LEARNERS.value}: processes cannot share this machine's accelerators; start one")
+    host = host_of_run()
     pathlib.Path(LOGS.value).mkdir(parents=True, exist_ok=True)
     sweep()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as name:
@@ -220,18 +255,70 @@ def main(command: Sequence[str]) -> int:
         token_file = directory / "token"
         token_file.touch(mode=0o600)
         token_file.write_text(secrets.token_hex(32))
-        with servers(directory, token_file) as fleet:
+        with servers(directory, token_file, host) as fleet:
             endpoints = ",".join(server.address for server in fleet)
             filled_in = {"{endpoints}": endpoints, "{token_file}": str(token_file)}
-            return supervise([filled(part, filled_in) for part in command], fleet)
+            return supervise([filled(part, filled_in) for part in command], fleet, host)
+
+
+def host_of_run() -> Host:
+    """What this host gives to whom.
+
+    Raises:
+      InputError: it has not what the flags ask for, or several processes would take the same GPU.
+    """
+    if LEARNER_GPUS.value is None and SERVER_GPUS.value is None:
+        return undivided()
+    for flag in (LEARNER_GPUS, *((SERVER_GPUS,) if SERVERS.value else ())):
+        if flag.value is None:
+            raise InputError(f"--{flag.name} is missing, and the other processes are told their GPUs: 0 is none")
+    return divided(LEARNER_GPUS.value, SERVER_GPUS.value if SERVERS.value else 0)
+
+
+def undivided() -> Host:
+    """All processes see what the launcher sees: where that is GPUs there may be one process that uses them."""
+    on_gpus, vllm, seen = workers.has_accelerator(), ENGINE.value == "vllm", gpus.visible(os.environ)
+    gpus.check_apart(seen, learners=LEARNERS.value if on_gpus else 0, servers=SERVERS.value if on_gpus or vllm else 0)
+    if LEARNERS.value > 1 and on_gpus:
+        raise InputError(f"--learners={LEARNERS.value}: processes cannot share this machine's accelerators; start one")
+    start_s = START_S.value or (VLLM_START_S if vllm and seen else ELSE_START_S)
+    environment = dict(os.environ)
+    return Host((environment,) * LEARNERS.value, (environment,) * SERVERS.value, server_args(), start_s)
+
+
+def divided(learner_gpus: int, server_gpus: int) -> Host:
+    """Each process sees its own GPUs; says which."""
+    arguments, vllm = server_args(), ENGINE.value == "vllm"
+    if server_gpus:
+        gpus.check_parts(ENGINE.value, server_gpus, arguments)
+    shares = gpus.divide(
+        gpus.pool_of(os.environ) if learner_gpus or server_gpus else gpus.Pool(()),
+        learners=LEARNERS.value,
+        learner_gpus=learner_gpus,
+        servers=SERVERS.value,
+        server_gpus=server_gpus,
+    )
+    shares, added = gpus.settle(shares, engine=ENGINE.value, arguments=arguments, environ=os.environ)
+    say(f"who sees which GPUs (CUDA_VISIBLE_DEVICES): {shares}")
+    return Host(
+        tuple(share.environment(os.environ) for share in shares.learners),
+        tuple(share.environment(os.environ) for share in shares.servers),
+        (*arguments, *added),
+        START_S.value or (VLLM_START_S if vllm and server_gpus else ELSE_START_S),
+    )
+
+
+def server_args() -> tuple[str, ...]:
+    """The user's flags of the servers."""
+    return tuple(shlex.split(SERVER_ARGS.value))
 
 
 @contextlib.contextmanager
-def servers(directory: pathlib.Path, token_file: pathlib.Path) -> Iterator[list[Server]]:
+def servers(directory: pathlib.Path, token_file: pathlib.Path, host: Host) -> Iterator[list[Server]]:
     """Servers that listen; they are ended however the block is left."""
     fleet: list[Server] = []
     try:
-        fleet.extend(Server(number, directory, token_file) for number in range(SERVERS.value))
+        fleet.extend(Server(number, directory, token_file, host) for number in range(SERVERS.value))
         while not all([server.listening() for server in fleet]):
             time.sleep(POLL_S)
         if fleet:
@@ -245,7 +332,7 @@ def servers(directory: pathlib.Path, token_file: pathlib.Path) -> Iterator[list[
             server.end(deadline)
 
 
-def supervise(command: list[str], fleet: list[Server]) -> int:
+def supervise(command: list[str], fleet: list[Server], host: Host) -> int:
     """Starts the learners, again where that may help, and returns their exit code.
 
     Raises:
@@ -264,7 +351,7 @@ def supervise(command: list[str], fleet: list[Server]) -> int:
         signal.signal(number, forward)
     failures, most = 0, lines(command)
     while not told:
-        with Learners(command) as learners:
+        with Learners(command, host.learners) as learners:
             attempt.append(learners)
             while not learners.over():
                 if keep_alive(fleet) and not told:

@@ -157,7 +157,7 @@ class Dead:
     def reason(self): return "exit code 1"
 local.Worker = Dead
 directory = pathlib.Path(tempfile.mkdtemp())
-server = local.Server(0, directory, pathlib.Path("token"))
+server = local.Server(0, directory, pathlib.Path("token"), local.Host(({},), ({},), (), 300.0))
 while not server.given_up:
     now[0] += 31.0
     if Dead.started == 4:

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHELLCHECK = pathlib.Path(sys.executable).parent / "shellcheck"
-SCRIPTS = sorted((ROOT / "launch").rglob("*.sh"))
+SCRIPTS = sorted([*(ROOT / "launch").rglob("*.sh"), ROOT / "launch" / "rehearsal" / "nvidia-smi"])
 
 
 def check(script: pathlib.Path) -> str:
