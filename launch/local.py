@@ -267,12 +267,15 @@ def host_of_run() -> Host:
     Raises:
       InputError: it has not what the flags ask for, or several processes would take the same GPU.
     """
-    if LEARNER_GPUS.value is None and SERVER_GPUS.value is None:
+    learner_gpus, server_gpus = LEARNER_GPUS.value, SERVER_GPUS.value
+    if learner_gpus is None and server_gpus is None:
         return undivided()
-    for flag in (LEARNER_GPUS, *((SERVER_GPUS,) if SERVERS.value else ())):
-        if flag.value is None:
-            raise InputError(f"--{flag.name} is missing, and the other processes are told their GPUs: 0 is none")
-    return divided(LEARNER_GPUS.value, SERVER_GPUS.value if SERVERS.value else 0)
+    if server_gpus is None and not SERVERS.value:
+        server_gpus = 0
+    if learner_gpus is None or server_gpus is None:
+        name = (LEARNER_GPUS if learner_gpus is None else SERVER_GPUS).name
+        raise InputError(f"--{name} is missing, and the other processes are told their GPUs: 0 is none")
+    return divided(learner_gpus, server_gpus)
 
 
 def undivided() -> Host:
