@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "learner": _ARRAYS,
     "service": _ARRAYS | {"options", "compiling", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"} | {"compiling"},
-    "plan": _ARRAYS | {"accelerators", "app", "learner", "experiment"},
+    "plan": _ARRAYS | {"accelerators", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms
     "theory": _BASE | {"app"},  # likewise
     "gallery": _BASE | {"app", "fit", "theory"},  # run directories are all that it records

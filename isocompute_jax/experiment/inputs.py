@@ -17,6 +17,7 @@ from isocompute_jax.devices import cores_for
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.curriculum import ProblemStream, load_train_sets
 from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
+from isocompute_jax.experiment.dispatch import check_dispatch
 from isocompute_jax.experiment.turns import make_turns
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError
@@ -72,6 +73,7 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config, processes=processes)
     check_attention(model_config, mesh)
+    check_dispatch(config, model_config, mesh)
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
 

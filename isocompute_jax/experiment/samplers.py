@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.dispatch import device_of, rollouts_per_dispatch
 from isocompute_jax.experiment.evaluate import LANE as EVALUATION
 from isocompute_jax.experiment.fleet_file import FleetFile
 from isocompute_jax.experiment.turns import make_turns
@@ -118,7 +119,7 @@ def _in_process(
         pad_token=pad_token,
         max_prompt_tokens=sampling.max_prompt_tokens,
         max_continued_tokens=0 if turns is None else sampling.max_prompt_tokens + turns.continued_tokens,
-        max_rollouts_per_dispatch=sampling.max_rollouts_per_dispatch,
+        max_rollouts_per_dispatch=rollouts_per_dispatch(config, model_config, mesh, device_of(mesh)),
         mesh=mesh,
         routing=config.loss.routing != "own",
         round_below=config.problems_per_batch if config.curriculum.varies else 0,

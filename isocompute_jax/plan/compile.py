@@ -106,23 +106,26 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
         batch = dataclasses.replace(batch, old_logprobs=batch.sampler_logprobs)
     lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference)
     lowered_at = time.perf_counter()
-    program = _compiled(lowered)
+    program = compiled_for(lowered)
     return CompiledStep(model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at)
 
 
 class DoesNotCompile(Exception):
-    """The compiler refuses a step that needs more memory than a device has: `needed` bytes."""
+    """The compiler refuses a program that needs more memory than a device has: `needed` bytes."""
 
     def __init__(self, needed: float, said: str):
         super().__init__(said)
         self.needed = needed
 
 
-def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compiles; where the compiler refuses for memory, says how much it wanted.
+def compiled_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a step, or the sampler's unit; where the compiler refuses for memory, says how much it wanted.
 
     Without a device to tune them on, XLA's Triton products take their tiles from a rule that has none for some shapes:
-    then the step is compiled with cuBLAS's.
+    then it is compiled with cuBLAS's.
+
+    Raises:
+      DoesNotCompile: it needs more memory than a device has.
     """
     try:
         return lowered.compile()

@@ -10,12 +10,34 @@ from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.model.flops import Flops, Work, step_flops
 from isocompute_jax.plan.advice import Knob, advise
 from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, compile_step
+from isocompute_jax.plan.cost import RunCost
 from isocompute_jax.plan.hlo import Collective, collectives
 from isocompute_jax.plan.lengths import Lengths, lengths_of
 from isocompute_jax.plan.memory import Memory, memory_of
-from isocompute_jax.plan.roofline import RunCost, Sampling, StepTime, run_cost, sampling_time, step_time
+from isocompute_jax.plan.pricing import price
+from isocompute_jax.plan.roofline import Sampling, StepTime, step_time
 from isocompute_jax.plan.topology import Topology
+from isocompute_jax.plan.unit import UnitFacts, compile_unit
 from isocompute_jax.plan.work import better_layout, work_of
+from isocompute_jax.records.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Bytes of one device, by what it does: a learner that samples in its own process does both in turns.
+
+    Attributes:
+      updating: the step's peak, and beside it the sampler's weights and a reference policy that the step does not read.
+      sampling: the sampler's peak, and the learner's state beside it; 0 where servers sample.
+    """
+
+    updating: float
+    sampling: float
+
+    @property
+    def peak(self) -> float:
+        """What the device must hold."""
+        return max(self.updating, self.sampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +49,16 @@ class Plan:
       topology: of the learner.
       model_config: the model's shape.
       compiled: the step; None where the compiler refused it for memory.
-      refused: bytes that the compiler said the step needs, where it refused it.
-      memory: of each device; None where the compiler refused.
+      refused: bytes that the compiler said the step, or the sampler's unit, needs, where it refused it.
+      memory: of each device, in the step; None where the compiler refused.
       collectives: of an update.
       work: tokens of an update, expected.
       flops: of an update.
       time: of an update, estimated.
       lengths: assumed of rollouts.
-      sampling: of a step's rollouts, estimated.
+      unit: of a run that samples in the learner's process; None where servers sample, or the compiler refused.
+      together: what a device holds; None where the compiler refused.
+      sampling: of a step's rollouts, estimated; None where nothing was compiled to tell.
       cost: of the run, estimated.
       knobs: what would make it fit; empty where it fits.
       layout: the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better.
@@ -51,19 +75,29 @@ class Plan:
     flops: Flops | None
     time: StepTime | None
     lengths: Lengths
-    sampling: Sampling
+    unit: UnitFacts | None
+    together: Together | None
+    sampling: Sampling | None
     cost: RunCost | None
     knobs: tuple[Knob, ...]
     layout: tuple[int, float] | None = None
 
     @property
+    def needed(self) -> float:
+        """Bytes of a device, by the larger of the programs."""
+        return (self.refused or 0.0) if self.together is None else self.together.peak
+
+    @property
     def fits(self) -> bool:
-        """Whether the step and the reserve have room."""
-        return self.memory is not None and self.memory.free(self.topology.device) >= 0
+        """Whether the programs and the reserve have room."""
+        device = self.topology.device
+        return self.together is not None and self.needed + device.reserve <= device.memory
 
 
 def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Plan:
-    """Compiles the step of a config for a topology, and works out what a run takes.
+    """Compiles the programs of a config for a topology, and works out what a run takes.
+
+    Those are the learner's step and, where no servers sample (`plan.sampler_devices`), the sampler's unit.
 
     Args:
       config: resolved; of its model, config.json is read alone.
@@ -71,72 +105,56 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
       advice: where the step does not fit, compile others that may.
 
     Raises:
-      InputError: config, model and topology do not go together.
+      InputError: config, model and topology do not go together; or there is no room to sample in the process.
     """
+    if config.service.remote and not config.plan.sampler_devices:
+        raise InputError(
+            "config.plan.sampler_devices = 0, and config.service names servers: say how many devices they have, "
+            "--config.plan.sampler_devices=N"
+        )
     try:
         compiled = compile_step(config, topology)
     except DoesNotCompile as error:
         knobs = tuple(advise(config, topology, error.needed)) if advice else ()
-        return _without_program(config, topology, error.needed, knobs)
-    memory = memory_of(compiled.program, compiled.state)
-    lengths = lengths_of(config)
-    work = work_of(config, compiled.batch_shape, lengths, compiled.model_config)
-    flops = step_flops(compiled.model_config, work)
-    hosts = [device.process_index if topology.compiler == "gpu" else 0 for device in compiled.mesh.devices.flat]
+        shape, lengths = model_config_of(config), lengths_of(config)
+        return Plan(
+            config, topology, shape, None, error.needed, None, (), None, None, None, lengths, None, None, None, None,
+            knobs,
+        )  # fmt: skip
+    shape, memory, lengths = compiled.model_config, memory_of(compiled.program, compiled.state), lengths_of(config)
+    unit, refused = None, None
+    if not config.plan.sampler_devices:
+        try:
+            unit = compile_unit(config, topology, shape, compiled.mesh)
+        except DoesNotCompile as error:
+            refused = error.needed
+    work = work_of(config, compiled.batch_shape, lengths, shape)
+    flops = step_flops(shape, work)
     found = tuple(
         collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches)
     )
-    weights = 2.0 * model.count_params(compiled.model_config) / config.mesh.tensor
+    weights = 2.0 * model.count_params(shape) / config.mesh.tensor
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights
+    hosts = topology.hosts_of(compiled.mesh)
     time = step_time(topology.device, topology.size, flops, memory, found, hosts, gathered_bytes=weights * passes)
-    state = 0.0 if config.plan.sampler_devices else memory.params + memory.moments
-    sampling = _sampling(config, compiled.model_config, topology, lengths, state)
-    cost = run_cost(
-        time.total.times(passes_per_step(config)),
-        sampling,
-        num_steps=config.num_steps,
-        learner_devices=topology.size,
-        sampler_devices=config.plan.sampler_devices,
-        overlapped=config.max_staleness > 0 and config.asynchrony != "phases",
-    )
+    priced = None if refused is not None else price(config, topology, shape, update=time.total, unit=unit)
     knobs: tuple[Knob, ...] = ()
     if advice and memory.free(topology.device) < 0:
         knobs = tuple(advise(config, topology, memory.peak))
     return Plan(
-        config, topology, compiled.model_config, compiled, None, memory, found, work, flops, time, lengths, sampling,
-        cost, knobs, better_layout(config, compiled.model_config, compiled.mesh, lengths, flops),
+        config, topology, shape, compiled, refused, memory, found, work, flops, time, lengths, unit,
+        None if refused is not None else together(config, memory, unit),
+        None if priced is None else priced.sampling,
+        None if priced is None else priced.cost,
+        knobs, better_layout(config, shape, compiled.mesh, lengths, flops),
     )  # fmt: skip
 
 
-def passes_per_step(config: RunConfig) -> float:
-    """What a step computes, in updates on one mini-batch: a batch that is scored first takes a third of them more.
-
-    Of the three products of an update, scoring has the forward one; a reference policy in the reward is scored as well.
-    """
-    scored = config.scores_first + (config.loss.kl_coef > 0 and config.loss.kl_in == "reward")
-    return config.updates_per_step + scored * config.recipe.minibatches / 3
-
-
-def _without_program(config: RunConfig, topology: Topology, needed: float, knobs: tuple[Knob, ...]) -> Plan:
-    """What is left to say where the compiler refused the step."""
-    model_config, lengths = model_config_of(config), lengths_of(config)
-    sampling = _sampling(config, model_config, topology, lengths, 0.0)
-    return Plan(
-        config, topology, model_config, None, needed, None, (), None, None, None, lengths, sampling, None, knobs
-    )
-
-
-def _sampling(
-    config: RunConfig, model_config: model.ModelConfig, topology: Topology, lengths: Lengths, occupied: float
-) -> Sampling:
-    """Of a step's rollouts, on devices of which `occupied` bytes hold a learner's state."""
-    return sampling_time(
-        model_config,
-        topology.device,
-        lengths,
-        rollouts=config.rollouts_per_step,
-        devices=config.plan.sampler_devices or topology.size,
-        tensor=config.plan.sampler_tensor,
-        in_flight=config.plan.rollouts_in_flight,
-        occupied=occupied,
-    )
+def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Together:
+    """What a device holds: masters, moments and the reference policy of a KL term stay while it samples."""
+    reference = memory.params if config.loss.kl_coef else 0.0
+    beside = 0.0 if config.loss.reads_reference else reference
+    state = memory.params + memory.moments + reference
+    if unit is None:
+        return Together(memory.peak + beside, 0.0)
+    return Together(memory.peak + beside + unit.weights, unit.peak(state))

@@ -33,6 +33,13 @@ ELEMENTWISE = (
     "scatter",
     "map",
 )
+FREE = frozenset({
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
+    "opt-barrier",
+})  # fmt: skip
+"""Operations that no device is asked to run."""
+COUNTING = FREE | {"compare", "copy"}
+"""What the condition of a loop has that counts, and looks at nothing else."""
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "token": 0}
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
@@ -73,6 +80,19 @@ class Collective:
     groups: Groups
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenLoop:
+    """What one round of a sampler's loop over tokens runs.
+
+    Attributes:
+      collectives: with their counts a token.
+      launches: kernels and copies that a GPU is asked for, one by one.
+    """
+
+    collectives: tuple[Collective, ...]
+    launches: int
+
+
 def collectives(text: str, *, num_devices: int, microbatches: int) -> list[Collective]:
     """Every collective that a step runs.
 
@@ -82,8 +102,14 @@ def collectives(text: str, *, num_devices: int, microbatches: int) -> list[Colle
       microbatches: how often loops run whose count is not in the program.
     """
     entry, computations = parse(text)
+    return _collectives(entry, computations, num_devices, microbatches)
+
+
+def _collectives(
+    name: str, computations: Mapping[str, list[Instruction]], num_devices: int, microbatches: int
+) -> list[Collective]:
     found: list[Collective] = []
-    for instruction, count in _runs(entry, computations, microbatches):
+    for instruction, count in _runs(name, computations, microbatches):
         kind = instruction.operation.removesuffix("-start")
         if kind in KINDS:
             groups = replica_groups(instruction.rest, num_devices)
@@ -218,3 +244,41 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _tuples(ids: np.ndarray) -> Groups:
     return tuple(tuple(int(i) for i in group) for group in ids)
+
+
+def token_loop(text: str, *, num_devices: int) -> TokenLoop:
+    """The loop that ends when every rollout has stopped: the one of the entry that does not merely count.
+
+    Raises:
+      ValueError: the program has no such loop, or several.
+    """
+    entry, computations = parse(text)
+    loops = [one for one in computations.get(entry, ()) if one.operation == "while" and not _counts(one, computations)]
+    if len(loops) != 1:
+        raise ValueError(
+            f"the sampler's program has {len(loops)} loops that end by what they find, and should have one"
+        )
+    body = re.search(r"body=%?([\w.-]+)", loops[0].rest)
+    assert body is not None  # of every `while`
+    found = _collectives(body[1], computations, num_devices, 1)
+    return TokenLoop(tuple(found), _launches(body[1], computations))
+
+
+def _counts(loop: Instruction, computations: Mapping[str, list[Instruction]]) -> bool:
+    """Whether a loop ends after so many rounds, whatever it computes."""
+    condition = re.search(r"condition=%?([\w.-]+)", loop.rest)
+    found = computations.get(condition[1], ()) if condition else ()
+    return "known_trip_count" in loop.rest or all(one.operation in COUNTING for one in found)
+
+
+def _launches(name: str, computations: Mapping[str, list[Instruction]]) -> int:
+    """Kernels of a computation; those of an inner loop as often as it runs, once where that is unknown."""
+    total = 0
+    for one in computations.get(name, ()):
+        if one.operation in ("while", "call", "conditional"):
+            times = (trip_count(one, computations) or 1) if one.operation == "while" else 1
+            called = [name for group in _CALLED.findall(one.rest) for name in re.findall(r"[\w.-]+", group)]
+            total += times * sum(_launches(each, computations) for each in called)
+        elif one.operation not in FREE and not one.operation.endswith("-done"):
+            total += 1
+    return total

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
 from isocompute_jax import model
 from isocompute_jax.accelerators import GIB
+from isocompute_jax.plan.cost import push_path, push_time
 from isocompute_jax.plan.dry_run import Plan
 from isocompute_jax.plan.hlo import KINDS
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range
+from isocompute_jax.plan.unit import KEYS_MOVED, keys_bytes
 
 COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "tokamax", "libtpu")
 """Packages whose versions a plan depends on."""
@@ -18,7 +21,8 @@ COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "tokamax", "libtpu")
 
 def report(plan: Plan) -> str:
     """The plan, in lines of text."""
-    return "\n".join([*_head(plan), *_memory(plan), *_verdict(plan), *_program(plan), *_estimates(plan), ""])
+    parts = _head(plan), _memory(plan), _sampler_memory(plan), _verdict(plan), _program(plan), _estimates(plan)
+    return "\n".join([*(line for part in parts for line in part), ""])
 
 
 def figures(plan: Plan) -> dict[str, Any]:
@@ -28,21 +32,27 @@ def figures(plan: Plan) -> dict[str, Any]:
         "devices": plan.topology.size,
         "versions": versions(),
         "fits": plan.fits,
-        "needed": plan.refused if plan.memory is None else plan.memory.peak,
+        "needed": plan.needed,
     }
-    if plan.memory is None or plan.time is None or plan.cost is None or plan.compiled is None:
+    if plan.memory is None or plan.time is None or plan.compiled is None:
+        return found
+    if plan.cost is None or plan.sampling is None or plan.together is None:
         return found
     memory, work = plan.memory, plan.work
     return found | {
         "mesh": {name: size for name, size in plan.config.mesh.__dict__.items() if size > 1},
         "rollouts": plan.config.rollouts_per_step,
         "steps": plan.config.num_steps,
+        "sampler_devices": plan.config.plan.sampler_devices,
+        "asynchronous": plan.config.max_staleness > 0 and plan.config.asynchrony != "phases",
         "updates_per_step": plan.config.updates_per_step,
         "row_tokens": plan.config.packing.row_tokens,
         "remat": plan.config.compute.remat,
         "compile_s": plan.compiled.lower_s + plan.compiled.compile_s,
         "memory": {name: getattr(memory, name) for name in memory.__dataclass_fields__},
-        "free": memory.free(plan.topology.device),
+        "free": plan.topology.device.memory - plan.topology.device.reserve - plan.needed,
+        "together": dataclasses.asdict(plan.together),
+        "unit": None if plan.unit is None else dataclasses.asdict(plan.unit),
         "collectives": {kind: sent for kind, _, sent in _by_kind(plan)},
         "tokens": None if work is None else work.tokens,
         "microbatches": None if work is None else work.microbatches,
@@ -51,6 +61,10 @@ def figures(plan: Plan) -> dict[str, Any]:
         "mfu": _ends(plan.time.mfu),
         "sampling_s": _ends(plan.sampling.seconds),
         "device_hours": _ends(plan.cost.device_hours),
+        "wall_hours": _ends(plan.cost.wall_hours),
+        "learner": _ends(plan.cost.learner),
+        "weights_s": _ends(_weights(plan)),
+        "parts": {part.name: _ends(part.device_hours) for part in plan.cost.parts},
         "run_step_s": _ends(plan.cost.step),
     }
 
@@ -91,9 +105,9 @@ def _head(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan) -> Iterator[str]:
     memory, device = plan.memory, plan.topology.device
-    yield "Memory of each device, GiB, by the compiler's analysis"
+    yield "Memory of each device in the learner's step, GiB, by the compiler's analysis"
     if memory is None:
-        needed = _gib(plan.refused or 0)
+        needed = _gib(plan.needed)
         yield f"  the compiler refuses the step: it needs {needed}; the device has {_gib(device.memory)}"
         return
     rows = [
@@ -114,14 +128,48 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield ""
 
 
+def _sampler_memory(plan: Plan) -> Iterator[str]:
+    """What lives together where the learner's process samples, and which of its two programs is the larger."""
+    unit, both, config = plan.unit, plan.together, plan.config
+    if config.plan.sampler_devices or plan.memory is None:
+        return
+    yield "Memory of each device while the same process samples"
+    if unit is None or both is None:
+        yield f"  the compiler refuses the sampler's unit: it needs {_gib(plan.refused or 0)}"
+        yield ""
+        return
+    rows = [
+        ("the learner's state, kept meanwhile", both.sampling - unit.peak(0.0)),
+        (f"weights in {plan.model_config.dtype}", unit.weights),
+        ("keys, values and other temporaries", unit.temporaries),
+        ("what comes in and out", unit.moved),
+        ("peak while sampling", both.sampling),
+        ("peak while updating, those weights beside", both.updating),
+    ]
+    for name, size in rows:
+        yield f"  {name:<42}{_gib(size):>10}"
+    larger = "sampling" if both.sampling > both.updating else "updating"
+    chosen = "config.sampling.max_rollouts_per_dispatch" if config.sampling.max_rollouts_per_dispatch else "memory"
+    yield (
+        f"  The larger is {larger}; units of {unit.problems} problems x {unit.rollouts} rollouts, as {chosen} has it, "
+        f"{unit.units(config.rollouts_per_step):,} for a step"
+    )
+    yield ""
+
+
 def _verdict(plan: Plan) -> Iterator[str]:
     device = plan.topology.device
     if plan.fits:
         yield "It fits."
     else:
-        needed = plan.refused if plan.memory is None else plan.memory.peak
-        over = (needed or 0) + device.reserve - device.memory
+        over = plan.needed + device.reserve - device.memory
         yield f"IT DOES NOT FIT: {_gib(over)} GiB a device are missing, the reserve included."
+        if plan.memory is not None and plan.memory.free(device) >= 0:
+            yield "  The learner's step fits by itself; sampling in the same process does not. Sample from vLLM servers"
+            yield "  (--config.plan.sampler_devices=N plans them, docs/clusters.md), or fewer rollouts at once"
+            yield "  (--config.sampling.max_rollouts_per_dispatch=N)."
+            yield ""
+            return
         for knob in plan.knobs:
             outcome = "and it fits" if knob.fits else "not enough by itself"
             yield f"  {' '.join(knob.flags)}: {_gib(knob.saves)} GiB less, {outcome}"
@@ -163,7 +211,7 @@ def _program(plan: Plan) -> Iterator[str]:
 
 
 def _estimates(plan: Plan) -> Iterator[str]:
-    lengths, sampling, config = plan.lengths, plan.sampling, plan.config
+    lengths = plan.lengths
     yield "ESTIMATES (rooflines from published peaks; nothing was run)"
     yield (
         f"  assumed: products at {PRODUCTS[0]:.0%} to {PRODUCTS[1]:.0%} of the peak, memory and links at "
@@ -179,20 +227,53 @@ def _estimates(plan: Plan) -> Iterator[str]:
             f"  update      {_range(time.total)} s (products {_range(time.products)}, memory {_range(time.memory)}, "
             f"links {_range(time.links)}), MFU {time.mfu.low:.0%} to {time.mfu.high:.0%}"
         )
-    where = (
-        f"{config.plan.sampler_devices} devices" if config.plan.sampler_devices else "the learner's devices, in turns"
-    )
-    yield (
-        f"  sampling    {_range(sampling.seconds)} s a step on {where}: {sampling.copies} copies of "
-        f"{_gib(sampling.weight_bytes)} GiB, {sampling.in_flight:,} rollouts in flight (room for {sampling.room:,}), "
-        f"{_range(sampling.tokens_per_s)} tokens/s"
-    )
+    yield from _sampling(plan)
     if plan.cost is not None:
         cost = plan.cost
         yield (
             f"  run         {_range(cost.device_hours)} device-hours, {_range(cost.wall_hours)} hours; the learner "
             f"updates {_share(cost.learner)} of its time, the sampler samples {_share(cost.sampler)} of its own"
         )
+        parts = ", ".join(f"{part.name} {_range(part.device_hours)}" for part in cost.parts)
+        yield f"              of which: {parts}"
+
+
+def _sampling(plan: Plan) -> Iterator[str]:
+    sampling, unit, config = plan.sampling, plan.unit, plan.config
+    if sampling is None:
+        return
+    if unit is None:
+        yield (
+            f"  sampling    {_range(sampling.seconds)} s a step on {config.plan.sampler_devices} devices: "
+            f"{sampling.copies} copies of {_gib(sampling.weight_bytes)} GiB, {sampling.in_flight:,} rollouts in flight "
+            f"(room for {sampling.room:,}), {_range(sampling.tokens_per_s)} tokens/s"
+        )
+        sent = _weights(plan)
+        path = {"shared": "by a file on this host", "stream": "as streams", "device": "from device to device"}
+        yield f"  weights     {_range(sent)} s a step, {path[push_path(config, plan.topology)]}"
+        return
+    keys = keys_bytes(config, plan.model_config, unit)
+    yield (
+        f"  sampling    {_range(sampling.seconds)} s a step in the learner's process, {_range(sampling.tokens_per_s)} "
+        "tokens/s, as the program is compiled:"
+    )
+    yield (
+        f"              each token gathers {unit.wire_bytes / 1e9:,.1f} GB of weights and moves {KEYS_MOVED} x "
+        f"{keys / 1e9:,.1f} GB of keys and values (all {config.sampling.max_tokens:,} positions, "
+        f"copied first){f', in {unit.launches:,} kernels' if unit.launches else ''}"
+    )
+    if plan.topology.known and not plan.topology.device.axes:
+        yield (
+            "              vLLM servers take a fraction of that: --config.plan.sampler_devices=N plans them "
+            "(docs/clusters.md)"
+        )
+
+
+def _weights(plan: Plan) -> Range:
+    """Seconds in which servers get new weights; none where the learner's process samples."""
+    if plan.sampling is None or plan.unit is not None:
+        return Range(0.0, 0.0)
+    return push_time(plan.config, plan.topology, plan.sampling.weight_bytes, plan.sampling.copies)
 
 
 def _by_kind(plan: Plan) -> Iterator[tuple[str, int, float]]:

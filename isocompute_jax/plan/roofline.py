@@ -137,9 +137,8 @@ def sampling_time(
     devices: int,
     tensor: int,
     in_flight: int,
-    occupied: float = 0.0,
 ) -> Sampling:
-    """The decode roofline: each token reads the weights once for all rollouts of a copy, and each its own keys.
+    """The decode roofline of servers: each token reads the weights once for all rollouts of a copy, and each its keys.
 
     Args:
       config: the model, sampled in bfloat16.
@@ -149,12 +148,11 @@ def sampling_time(
       devices: of the sampler.
       tensor: devices that hold one copy.
       in_flight: decoded at once, over all copies; 0 for as many as there are and memory holds.
-      occupied: bytes of each device that hold something else, such as a learner's state.
     """
     copies = max(devices // tensor, 1)
     weights = 2.0 * count_params(config)
     token_bytes = 2.0 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    spare = (USABLE * device.memory - occupied) * tensor - weights
+    spare = USABLE * device.memory * tensor - weights
     room = copies * max(int(spare / (token_bytes * lengths.context)), 0)
     slots = min(in_flight or rollouts, max(room, copies), rollouts)
     per_copy = -(-slots // copies)
@@ -210,46 +208,3 @@ def _until_all_finished(lengths: np.ndarray, slots: int, prompt: float, tick: Ca
         keep = left > 0
         left, done = left[keep], done[keep]
     return total
-
-
-@dataclasses.dataclass(frozen=True)
-class RunCost:
-    """Estimated cost of a whole run.
-
-    Attributes:
-      step: seconds of a step, sampling included.
-      wall_hours: of the run.
-      device_hours: of learner and sampler.
-      learner: share of the learner's time in which it updates.
-      sampler: share of the sampler's time in which it samples.
-    """
-
-    step: Range
-    wall_hours: Range
-    device_hours: Range
-    learner: Range
-    sampler: Range
-
-
-def run_cost(
-    update: Range, sampling: Sampling, *, num_steps: int, learner_devices: int, sampler_devices: int, overlapped: bool
-) -> RunCost:
-    """Device-hours of a run: both kinds of device are paid for while they wait.
-
-    Args:
-      update: seconds of an update.
-      sampling: of a step's rollouts.
-      num_steps: of the run.
-      learner_devices: of the mesh.
-      sampler_devices: beside them; 0 where the learner's sample in turns.
-      overlapped: whether rollouts are sampled while the learner updates (`max_staleness`).
-    """
-    drawing = sampling.steady if overlapped else sampling.seconds
-    if overlapped and sampler_devices:
-        step = Range(max(update.low, drawing.low), max(update.high, drawing.high))
-    else:
-        step = update + drawing
-    hours = step.times(num_steps / 3600)
-    shares = [(update.low / step.low, update.high / step.high), (drawing.low / step.low, drawing.high / step.high)]
-    busy = [Range(min(ends), max(ends)) for ends in shares]
-    return RunCost(step, hours, hours.times(learner_devices + sampler_devices), *busy)

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from isocompute_jax.accelerators import CPU, DEVICES, Device, known_device
 from isocompute_jax.devices import cut_cpu
@@ -44,6 +45,15 @@ class Topology:
     def hosts(self) -> int:
         """Hosts of NVLink domains of their own; a TPU slice is one."""
         return self.shape[0] if self.compiler == "gpu" else 1
+
+    @property
+    def known(self) -> bool:
+        """Whether its devices are accelerators whose memory is known."""
+        return self.device is not CPU
+
+    def hosts_of(self, mesh: Mesh) -> list[int]:
+        """The host of each device, in the order of a mesh; all of a TPU slice count as one."""
+        return [device.process_index if self.compiler == "gpu" else 0 for device in mesh.devices.flat]
 
     def devices(self) -> list[Any]:
         """The devices, for a mesh: real ones of this process, or descriptions that only a compiler can use.

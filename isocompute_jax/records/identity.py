@@ -35,14 +35,15 @@ NOT_IDENTIFYING = frozenset({
     "num_steps", "versions", "version", "commit", "devices", "device", "workdir", "out", "run", "name", "title",
     "host", "hostname", "created", "started", "command",
     # how a run is executed
-    "checkpoint_every_s", "chunk_tokens", "mesh",
+    "checkpoint_every_s", "chunk_tokens", "max_rollouts_per_dispatch", "mesh",
     "endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams",
     "stall_s", "wait_s",
 })  # fmt: skip
 """Names that did not tell configurations apart in files without an `identity` block, at any depth."""
-NO_LONGER_IDENTIFYING = frozenset(
-    {"loss.chunk_tokens", "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.expert"}
-)
+NO_LONGER_IDENTIFYING = frozenset({
+    "loss.chunk_tokens", "sampling.max_rollouts_per_dispatch",
+    "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.expert",
+})  # fmt: skip
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
 OF_LENGTH = ("max_compute", "evaluation.samples", "evaluation.points", "evaluation.first_compute")

@@ -68,6 +68,78 @@ def later_unit_shape(rollouts: int, max_rollouts: int, *, batch_shards: int = 1)
     return UnitShape(problems=size * batch_shards, rollouts=1)
 
 
+MARGIN = 1.15
+"""What a compiler may take for a unit, over `unit_bytes`."""
+
+
+def unit_bytes(
+    config: ModelConfig, shape: UnitShape, *, prompt: int, tokens: int, batch_shards: int = 1, tensor: int = 1
+) -> float:
+    """Bytes of each device that a unit takes beside the weights, by the arrays that it holds.
+
+    Keys and values of all that its rollouts may reach; and the larger of what a token needs (one layer's keys and
+    values as a copy, scores of all positions, logits) and what reading the prompts does (scores of all pairs).
+
+    Args:
+      config: model shape.
+      shape: of the unit.
+      prompt: S, the compiled prompt length.
+      tokens: T, the longest completion.
+      batch_shards: parts that its problems are cut into.
+      tensor: parts that heads and vocabulary are cut into.
+    """
+    rows = -(-shape.problems // batch_shards)
+    rollouts, width = rows * shape.rollouts, jnp.dtype(config.dtype).itemsize
+    keys = 2 * width * config.num_kv_heads * config.head_dim * (rows * prompt + rollouts * tokens) / tensor
+    drawn = 4 * 3 * rollouts * tokens  # uniforms, tokens, log-probabilities
+    heads, vocabulary = config.num_heads / tensor, config.vocab_size / tensor
+    decoding = keys + 4 * rollouts * (2 * heads * (prompt + tokens) + 3 * vocabulary)
+    reading = 4 * 2 * rows * heads * prompt**2
+    return config.num_layers * keys + drawn + max(decoding, reading)
+
+
+MOST_ROLLOUTS = 4096
+"""On each shard, whatever has room: a unit ends with its longest completion."""
+
+
+def largest_unit(
+    config: ModelConfig,
+    room: float,
+    *,
+    group_size: int,
+    prompt: int,
+    tokens: int,
+    batch_shards: int = 1,
+    tensor: int = 1,
+) -> int:
+    """The most rollouts for `unit_shape` of whose units none takes more than `room` bytes of a device, margin included.
+
+    Args:
+      config: model shape.
+      room: bytes of each device that are left for a unit.
+      group_size: of the smallest groups that are sampled: the fewer rollouts share a prompt, the more prompts are read.
+      prompt: S, the compiled prompt length.
+      tokens: T, the longest completion.
+      batch_shards: parts that its problems are cut into.
+      tensor: parts that heads and vocabulary are cut into.
+
+    Returns:
+      a multiple of `batch_shards`; 0 where not even one rollout a shard has room.
+    """
+
+    def fits(count: int) -> bool:
+        prompts = max(1, count // group_size)
+        shape = UnitShape(prompts * batch_shards, -(-count // prompts))
+        needed = unit_bytes(config, shape, prompt=prompt, tokens=tokens, batch_shards=batch_shards, tensor=tensor)
+        return MARGIN * needed <= room
+
+    low, high = 0, MOST_ROLLOUTS
+    while low < high:  # more rollouts never take less
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low * batch_shards
+
+
 class Unit(NamedTuple):
     """One dispatch unit: the arrays of one call of one compiled shape.
 

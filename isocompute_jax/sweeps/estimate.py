@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.plan.pricing import price_again
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import BAD_INPUT, InputError, RunError
 from isocompute_jax.sweeps import books, status
@@ -27,6 +28,8 @@ PLANS = "plans"
 NO_SHAPE = ("seed", "max_compute", "evaluation", "service", "train_set", "checkpoint_every_s")
 """Fields of a run that neither its compiled step nor the time of a step depends on."""
 LEAST_STEPS = 5
+FIGURES = 2
+"""Which figures of a plan are kept: those of earlier releases are made anew."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +64,10 @@ def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = ""
     for run in runs:
         steps, place = run.config.num_steps, topology or run.config.plan.topology
         if place:
-            plan = planned(run, root, place)
-            low, high = (steps / plan["num_steps"] * end for end in plan.get("device_hours", (0.0, 0.0)))
+            plan, low, high = planned(run, root, place), 0.0, 0.0
+            if plan["fits"]:
+                hours = price_again(run.config, plan).device_hours
+                low, high = hours.low, hours.high
             found[run.name] = Estimate(low, high, plan["fits"])
         elif (hours := measured.get(shape_of(run.config))) is not None:
             found[run.name] = Estimate(steps * hours, steps * hours)
@@ -99,7 +104,7 @@ def measured_per_step(runs: Sequence[PlannedRun], root: pathlib.Path) -> dict[st
 def planned(run: PlannedRun, root: pathlib.Path, topology: str) -> Mapping[str, Any]:
     """The figures of a dry run of the config for a topology, by a process of its own; compiled once, then read."""
     folder = root / PLANS
-    key = hashlib.blake2b(f"{shape_of(run.config)} {topology}".encode(), digest_size=8).hexdigest()
+    key = hashlib.blake2b(f"{shape_of(run.config)} {topology} {FIGURES}".encode(), digest_size=8).hexdigest()
     out = folder / f"{key}.json"
     if out.exists():
         return json.loads(out.read_text(encoding="utf-8"))
@@ -114,7 +119,7 @@ def planned(run: PlannedRun, root: pathlib.Path, topology: str) -> Mapping[str, 
         error = InputError if done.returncode == BAD_INPUT else RunError
         last = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise error(f"run {run.name} cannot be planned for {topology}: {last}")
-    found = json.loads(figures.read_text(encoding="utf-8")) | {"num_steps": run.config.num_steps}
+    found = json.loads(figures.read_text(encoding="utf-8"))
     figures.unlink()
     run_files.write_atomic(out, json.dumps(found, indent=1) + "\n")
     return found

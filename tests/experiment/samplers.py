@@ -157,7 +157,7 @@ class Makes:
             params,
             pad_token=tokenizer.pad_id,
             max_prompt_tokens=config.sampling.max_prompt_tokens,
-            max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch,
+            max_rollouts_per_dispatch=config.sampling.max_rollouts_per_dispatch or 512,
             mesh=mesh,
             **self.options,
         )

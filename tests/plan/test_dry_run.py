@@ -15,6 +15,7 @@ from isocompute_jax.experiment.layouts import make_lay_out, shape_of
 from isocompute_jax.plan import advice, command, dry_run
 from isocompute_jax.plan.compile import DoesNotCompile, abstract_batch, plan_mesh
 from isocompute_jax.plan.lengths import lengths_of
+from isocompute_jax.plan.pricing import price_again
 from isocompute_jax.plan.report import report
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.records.errors import InputError
@@ -60,20 +61,39 @@ def test_memory_by_hand(planned, config):
     parts = ("params", "gradients", "moments", "batch", "temporaries", "outputs")
     assert memory["peak"] == pytest.approx(sum(memory[name] for name in parts))
     assert memory["outputs"] < share / 10  # the state is donated, as on accelerators: its memory is used again
-    assert planned[1]["free"] == parse_topology("fake:8").device.memory - 2**30 - memory["peak"]
+    assert planned[1]["free"] == parse_topology("fake:8").device.memory - 2**30 - planned[1]["needed"]
+
+
+def test_the_sampler_is_compiled_beside_the_step(planned, config):
+    """In float32 it samples with the learner's own weights, and holds keys and values of 24 tokens of four rollouts."""
+    text, found = planned
+    unit, both, memory = found["unit"], found["together"], found["memory"]
+    assert (unit["problems"], unit["rollouts"], unit["shards"], unit["weights"]) == (8, 4, 8, 0)
+    keys = 4 * 2 * SIZES["layers"] * SIZES["kv_heads"] * SIZES["head"] * (4 * 23 + 8)
+    assert keys <= unit["temporaries"] < 40 * keys
+    assert both["sampling"] == memory["params"] + memory["moments"] + unit["temporaries"] + unit["moved"]
+    assert both["updating"] == memory["peak"]
+    larger = "sampling" if both["sampling"] > both["updating"] else "updating"
+    assert f"The larger is {larger}; units of 8 problems x 4 rollouts, as memory has it, 1 for a step" in text
+    assert found["needed"] == max(both.values())
+    matrices = SIZES["vocab"] * SIZES["embed"]  # of the layer and the head some at least are gathered for each token
+    assert unit["wire_bytes"] >= 4 * matrices * 7 / 8
 
 
 def test_the_report_says_what_was_found(planned, config):
     text, found = planned
     assert "Plan of" in text and "on fake:8: 8 devices, fsdp 8" in text and "It fits." in text
     assert "ESTIMATES" in text and "all-gather" in text
-    assert (found["devices"], found["fits"], found["needed"]) == (8, True, found["memory"]["peak"])
+    assert (found["devices"], found["fits"]) == (8, True)
     lengths = lengths_of(config)
     assert found["tokens"] == pytest.approx(32 * (4 + lengths.mean))
     assert f"{math.ceil(found['tokens'] / 0.97 / 256)} micro-batches" in text
     assert found["collectives"]["all-gather"] > 0
     hours = 10 * (np.array(found["step_s"]) + np.array(found["sampling_s"])) / 3600  # of ten steps, in turns
-    np.testing.assert_allclose(found["device_hours"], 8 * hours)
+    np.testing.assert_allclose(found["parts"]["steps"], 8 * hours)
+    np.testing.assert_allclose(found["device_hours"], np.sum(list(found["parts"].values()), axis=0))
+    again = price_again(config, found)  # compiling nothing
+    np.testing.assert_allclose([again.device_hours.low, again.device_hours.high], found["device_hours"])
 
 
 def test_the_batch_is_what_training_places(config):

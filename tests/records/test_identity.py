@@ -92,10 +92,11 @@ def test_a_block_and_a_file_without_one_say_the_same():
 
 
 def test_what_identified_once_and_no_longer_does_is_left_out_of_old_blocks():
-    """A bound on memory, and the mesh: releases before had them among the fields that tell configurations apart."""
+    """Bounds on memory, and the mesh: releases before had them among the fields that tell configurations apart."""
     block = identity(RUN)
-    assert "loss.chunk_tokens" not in block
-    old = {**FACTS, "identity": {**block, "loss.chunk_tokens": 4096, "mesh.fsdp": 8, "mesh.context": 2}}
+    once = {"loss.chunk_tokens": 4096, "sampling.max_rollouts_per_dispatch": 512, "mesh.fsdp": 8, "mesh.context": 2}
+    assert not once.keys() & block.keys()
+    old = {**FACTS, "identity": {**block, **once}}
     assert identity_of(old) == identity_of({**FACTS, "identity": block})
 
 

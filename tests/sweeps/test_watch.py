@@ -4,12 +4,14 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.plan.roofline import Range
 from isocompute_jax.records import run_files
 from isocompute_jax.sweeps import books, estimate, executor, grid, hopeless, jobs, watch
 from isocompute_jax.sweeps.limits import Limits
@@ -117,9 +119,14 @@ def test_device_hours_of_what_has_run_and_of_what_was_compiled(tmp_path, monkeyp
     def dry_run(command, **_):
         calls.append(command)
         [out] = [part.partition("=")[2] for part in command if part.startswith("--plan_out=")]
-        pathlib.Path(out).write_text(json.dumps({"fits": True, "device_hours": [10.0, 20.0]}))
+        pathlib.Path(out).write_text(json.dumps({"fits": True, "step_s": [1.0, 2.0]}))
         return subprocess.CompletedProcess(command, 0, "", "")
 
+    def price_again(config, figures):
+        ends = (config.max_compute * seconds / 2**18 * 10.0 for seconds in figures["step_s"])
+        return types.SimpleNamespace(device_hours=Range(*ends))
+
+    monkeypatch.setattr(estimate, "price_again", price_again)
     monkeypatch.setattr(estimate.subprocess, "run", dry_run)
     shorter = grid.grid(BASE, {"group_size": (2, 32), "seed": (0,), "max_compute": (2**17, 2**18)})
     for runs in (RUNS, shorter):

@@ -19,11 +19,16 @@ class PlanConfig:
     )
     prompt_tokens: int = option(0, "Mean length of a prompt; 0 for half of sampling.max_prompt_tokens.", low=0)
     sampler_devices: int = option(
-        0, "Devices of the sampler, of the learner's kind; 0: the learner's sample, in turns.", low=0
+        0, "Devices of the servers, of the learner's kind; 0: the learner's sample in its process, in turns.", low=0
     )
     sampler_tensor: int = option(1, "Devices that hold one copy of the sampler's model.", low=1)
     rollouts_in_flight: int = option(
         0, "Rollouts decoded at once, over all copies; 0 for as many as there are and memory holds.", low=0
+    )
+
+    evaluation_problems: int = option(300, "Problems of each set of `evaluation.sets`.", low=1)
+    curation_rollouts: int = option(
+        0, "Rollouts of the curation that is paid for with the run; 0 for none, or where another run pays.", low=0
     )
 
     def __post_init__(self) -> None:

@@ -24,7 +24,13 @@ class SamplingConfig:
         "Longest completion, in tokens, what is put into it included. The default is the embedded task's.",
         low=1,
     )
-    max_rollouts_per_dispatch: int = option(512, "Completions decoded at once (memory budget).", low=1)
+    max_rollouts_per_dispatch: int = option(
+        0,
+        "Completions decoded at once in the learner's process; 0: as many as an accelerator has room for beside the "
+        "learner's state, and 512 elsewhere.",
+        low=0,
+        identity=False,
+    )
     thinking: ThinkingConfig = option(default_factory=ThinkingConfig, later=True)
     tool: ToolConfig = option(default_factory=ToolConfig, later=True)
 

@@ -1,0 +1,212 @@
+"""What a whole run costs: its steps, and what lies between them and at its ends. Estimates; nothing was run.
+
+Counted: updates, sampling, weights on their way to servers, evaluations, the idle ends of asynchronous runs, the last
+checkpoint and exports, and the curation that went before. Not counted: starting and compiling, grading, servers'
+pauses while they load weights, checkpoints in the background, and what is lost when something dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.evaluate import evaluation_points
+from isocompute_jax.plan.roofline import BANDWIDTH, Range, Sampling
+from isocompute_jax.plan.topology import Topology
+
+Push = Literal["shared", "stream", "device"]
+GPUS_OF_HOST = 8
+GB = 1e9
+SHARED = (6.3 * GB, 3.2 * GB)
+"""Bytes per second of weights that servers read from a file on their host, once for all: as measured on a CPU
+(BENCHMARKS.md, "Weights"), and half of it."""
+STREAM = (2.7 * GB, 1.8 * GB)
+"""Bytes per second that one process streams, to all of its servers together: likewise, the range measured."""
+WRITTEN = (1.16 * GB, 0.56 * GB)
+"""Bytes per second of a checkpoint that is waited for, and of an export, from each host: likewise (BENCHMARKS.md,
+"Checkpoints")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of a run.
+
+    Attributes:
+      name: what it is.
+      seconds: it takes, in all.
+      devices: that are held for it.
+    """
+
+    name: str
+    seconds: Range
+    devices: int
+
+    @property
+    def device_hours(self) -> Range:
+        """What is paid for it."""
+        return self.seconds.times(self.devices / 3600)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """Seconds of the parts of a run.
+
+    Attributes:
+      update: all updates of a step.
+      drawing: a step's rollouts, none being under way before.
+      steady: the same where the window never runs empty.
+      weights: sending new weights to the servers, for each step.
+      evaluation: all evaluations.
+      closing: the last checkpoint, and all exports.
+      curation: solve rates of the problems, before the run.
+    """
+
+    update: Range
+    drawing: Range
+    steady: Range
+    weights: Range
+    evaluation: Range
+    closing: Range
+    curation: Range
+
+
+@dataclasses.dataclass(frozen=True)
+class RunCost:
+    """Estimated cost of a whole run.
+
+    Attributes:
+      step: seconds of a step, sampling and weights included.
+      parts: of the run; those that take no time are left out.
+      wall_hours: of all parts.
+      device_hours: of learner and sampler, at work or waiting.
+      learner: share of a step in which the learner updates.
+      sampler: share of a step in which the sampler samples.
+    """
+
+    step: Range
+    parts: tuple[Part, ...]
+    wall_hours: Range
+    device_hours: Range
+    learner: Range
+    sampler: Range
+
+
+def run_cost(spans: Spans, *, num_steps: int, learner_devices: int, sampler_devices: int, overlapped: bool) -> RunCost:
+    """Device-hours of a run: both kinds of device are paid for while they wait.
+
+    New weights are sent by the learner, which waits until every server has them. Where rollouts are sampled meanwhile
+    (`overlapped`), a step takes as long as the slower side; the first batch is waited for from an empty window, and
+    during the last update nothing is left to sample.
+
+    Args:
+      spans: seconds of the parts.
+      num_steps: of the run.
+      learner_devices: of the mesh.
+      sampler_devices: beside them; 0 where the learner's sample in turns.
+      overlapped: whether rollouts are sampled while the learner updates (`max_staleness`).
+    """
+    learning, ends = spans.update + spans.weights, Range(0.0, 0.0)
+    if overlapped and sampler_devices:
+        drawing = spans.steady
+        step = Range(max(learning.low, drawing.low), max(learning.high, drawing.high))
+        whole = spans.drawing + learning  # of the first batch, and of the last
+        ends = Range(max(whole.low - step.low, 0.0), max(whole.high - step.high, 0.0))
+    else:
+        drawing = spans.steady if overlapped else spans.drawing
+        step = learning + drawing
+    both = learner_devices + sampler_devices
+    parts = (
+        Part("steps", step.times(num_steps), both),
+        Part("idle ends", ends, both),
+        Part("evaluations", spans.evaluation, both),
+        Part("last checkpoint and exports", spans.closing, both),
+        Part("curation", spans.curation, sampler_devices or learner_devices),
+    )
+    parts = tuple(part for part in parts if part.seconds.high)
+    wall, hours = Range(0.0, 0.0), Range(0.0, 0.0)
+    for part in parts:
+        wall, hours = wall + part.seconds.times(1 / 3600), hours + part.device_hours
+    return RunCost(step, parts, wall, hours, _share(spans.update, step), _share(drawing, step))
+
+
+def _share(part: Range, step: Range) -> Range:
+    ends = part.low / step.low, part.high / step.high
+    return Range(min(ends), max(ends))
+
+
+def spans_of(
+    config: RunConfig,
+    topology: Topology,
+    *,
+    update: Range,
+    sampling: Sampling,
+    draw: Callable[[int], Range],
+    weight_bytes: float,
+    state_bytes: float,
+) -> Spans:
+    """Seconds of each part of a run.
+
+    Args:
+      config: of the run, resolved.
+      topology: of the learner.
+      update: seconds of all updates of a step.
+      sampling: of a step's rollouts.
+      draw: seconds in which so many rollouts are sampled from an empty window.
+      weight_bytes: of one copy of the model in the dtype that it computes in.
+      state_bytes: of a checkpoint.
+    """
+    weights = Range(0.0, 0.0)
+    if config.plan.sampler_devices:
+        weights = push_time(config, topology, weight_bytes, sampling.copies).times(1 / config.updates_per_phase)
+    times, rollouts = evaluations_of(config)
+    sets = len(config.evaluation.sets)
+    exports = 1 + (config.num_steps // config.export_every if config.export_every else 0)
+    written = state_bytes / topology.hosts + exports * weight_bytes  # exports are written by one process
+    curated = config.plan.curation_rollouts
+    return Spans(
+        update=update,
+        drawing=sampling.seconds,
+        steady=sampling.steady,
+        weights=weights,
+        evaluation=draw(rollouts // sets).times(sets * times) if rollouts else Range(0.0, 0.0),  # one after the other
+        closing=Range(*(written / rate for rate in WRITTEN)),
+        curation=draw(curated) if curated else Range(0.0, 0.0),
+    )
+
+
+def push_path(config: RunConfig, topology: Topology) -> Push:
+    """How weights travel: as `service.push` says; `auto` takes a file where servers stand on the learner's host."""
+    push = config.service.push
+    if push != "auto":
+        return push
+    together = topology.size + config.plan.sampler_devices
+    return "shared" if topology.compiler == "gpu" and topology.hosts == 1 and together <= GPUS_OF_HOST else "stream"
+
+
+def push_time(config: RunConfig, topology: Topology, weight_bytes: float, copies: int) -> Range:
+    """Seconds in which every copy of the sampler gets new weights.
+
+    A file is laid down once on each of the learner's hosts, and read by all servers of a host at once. Of a stream each
+    of the learner's hosts sends its share, to one server after the other. From device to device the learner's first
+    device sends each server the whole.
+    """
+    path = push_path(config, topology)
+    if path == "shared":
+        return Range(*(weight_bytes / rate for rate in SHARED))
+    if path == "stream":
+        return Range(*(copies * weight_bytes / topology.hosts / rate for rate in STREAM))
+    link = (
+        topology.device.network if topology.size + config.plan.sampler_devices > GPUS_OF_HOST else topology.device.link
+    )
+    return Range(*(copies * weight_bytes / (link * share) for share in BANDWIDTH))
+
+
+def evaluations_of(config: RunConfig) -> tuple[int, int]:
+    """How often a run is evaluated, and the rollouts of each time, of sets of `plan.evaluation_problems`."""
+    sizes = [config.plan.evaluation_problems] * len(config.evaluation.sets)
+    found: EvaluationConfig = config.evaluation.settled(sizes, config.max_compute)
+    problems = sum(min(size, found.max_problems or size) for size in sizes)
+    points = evaluation_points(found, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step)
+    return (len(points) if sizes else 0), problems * found.samples

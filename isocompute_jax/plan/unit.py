@@ -1,0 +1,194 @@
+"""The sampler's program of a run that samples in the learner's process: compiled beside the step, and what it costs.
+
+It is `sampling.sample_unit`, the very function that runs. Its loop over tokens is slow on accelerators, and its cost is
+said as it is compiled: on a mesh every token gathers all weights again; keys and values of all positions that a
+completion may reach are attended to, whatever it has so far; and those of a layer are copied out of the stack first. A
+unit ends with its longest completion, and no other takes a place that is free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from isocompute_jax import model, sharding
+from isocompute_jax.accelerators import Device
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.dispatch import rollouts_per_dispatch
+from isocompute_jax.model import ModelConfig
+from isocompute_jax.model.flops import active_matrices, head_matrix
+from isocompute_jax.plan.compile import compiled_for
+from isocompute_jax.plan.hlo import token_loop
+from isocompute_jax.plan.lengths import Lengths
+from isocompute_jax.plan.memory import bytes_of
+from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range, wire_seconds
+from isocompute_jax.plan.topology import Topology
+from isocompute_jax.sampling.units import Unit, UnitShape, sample_unit, unit_shape
+
+KEYS_MOVED = 3
+"""How often keys and values pass through memory for a token: read from the stack, written as a copy, and read."""
+LAUNCH = (2e-6, 5e-6)
+"""Seconds from one kernel of a GPU to the next where each is short: assumed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitFacts:
+    """What the compiler said of a unit.
+
+    Attributes:
+      problems: of a unit.
+      rollouts: of each of its problems.
+      shards: parts that its problems are cut into.
+      weights: bytes of each device: the parameters in the dtype that the model computes in; 0 where they are the
+        learner's own.
+      temporaries: keys and values, gathered weights, scores.
+      moved: what else comes in, and what comes out.
+      wire_bytes: that a device receives for each token.
+      wire_s: seconds that this takes at full speed.
+      launches: kernels for each token, one by one; 0 where it is no GPU.
+      compile_s: seconds that the compiler took.
+    """
+
+    problems: int
+    rollouts: int
+    shards: int
+    weights: float
+    temporaries: float
+    moved: float
+    wire_bytes: float
+    wire_s: float
+    launches: int
+    compile_s: float
+
+    @property
+    def together(self) -> int:
+        """Rollouts that are decoded at once."""
+        return self.problems * self.rollouts
+
+    def units(self, rollouts: int) -> int:
+        """How many draw so many rollouts."""
+        return -(-rollouts // self.together)
+
+    def peak(self, state: float) -> float:
+        """Bytes of a device while it samples, beside a learner's state."""
+        return state + self.weights + self.temporaries + self.moved
+
+
+def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfig, mesh: Mesh) -> UnitFacts:
+    """Compiles the unit that training would draw its first turns in.
+
+    Args:
+      config: the run's, resolved.
+      topology: the devices.
+      model_config: the model.
+      mesh: of the topology's devices.
+
+    Raises:
+      InputError: not one rollout has room beside the learner's state.
+      DoesNotCompile: the compiler refuses it for memory.
+    """
+    sampling = config.sampling
+    device = topology.device if topology.known else None
+    shards = sharding.shards(mesh, "batch")
+    most = rollouts_per_dispatch(config, model_config, mesh, device)
+    shape = unit_shape(config.problems_per_batch, config.group_size, most, batch_shards=shards)
+    params = _placed_params(model_config, mesh)
+    unit = abstract_unit(shape, sampling.max_prompt_tokens, mesh)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
+    start = time.perf_counter()
+    program = compiled_for(
+        sample_unit.lower(
+            params, unit, scalar, scalar, config=model_config, max_tokens=sampling.max_tokens, stop_tokens=(0,),
+            routing=config.loss.routing != "own", mesh=mesh,
+        )
+    )  # fmt: skip
+    stats: Any = program.memory_analysis()
+    held = bytes_of(params, host=False)
+    loop = token_loop(program.as_text() or "", num_devices=topology.size)
+    hosts = topology.hosts_of(mesh)
+    return UnitFacts(
+        problems=shape.problems,
+        rollouts=shape.rollouts,
+        shards=shards,
+        weights=held if model_config.dtype != "float32" else 0.0,
+        temporaries=stats.temp_size_in_bytes,
+        moved=stats.argument_size_in_bytes - held + stats.output_size_in_bytes,
+        wire_bytes=sum(one.count * one.wire_bytes for one in loop.collectives),
+        wire_s=sum(one.count * wire_seconds(one, topology.device, hosts) for one in loop.collectives),
+        launches=loop.launches if topology.compiler == "gpu" else 0,
+        compile_s=time.perf_counter() - start,
+    )
+
+
+def _placed_params(model_config: ModelConfig, mesh: Mesh) -> Any:
+    """The sampler's parameters: the learner's, in the dtype that the model computes in."""
+    params = model.abstract_params(model_config, model_config.float_dtype)
+    dtype = jnp.dtype(model_config.dtype)
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, dtype, sharding=where),
+        params,
+        model.param_shardings(model_config, mesh),
+    )
+
+
+def abstract_unit(shape: UnitShape, prompt: int, mesh: Mesh) -> Unit:
+    """Shapes, dtypes and shardings of a unit, as the sampler in process places it."""
+
+    def array(dtype: Any, *size: int) -> Any:
+        axes = ("batch", None)[: len(size)]
+        return jax.ShapeDtypeStruct(size, dtype, sharding=sharding.named_sharding(mesh, size, axes))
+
+    problems, rollouts = shape.problems, shape.rollouts
+    return Unit(
+        tokens=array(jnp.int32, problems, prompt),
+        mask=array(jnp.bool_, problems, prompt),
+        key_words=array(jnp.uint32, problems, 5),
+        rollouts=array(jnp.uint32, problems, rollouts),
+        budgets=array(jnp.int32, problems, rollouts),
+        active=array(jnp.bool_, problems),
+    )
+
+
+def keys_bytes(config: RunConfig, model_config: ModelConfig, facts: UnitFacts) -> float:
+    """Of one device: keys and values of all positions that a unit's rollouts may reach, and of its prompts."""
+    width = jnp.dtype(model_config.dtype).itemsize
+    token = 2.0 * width * model_config.num_layers * model_config.num_kv_heads * model_config.head_dim
+    rows, sampling = facts.problems / facts.shards, config.sampling
+    positions = rows * (facts.rollouts * max(1, sampling.max_tokens - 1) + sampling.max_prompt_tokens)
+    return token / config.mesh.tensor * positions
+
+
+def unit_time(
+    config: RunConfig, model_config: ModelConfig, device: Device, lengths: Lengths, facts: UnitFacts
+) -> Range:
+    """Seconds of one unit, until the longest of its rollouts has stopped.
+
+    At the quick end a token takes as long as the slowest of memory, links and products, at the slow end all of them one
+    after the other.
+    """
+    rows, tensor = facts.problems / facts.shards, config.mesh.tensor
+    local = rows * facts.rollouts
+    weights = float(jnp.dtype(model_config.dtype).itemsize) * model.count_params(model_config) / tensor
+    gathered = 2 if facts.wire_bytes else 1  # written where they are gathered, then read
+    moved = gathered * weights + KEYS_MOVED * keys_bytes(config, model_config, facts)
+    matrices = 2.0 * (active_matrices(model_config) + head_matrix(model_config))
+    pairs = 4.0 * model_config.num_layers * model_config.num_heads * model_config.head_dim
+    reach = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    products = local * (matrices + pairs * reach) / tensor
+    read = 2.0 * active_matrices(model_config) * rows * config.sampling.max_prompt_tokens / tensor
+    rounds = int(lengths.sample(facts.together).max()) - 1
+    found = []
+    for end, together in ((0, max), (1, sum)):
+        parts = (
+            moved / (device.memory_bandwidth * BANDWIDTH[end]),
+            facts.wire_s / BANDWIDTH[end],
+            products / (device.flops * PRODUCTS[end]),
+        )
+        token = together(parts) + facts.launches * LAUNCH[end]
+        found.append(read / (device.flops * PRODUCTS[end]) + rounds * token)
+    return Range(*found)
