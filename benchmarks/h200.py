@@ -12,7 +12,7 @@ at the end (`--parts=` with nothing prints those of an earlier call). `--budget_
 it is skipped, and said to be.
 
 - rate: bfloat16 products of 8,192 x 8,192, which MFU divides by (measured again in each process).
-- attention: one layer's, forward and backward, by each kernel; a kernel that is not there says why.
+- attention: one layer's, forward and backward, by each kernel. Kernels that are not there are said first, and why.
 - learner_1.5b, learner_7b: whole updates of Qwen2.5 shapes on packed rows: MFU, peak memory beside what the compiler
   says, with autotuning and without it, time to compile. The first kernel of attention that works is taken.
 - torch: the same on transformers and torch, where they are (`benchmarks.h200_torch` says how).
@@ -29,7 +29,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks.h200_cases import KERNELS, Case, cases
-from benchmarks.h200_runs import Results, measured, versions
+from benchmarks.h200_runs import Results, measured, missing_kernels, versions
 from benchmarks.h200_tables import tables
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
@@ -63,6 +63,8 @@ def main() -> None:
     results = Results(out / RESULTS)
     if parts:
         results.add({"kind": "versions", **versions()})
+        for line in missing_kernels(ATTENTION.value):
+            results.add(line)
     deadline = time.monotonic() + BUDGET.value
     for case in cases(small=SMALL.value):
         if case.part in parts:

@@ -5,8 +5,8 @@
 #   --wheels=DIR   wheels to install first, into a folder that this call removes again: those of tokamax and what it
 #                  needs, say. On a machine with a network: python3 -m pip download --only-binary=:all: -d DIR --no-deps \
 #                    --python-version=3.12 --platform=manylinux_2_17_x86_64 --platform=manylinux2014_x86_64 \
-#                    tokamax==0.0.12 einshape immutabledict qwix tensorboardX typeguard==2.13.3 pydantic==2.14.3 \
-#                    pydantic-core==2.50.4 annotated-types typing-inspection
+#                    -c constraints.txt tokamax einshape immutabledict \
+#                    qwix tqdm tensorboardX typeguard pydantic pydantic-core annotated-types typing-inspection
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}

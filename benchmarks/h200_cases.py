@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-KERNELS = ("mosaic", "triton", "chunked")
+FUSED = ("mosaic", "triton")
+"""Kernels of attention that tokamax brings."""
+KERNELS = (*FUSED, "chunked")
 """Of attention, the quickest first; a learner takes the first that works."""
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -14,9 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.h200_cases import Case
+from benchmarks.h200_cases import FUSED, Case
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "tokamax", "numpy", "optax", "flax", "torch", "transformers")
+ASK = (
+    "import json, sys; from isocompute_jax.model.kernels import tokamax; "
+    "print(json.dumps({name: tokamax.missing(name) for name in sys.argv[1:]}))"
+)
 FIRST_S = 20.0
 """No measurement is begun with less left of the budget."""
 
@@ -59,6 +63,18 @@ def versions() -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired):
         found["gpu"] = None
     return found
+
+
+def missing_kernels(kernels: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A line for each fused kernel of attention that is not there, with the reason; asked in another process."""
+    fused = [kernel for kernel in kernels if kernel in FUSED]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}  # no device is taken
+    command = [sys.executable, "-c", ASK, *fused]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    found = dict.fromkeys(fused, reason_of(done.stderr)) if done.returncode else json.loads(done.stdout)
+    for kernel, why in found.items():
+        if why is not None:
+            yield {"kind": "missing", "name": kernel, "why": why}
 
 
 def measured(

@@ -22,10 +22,12 @@ HEADS = {
 
 
 def tables(lines: Sequence[Line]) -> Iterator[str]:
-    """A table for each kind that was measured, after the versions; what failed or was skipped, with its reason."""
+    """A table of each measured kind, after versions and missing kernels; what failed or was skipped says why."""
     for line in lines:
         if line["kind"] == "versions":
             yield ", ".join(f"{name} {value or '-'}" for name, value in line.items() if name != "kind")
+        elif line["kind"] == "missing":
+            yield f"Missing: {line['name']}: {line['why']}"
     for kind, head in HEADS.items():
         found = [line for line in lines if line["kind"] == kind]
         if not found:

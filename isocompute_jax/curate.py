@@ -24,6 +24,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.compiling import HELP, use_training_cache
+from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
@@ -94,6 +95,7 @@ def main() -> None:
             ranges=dict(parse_set(text) for text in SET.value),
             mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
         )
+        check_driver_for_jax()
         use_training_cache(COMPILE_CACHE.value)
         counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():

@@ -17,6 +17,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.compiling import HELP, use_training_cache
+from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
@@ -62,6 +63,7 @@ def main() -> None:
     if not weights.is_dir():
         raise InputError(f"--model: {weights} is no directory: the run has not ended, or name one that `export` wrote")
     options = from_flags(InterferenceConfig)
+    check_driver_for_jax()
     use_training_cache(COMPILE_CACHE.value)
     found = measure_interference(config, weights, PROBLEMS.value or config.train_set, out, options)
     say(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")

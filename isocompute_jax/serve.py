@@ -15,6 +15,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.compiling import use_training_cache
+from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 
@@ -67,6 +68,7 @@ def make_engine(settings: EngineSettings) -> Engine:
         from isocompute_jax.service.server.engines.jax_engine import JaxEngine
     except ImportError as error:
         raise InputError(f"--engine=jax: {error}; pip install 'isocompute-jax[train,serve]'") from error
+    check_driver_for_jax()
     use_training_cache(settings.compile_cache)
     return JaxEngine(settings)
 

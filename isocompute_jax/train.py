@@ -22,6 +22,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.compiling import HELP, use_training_cache
+from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 
@@ -137,6 +138,7 @@ def main() -> None:
     for flag in ("topology", "plan_out"):
         if flags.FLAGS[flag].present:
             raise InputError(f"--{flag} goes with --dry_run")
+    check_driver_for_jax()
     place = find_place(
         cluster=cast(Cluster, CLUSTER.value),
         coordinator=COORDINATOR.value,

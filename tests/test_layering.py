@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
 _BASE = {"records", "options"}
 _ARRAYS = _BASE | {"devices", "sharding", "model", "tasks"}
-_TRAINING = _ARRAYS | {"accelerators", "distributed", "sampling", "learner", "service", "experiment"}
+_TRAINING = _ARRAYS | {"accelerators", "drivers", "distributed", "sampling", "learner", "service", "experiment"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
@@ -26,12 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": _BASE,
     "accelerators": set(),
     "devices": set(),
+    "drivers": _BASE,
     "compiling": _BASE,
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
-    "service": _ARRAYS | {"options", "compiling", "distributed", "sampling", "learner"},
+    "service": _ARRAYS | {"options", "compiling", "drivers", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"} | {"compiling"},
     "plan": _ARRAYS | {"accelerators", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms

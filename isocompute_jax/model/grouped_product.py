@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.kernels.pallas_names import give_back_old_names
+from isocompute_jax.model.kernels.imports import warn_once, why_missing
 
 GroupedKernel = Literal["blocks", "mosaic", "megablox"]
 
@@ -36,15 +35,33 @@ MEGABLOX_ROWS, MEGABLOX_TILE = 512, 1024
 """Largest tiles of rows and of the other sizes."""
 
 
+MODULES: dict[GroupedKernel, tuple[str, ...]] = {
+    "mosaic": tuple(f"tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_{name}" for name in ("common", "kernel_sm90")),
+    "megablox": ("jax.experimental.pallas.ops.tpu.megablox.gmm",),
+}
+"""What a fused kernel is imported from."""
+
+
 def grouped_kernel(device: Any, dtype: Any, shape: tuple[int, ...]) -> GroupedKernel:
     """The kernel for matrices [D, F] of `dtype` on `device`, which may be one that is only compiled for."""
-    tiled = all(size % TILE == 0 for size in shape)
-    if device.platform == "tpu" and tiled:
+    fused = _made_for(device, dtype, shape)
+    if fused is None:
+        return "blocks"
+    reason = why_missing(*MODULES[fused])
+    if reason is not None:
+        warn_once(f"products of experts: computed in blocks, for want of {fused}: {reason}")
+        return "blocks"
+    return fused
+
+
+def _made_for(device: Any, dtype: Any, shape: tuple[int, ...]) -> GroupedKernel | None:
+    """The fused kernel that is made for these, installed or not."""
+    if any(size % TILE for size in shape):
+        return None
+    if device.platform == "tpu":
         return "megablox"
     hopper = device.platform == "gpu" and str(getattr(device, "compute_capability", "")).startswith("9.")
-    if hopper and tiled and jnp.dtype(dtype).itemsize == 2 and importlib.util.find_spec("tokamax"):
-        return "mosaic"
-    return "blocks"
+    return "mosaic" if hopper and jnp.dtype(dtype).itemsize == 2 else None
 
 
 def grouped_product(
@@ -160,12 +177,7 @@ def _mosaic() -> tuple[Any, Any]:
 
     Its public function asks the process's own device what is supported, which need not be the one compiled for.
     """
-    give_back_old_names()
-    common, kernels = (
-        importlib.import_module(f"tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_{name}")
-        for name in ("common", "kernel_sm90")
-    )
-
+    common, kernels = map(importlib.import_module, MODULES["mosaic"])
     return kernels, common.Config(
         block_m=64, block_n=64, block_k=TILE, num_stages=4, split_k=1, persistent=False, warp_specialized=False
     )

@@ -12,9 +12,8 @@ device's share, sends less, and shares causal attention out evenly however a row
 from __future__ import annotations
 
 import functools
-import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -24,9 +23,9 @@ from jaxtyping import Array, Float, Int
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import AttentionKernel
+from isocompute_jax.model.kernels import splash, tokamax
 from isocompute_jax.model.kernels.chunked import chunked_attention
-from isocompute_jax.model.kernels.splash import splash_attention
-from isocompute_jax.model.kernels.tokamax import installed, tokamax_attention
+from isocompute_jax.model.kernels.imports import warn_once
 from isocompute_jax.records.errors import InputError
 
 FUSED = ("mosaic", "triton", "splash")
@@ -35,8 +34,6 @@ FUSED = ("mosaic", "triton", "splash")
 CPU_CHUNK, CHUNK = 128, 1024
 """Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators,
 where a step of a loop is several launches, ask for many."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 def packed_attention(
@@ -120,9 +117,9 @@ def _divides(mesh: Mesh, x: Array) -> bool:
 def _computed_by(kernel: str, device: Any) -> Callable[[Array, Array, Array, Array], Array]:
     match kernel:
         case "mosaic" | "triton":
-            return functools.partial(tokamax_attention, implementation=kernel, device=device)
+            return functools.partial(tokamax.tokamax_attention, implementation=kernel, device=device)
         case "splash":
-            return splash_attention
+            return splash.splash_attention
         case _:
             return functools.partial(chunked_attention, chunk=CPU_CHUNK if device.platform == "cpu" else CHUNK)
 
@@ -140,23 +137,45 @@ def choose_kernel(kernel: AttentionKernel, device: Any, *, head_dim: int, dtype:
       InputError: `kernel` cannot be used there; the message says why.
     """
     if kernel in FUSED:
-        reason = _refusal(kernel, device, head_dim=head_dim, dtype=dtype)
+        reason = _refusal(kernel, device, head_dim=head_dim, dtype=dtype) or _missing(kernel)
         if reason is not None:
             raise InputError(f"attention = {kernel}: {reason}; `auto` chooses what the device has")
         return kernel
     if kernel == "chunked" or device.platform == "cpu":
         return "chunked"
-    reasons = {name: _refusal(name, device, head_dim=head_dim, dtype=dtype) for name in FUSED}
-    for name, reason in reasons.items():
+    refused: dict[str, str] = {}
+    absent: list[str] = []
+    for name in FUSED:
+        reason = _refusal(name, device, head_dim=head_dim, dtype=dtype)
         if reason is None:
-            return name
-    _warn_once("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+            reason = _missing(name)
+            if reason is None:
+                if absent:
+                    warn_once(f"attention = auto: computed by {name}, for want of {_joined(refused, absent)}")
+                return name
+            absent.append(name)
+        refused[name] = reason
+    warn_once(
+        f"attention = auto: computed in chunks, for there is no fused kernel ({_joined(refused, absent or refused)})"
+    )
     return "chunked"
 
 
-@functools.cache
-def _warn_once(reasons: str) -> None:
-    _LOGGER.warning("attention = auto: computed in chunks, for there is no fused kernel (%s)", reasons)
+def _joined(reasons: dict[str, str], names: Iterable[str]) -> str:
+    """A reason that several kernels share is said once."""
+    by_reason: dict[str, list[str]] = {}
+    for name in names:
+        by_reason.setdefault(reasons[name], []).append(name)
+    return "; ".join(f"{', '.join(kernels)}: {reason}" for reason, kernels in by_reason.items())
+
+
+def _missing(kernel: str) -> str | None:
+    """Why a fused kernel that the device could run is not there, or None."""
+    match kernel:
+        case "mosaic" | "triton":
+            return tokamax.missing(kernel)
+        case _:
+            return splash.missing()
 
 
 def _refusal(kernel: str, device: Any, *, head_dim: int, dtype: Any) -> str | None:
@@ -189,6 +208,4 @@ def _refused_by_gpu(kernel: str, device: Any) -> str | None:
     if not lowest <= capability < beyond:
         wanted = "Hopper or Blackwell (compute capability 9.x or 10.x)" if kernel == "mosaic" else "capability 8.0"
         return f"it needs {wanted}, and {device.device_kind} has {capability}"
-    if not installed():
-        return "tokamax is not installed: pip install 'isocompute-jax[tokamax]'"
     return None

@@ -24,6 +24,7 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.compiling import use_training_cache
+from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
@@ -113,6 +114,8 @@ def main() -> None:
         for path in write_forecasts(chosen, pathlib.Path(root), pathlib.Path(FORECAST.value), ONLY.value):
             say(path)
         return
+    if EXECUTOR.value == "local":
+        check_driver_for_jax()
     if BASE_ONLY.value:
         prepare(chosen, root)
         return

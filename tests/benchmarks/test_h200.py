@@ -58,15 +58,27 @@ def test_what_fails_says_why():
     assert h200_runs.reason_of("a warning\nerror: torch is not installed\n") == "error: torch is not installed"
 
 
+def test_kernels_that_are_missing_are_said_first(tmp_path, monkeypatch):
+    """In a process that finds a tokamax that does not import, and asks no device."""
+    (tmp_path / "tokamax.py").write_text("import jax\nassert jax.config.jax_platforms == 'cpu'\nraise KeyError('x')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    lines = list(h200_runs.missing_kernels(("mosaic", "triton", "chunked")))
+    assert [line["name"] for line in lines] == ["mosaic", "triton"]
+    assert "tokamax is installed and does not import (KeyError: 'x')" in lines[0]["why"]
+
+
 def test_tables_hold_every_kind_and_what_failed():
     assert {case.kind for case in cases(small=True)} == {case.kind for case in cases(small=False)} == set(HEADS)
     lines = [{"kind": kind, "name": kind, "status": "failed", "why": "no reason"} for kind in HEADS]
+    lines += [{"kind": "missing", "name": "mosaic", "why": "tokamax is not installed"}]
     learned = {"seconds": 2.0, "tokens_per_s": 128.0, "mfu": 0.5, "predicted_bytes": 2**31, "compile_s": 7.0}
     learned |= {"predicted_not_tuned_bytes": 2**32, "compile_not_tuned_s": 5.0, "attention": "mosaic"}
     done = {"kind": "learner", "name": "ours", "status": "ok", "case": dataclasses.asdict(LEARNER)} | learned
     theirs = {**done, "kind": "torch", "name": "theirs", "seconds": 4.0}
     text = "\n".join(tables([{"kind": "versions", "jax": "1", "tokamax": None}, *lines, done, theirs]))
-    assert text.startswith("jax 1, tokamax -\n") and text.count("failed: no reason") == len(HEADS)
+    assert text.startswith("jax 1, tokamax -\nMissing: mosaic: tokamax is not installed\n")
+    assert text.count("failed: no reason") == len(HEADS)
     assert "| ours | dots, float32, mosaic | 2.000 | 128 | 50.0% | - | 2.00 | 4.00 | 7 s | 5 s |" in text
     assert "| theirs | 4.000 | 128 | 0.50 of it | - |" in text
     assert (
@@ -78,7 +90,7 @@ def test_tables_hold_every_kind_and_what_failed():
 def test_all_of_it_in_tiny(tmp_path):
     printed = script("--small", f"--out={tmp_path}", "--attention=mosaic,chunked")
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    versions, *found = lines
+    versions, *found = [line for line in lines if line["kind"] != "missing"]
     assert versions["jax"] and versions["python"]
     for line in found:  # the kernel for GPUs says why it is not there, and learners do not try it again
         refused = line["kind"] == "attention" and line["case"]["attention"] == "mosaic"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import sys
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ import pytest
 
 from isocompute_jax import sharding
 from isocompute_jax.model import packed_attention as module
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.grouped_product import grouped_kernel
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT, imports, tokamax
 from isocompute_jax.model.kernels.chunked import chunk_size, chunked_attention
 from isocompute_jax.model.kernels.splash import splash_attention
 from isocompute_jax.model.packed_attention import choose_kernel, context_divides, packed_attention
@@ -276,22 +278,85 @@ V5P, CPU = Device("tpu", "TPU v5"), Device("cpu", "cpu")
         (CPU, "bfloat16", 128, "chunked"),
     ],
 )
-def test_auto_takes_what_the_device_has(device, dtype, head_dim, expected, monkeypatch, caplog):
-    monkeypatch.setattr(module, "installed", lambda: True)
-    module._warn_once.cache_clear()
+def test_auto_takes_what_the_device_has(device, dtype, head_dim, expected, monkeypatch, caplog, asked_anew):
+    monkeypatch.setattr(tokamax, "why_missing", lambda *modules: None)
     with caplog.at_level(logging.WARNING):
         assert choose_kernel("auto", device, head_dim=head_dim, dtype=dtype) == expected
     # Where a device has to do without, it is said.
     assert ("no fused kernel" in caplog.text) == (expected == "chunked" and device is not CPU)
 
 
-def test_without_tokamax_a_gpu_computes_in_chunks_and_says_so_once(monkeypatch, caplog):
-    monkeypatch.setattr(module, "installed", lambda: False)
-    module._warn_once.cache_clear()
+@pytest.fixture
+def asked_anew():
+    """What is imported, and said, once in a process is asked again by a test."""
+    for cached in (imports.why_missing, imports.warn_once):
+        cached.cache_clear()
+    yield
+    for cached in (imports.why_missing, imports.warn_once):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def without_tokamax(monkeypatch, asked_anew):
+    monkeypatch.setitem(sys.modules, "tokamax", None)
+
+
+@pytest.fixture
+def tokamax_of(tmp_path, monkeypatch, asked_anew):
+    """Makes a package of that name, with modules of attention of these sources."""
+
+    def make(**sources):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tokamax"]:
+            monkeypatch.delitem(sys.modules, name)
+        inside = tmp_path / "tokamax" / "_src" / "ops" / "attention"
+        inside.mkdir(parents=True)
+        for package in (inside, *inside.parents[:3]):
+            (package / "__init__.py").touch()
+        for name, source in sources.items():
+            (inside / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield make
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tokamax"]:
+        del sys.modules[name]
+
+
+def chosen_twice(caplog):
+    """What `auto` takes on an H200, and the warnings that it says."""
     with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert choose_kernel("auto", H200, head_dim=128, dtype="bfloat16") == "chunked"
-    assert len(caplog.records) == 1 and "pip install 'isocompute-jax[tokamax]'" in caplog.text
+        kernels = {choose_kernel("auto", H200, head_dim=128, dtype="bfloat16") for _ in range(2)}
+    return kernels, [record.getMessage() for record in caplog.records]
+
+
+def test_without_tokamax_a_gpu_computes_in_chunks_and_says_so_once(caplog, without_tokamax):
+    kernels, [said] = chosen_twice(caplog)
+    assert kernels == {"chunked"}
+    assert "no fused kernel (mosaic, triton: tokamax is not installed: pip install 'isocompute-jax[tokamax]')" in said
+
+
+HIGHER = "raise AttributeError('no HiPrimitive\\nmore')"
+"""As flax says it that meets another JAX than its own."""
+
+
+def test_a_kernel_that_does_not_import_is_not_installed(tokamax_of, caplog):
+    """Of experts likewise."""
+    tokamax_of(api=HIGHER)
+    kernels, [said] = chosen_twice(caplog)
+    assert kernels == {"chunked"}
+    assert said.count("tokamax is installed and does not import (AttributeError: no HiPrimitive): its versions") == 1
+    caplog.clear()
+    assert {grouped_kernel(H200, "bfloat16", (256, 128)) for _ in range(2)} == {"blocks"}
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("products of experts: computed in blocks, for want of mosaic: tokamax is installed and does")
+    with pytest.raises(InputError, match=r"attention = mosaic: tokamax is installed and does not import \(Attr"):
+        choose_kernel("mosaic", H200, head_dim=128, dtype="bfloat16")
+
+
+def test_the_next_kernel_is_taken_where_one_does_not_import(tokamax_of, caplog):
+    tokamax_of(api="", base="", pallas_triton="", pallas_mosaic_gpu=HIGHER)
+    kernels, [said] = chosen_twice(caplog)
+    assert kernels == {"triton"}
+    assert said.startswith("attention = auto: computed by triton, for want of mosaic: tokamax is installed and does")
 
 
 @pytest.mark.parametrize(
@@ -306,8 +371,7 @@ def test_without_tokamax_a_gpu_computes_in_chunks_and_says_so_once(monkeypatch, 
         ("splash", CPU, "float32", 128, r"attention = splash: made for TPUs, and this is a CPU"),
     ],
 )
-def test_a_kernel_that_cannot_be_used_is_refused(kernel, device, dtype, head_dim, message, monkeypatch):
-    monkeypatch.setattr(module, "installed", lambda: False)
+def test_a_kernel_that_cannot_be_used_is_refused(kernel, device, dtype, head_dim, message, without_tokamax):
     with pytest.raises(InputError, match=message):
         choose_kernel(kernel, device, head_dim=head_dim, dtype=dtype)
 

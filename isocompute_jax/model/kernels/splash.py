@@ -15,12 +15,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels.imports import why_missing
 
 LANES = 128
 """Blocks are multiples of it."""
 
 LARGEST_BLOCK = 512
 """Tokens of a block. It compiles for v5e, v5p and v6e up to H = 256 in float32; nothing is tuned."""
+
+_PACKAGE = "jax.experimental.pallas.ops.tpu.splash_attention"
+
+
+def missing() -> str | None:
+    """Why the kernel cannot be had here, or None; it is imported for the answer."""
+    return why_missing(f"{_PACKAGE}.splash_attention_kernel", f"{_PACKAGE}.splash_attention_mask")
 
 
 def splash_attention(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
+import importlib
 import logging
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
-from isocompute_jax.model.kernels.pallas_names import give_back_old_names
+from isocompute_jax.model.kernels.imports import why_missing
 
 Implementation = Literal["mosaic", "triton"]
 
@@ -26,9 +26,17 @@ BLOCK = 128
 """Rows are filled up to a multiple of it, so that no kernel has to."""
 
 
-def installed() -> bool:
-    """Whether tokamax is there to be imported; it is not imported for the answer."""
-    return importlib.util.find_spec("tokamax") is not None
+_API, _BASE = (f"tokamax._src.ops.attention.{name}" for name in ("api", "base"))
+# By name too: tokamax leaves out of its table, without a word, what it could not import.
+_MODULES: dict[Implementation, str] = {
+    "mosaic": "tokamax._src.ops.attention.pallas_mosaic_gpu",
+    "triton": "tokamax._src.ops.attention.pallas_triton",
+}
+
+
+def missing(implementation: Implementation) -> str | None:
+    """Why the kernel cannot be had here, or None; it is imported for the answer."""
+    return why_missing(_API, _BASE, _MODULES[implementation])
 
 
 def tokamax_attention(
@@ -103,14 +111,8 @@ def _operator(implementation: Implementation, dtype: Any, first: Array) -> tuple
 
 @functools.cache
 def _tokamax() -> tuple[Any, Any]:
-    """Its modules of attention."""
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():  # tokamax reads flags; unparsed, it would parse the caller's command line
-        flags.FLAGS.mark_as_parsed()
-    give_back_old_names()
-    from tokamax._src.ops.attention import api, base  # pyright: ignore[reportMissingImports]
-
+    """Its modules of attention, which `missing` has imported."""
+    api, base = map(importlib.import_module, (_API, _BASE))
     # Nothing is tuned here: its heuristics choose blocks, of which it would warn with a page for every shape.
     untuned = "Autotuning cache miss"
     logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswith(untuned))

@@ -17,7 +17,7 @@ from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper, transports
+from isocompute_jax.service.server.engines.vllm import checkpoint, environment, machine, reaper, transports
 from isocompute_jax.service.weights.device.transport import SentWeights, TransferError
 from isocompute_jax.service.weights.weight_file import WeightFile
 
@@ -69,7 +69,8 @@ class VllmEngine:
         """Starts vLLM's processes and loads the model.
 
         Raises:
-          InputError: vLLM is not there or of another version, or it does not serve this model or these settings.
+          InputError: vLLM is not there or of another version, the machine lacks what it needs, or vLLM does not serve
+            this model or these settings.
           EngineError: its processes failed while they started.
         """
         version = environment.prepare()
@@ -81,6 +82,7 @@ class VllmEngine:
 
     def _load(self, version: str) -> None:
         """Blocks for as long as the model takes to load; runs in a thread."""
+        machine.check_machine()
         settings = self._settings
         dtype = checkpoint.resolve_dtype(settings.model, settings.dtype)
         tensors = checkpoint.tensor_specs(settings.model, dtype=dtype, load=settings.load)

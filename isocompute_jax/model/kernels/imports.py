@@ -1,0 +1,55 @@
+"""Kernels are imported before they are chosen: one whose modules do not import counts as not installed.
+
+They reach deep into JAX and into packages that follow it closely, so that a set of versions may install and not fit.
+Which exception that ends in is up to whichever module meets it first.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+import warnings
+
+from isocompute_jax.model.kernels.pallas_names import give_back_old_names
+
+TOKAMAX = "tokamax"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@functools.cache
+def why_missing(*modules: str) -> str | None:
+    """Imports the modules of a kernel, of one package. Why it cannot be used, with the remedy, or None."""
+    package = modules[0].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        return f"{package} is not installed: pip install 'isocompute-jax[{package}]'"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about names that will move: where warnings are errors, they are none here
+            if package == TOKAMAX:
+                _before_tokamax()
+            for module in modules:
+                importlib.import_module(module)
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        return (
+            f"{package} is installed and does not import ({type(error).__name__}: {said}): its versions do not fit "
+            "each other; install those of constraints.txt (docs/clusters.md)"
+        )
+    return None
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Logs a warning that every trace of a program would repeat."""
+    _LOGGER.warning("%s", message)
+
+
+def _before_tokamax() -> None:
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():  # tokamax reads flags; unparsed, it would parse the caller's command line
+        flags.FLAGS.mark_as_parsed()
+    give_back_old_names()
