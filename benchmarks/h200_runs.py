@@ -107,7 +107,6 @@ def run(case: Case, *, deadline: float, limit_s: float) -> dict[str, Any]:
         return line | {"status": "skipped", "why": f"{max(left, 0):.0f} s were left of --budget_s"}
     environment = {
         "JAX_ENABLE_COMPILATION_CACHE": "false",  # times to compile are measured
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
         "TOKENIZERS_PARALLELISM": "false",
         **os.environ,
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import logging
@@ -22,7 +23,7 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
-from isocompute_jax import command_line
+from isocompute_jax import accelerators, command_line
 from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError
 from isocompute_jax.records.printing import printable, say
 
@@ -158,9 +159,14 @@ def _logged(main: Callable[[], None]) -> int:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    code = exit_code(main)
+    code = exit_code(functools.partial(_started, main))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C cannot end it sooner, only noisily
     return code
+
+
+def _started(main: Callable[[], None]) -> None:
+    accelerators.claim_memory()
+    main()
 
 
 class _Line(logging.Formatter):

@@ -19,12 +19,12 @@ _TRAINING = _ARRAYS | {"accelerators", "drivers", "distributed", "sampling", "le
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "options": _BASE,
-    "app": _BASE | {"command_line"},  # how every main starts and ends
+    "app": _BASE | {"accelerators", "command_line"},  # how every main starts and ends
     "command_line": _BASE,
     "__main__": _BASE,
     "sharding": set(),
     "distributed": _BASE,
-    "accelerators": set(),
+    "accelerators": _BASE,
     "devices": set(),
     "drivers": _BASE,
     "compiling": _BASE,

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from isocompute_jax import model, sharding
-from isocompute_jax.accelerators import GIB, Device, known_device
+from isocompute_jax.accelerators import GIB, Device, claimed, known_device
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError
@@ -28,7 +28,8 @@ REMEDY = (
 def device_of(mesh: Mesh | None) -> Device | None:
     """What is known of the devices that a run samples on in its process; None for CPUs."""
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-    return known_device(device.device_kind)
+    known = known_device(device.device_kind)
+    return None if known is None else claimed(known)
 
 
 def rollouts_per_dispatch(
@@ -43,7 +44,7 @@ def rollouts_per_dispatch(
       device: what is known of its devices; None where that is nothing.
 
     Raises:
-      InputError: not one rollout a device has room; or the config wants more than the devices' whole memory.
+      InputError: not one rollout a device has room; or the config wants more than JAX takes of them.
     """
     sampling, most = config.sampling, config.sampling.max_rollouts_per_dispatch
     if device is None:
@@ -55,22 +56,23 @@ def rollouts_per_dispatch(
     if most:
         one = UnitShape(shards, max(most // shards, 1))
         needed = unit_bytes(model_config, one, **lengths, batch_shards=shards, tensor=tensor)
-        if masters + copy + needed <= device.memory:
+        taken = device.share * device.memory
+        if masters + copy + needed <= taken:
             return most
         raise InputError(
             f"config.sampling.max_rollouts_per_dispatch = {most}: their keys and values, of up to "
             f"{sum(lengths.values()):,} tokens each, take {needed / GIB:.0f} GiB of each device, which has "
-            f"{device.memory / GIB:.0f} for weights too. Set it to 0, for as many as have room; or {REMEDY}"
+            f"{taken / GIB:.0f} for weights too. Set it to 0, for as many as have room; or {REMEDY}"
         )
     state = masters * (1 + MOMENTS[config.optimizer.moments] + bool(config.loss.kl_coef))
-    room = device.memory - device.reserve - state - copy
+    room = device.usable - state - copy
     found = largest_unit(
         model_config, room, group_size=_smallest_group(config), **lengths, batch_shards=shards, tensor=tensor
     )
     if not found:
         raise InputError(
             f"config.sampling.max_tokens = {sampling.max_tokens}: beside the learner's state ({state / GIB:.0f} GiB of "
-            f"each device, which has {device.memory / GIB:.0f}) there is no room to sample one rollout of that length "
+            f"each device, which has {device.usable / GIB:.0f}) there is no room to sample one rollout of that length "
             f"in the learner's process. Lower it, or {REMEDY}"
         )
     return found

@@ -38,7 +38,7 @@ def advise(config: RunConfig, topology: Topology, peak: float) -> Iterator[Knob]
       topology: that it was compiled for.
       peak: bytes that it needs.
     """
-    budget = topology.device.memory - topology.device.reserve
+    budget = topology.device.usable
     useful: list[Mapping[str, object]] = []
     for changes in candidates(config):
         needed = _peak(config, changes, topology)

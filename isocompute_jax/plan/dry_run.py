@@ -90,8 +90,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the programs and the reserve have room."""
-        device = self.topology.device
-        return self.together is not None and self.needed + device.reserve <= device.memory
+        return self.together is not None and self.needed <= self.topology.device.usable
 
 
 def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Plan:

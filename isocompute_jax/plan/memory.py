@@ -38,8 +38,8 @@ class Memory:
     on_host: float
 
     def free(self, device: Device) -> float:
-        """What the step and the stated reserve leave; negative where it does not fit."""
-        return device.memory - device.reserve - self.peak
+        """What the step and the stated reserve leave of what JAX takes; negative where it does not fit."""
+        return device.usable - self.peak
 
 
 def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:

@@ -50,7 +50,7 @@ def figures(plan: Plan) -> dict[str, Any]:
         "remat": plan.config.compute.remat,
         "compile_s": plan.compiled.lower_s + plan.compiled.compile_s,
         "memory": {name: getattr(memory, name) for name in memory.__dataclass_fields__},
-        "free": plan.topology.device.memory - plan.topology.device.reserve - plan.needed,
+        "free": plan.topology.device.usable - plan.needed,
         "together": dataclasses.asdict(plan.together),
         "unit": None if plan.unit is None else dataclasses.asdict(plan.unit),
         "collectives": {kind: sent for kind, _, sent in _by_kind(plan)},
@@ -110,6 +110,7 @@ def _memory(plan: Plan) -> Iterator[str]:
         needed = _gib(plan.needed)
         yield f"  the compiler refuses the step: it needs {needed}; the device has {_gib(device.memory)}"
         return
+    left = [(f"not taken by JAX (it takes {device.share:.0%})", device.memory * (1 - device.share))]
     rows = [
         ("parameters (master weights)", memory.params),
         ("gradients (sum over micro-batches)", memory.gradients),
@@ -118,7 +119,8 @@ def _memory(plan: Plan) -> Iterator[str]:
         ("tokens, credit and what else comes in", memory.batch),
         ("outputs that reuse nothing", memory.outputs),
         ("peak", memory.peak),
-        ("reserve (runtime, NCCL, kernels' scratch)", device.reserve),
+        *(left if device.share < 1 else []),
+        ("reserve (runtime, kernels' scratch)", device.reserve),
         ("free", memory.free(device)),
     ]
     for name, size in rows:
@@ -162,7 +164,7 @@ def _verdict(plan: Plan) -> Iterator[str]:
     if plan.fits:
         yield "It fits."
     else:
-        over = plan.needed + device.reserve - device.memory
+        over = plan.needed - device.usable
         yield f"IT DOES NOT FIT: {_gib(over)} GiB a device are missing, the reserve included."
         if plan.memory is not None and plan.memory.free(device) >= 0:
             yield "  The learner's step fits by itself; sampling in the same process does not. Sample from vLLM servers"

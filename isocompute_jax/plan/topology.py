@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from isocompute_jax.accelerators import CPU, DEVICES, Device, known_device
+from isocompute_jax.accelerators import CPU, DEVICES, Device, claimed, known_device
 from isocompute_jax.devices import cut_cpu
 from isocompute_jax.plan.compilers import CompilerKind
 from isocompute_jax.records.errors import InputError
@@ -81,12 +81,12 @@ def parse_topology(name: str) -> Topology:
     """The topology of a name.
 
     Raises:
-      InputError: it is none of `FORMS`.
+      InputError: it is none of `FORMS`, or the environment has JAX take no share of a GPU's memory.
     """
     if name in ("", "here"):
         devices = jax.devices()
         device = known_device(devices[0].device_kind) or CPU
-        return Topology("here", device, (len(devices),), None)
+        return Topology("here", claimed(device), (len(devices),), None)
     if found := re.fullmatch(r"fake:([1-9]\d*)", name):
         return Topology(name, CPU, (int(found[1]),), None)
     if found := re.fullmatch(r"(?:tpu:)?(v\w+):([1-9]\d*(?:x[1-9]\d*)+)", name):
@@ -94,7 +94,7 @@ def parse_topology(name: str) -> Topology:
         if device is not None and len(shape) == device.axes:
             return Topology(name, device, shape, "tpu")
     if found := re.fullmatch(r"h200:([1-9]\d*)x([1-8])", name):
-        return Topology(name, DEVICES["h200"], (int(found[1]), int(found[2])), "gpu")
+        return Topology(name, claimed(DEVICES["h200"]), (int(found[1]), int(found[2])), "gpu")
     raise InputError(f"--topology={name!r} is unknown: give {FORMS}")
 
 

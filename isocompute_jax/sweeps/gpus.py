@@ -10,13 +10,11 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from isocompute_jax.accelerators import SHARE, SHARE_VARIABLES
 from isocompute_jax.records.errors import InputError
 
 LEARNER_MEMORY, SERVER_MEMORY = 0.6, 0.3
 """Shares of the memory of a GPU that a learner and a server have in common; what is left is for CUDA's contexts."""
-MOST_MEMORY = 0.95
-MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""What JAX reads: the share of a device that it takes. Both at once it refuses."""
 MESH_FLAGS = ("mesh_data", "mesh_fsdp", "mesh_expert", "mesh_tensor")
 _LISTED = re.compile(r"^(?:GPU (?P<index>\d+): (?P<name>.*)|\s+MIG .*?) \(UUID: (?P<uuid>[^)]+)\)", re.MULTILINE)
 LIST_S = 60.0
@@ -59,9 +57,9 @@ class Share:
         if not self.devices:
             own.setdefault("JAX_PLATFORMS", "cpu")  # with CUDA installed, JAX would look for a GPU and fail
         if self.memory is not None:
-            for name in MEMORY_VARIABLES:
+            for name in SHARE_VARIABLES:
                 own.pop(name, None)
-            own[MEMORY_VARIABLES[-1]] = f"{self.memory:g}"
+            own[SHARE_VARIABLES[0]] = f"{self.memory:g}"
         return own
 
     def __str__(self) -> str:
@@ -263,10 +261,10 @@ def settle(
         server = as_number("--gpu_memory_utilization", text)
     elif engine == "vllm":
         added = [f"--gpu_memory_utilization={SERVER_MEMORY:g}"]
-    if learner + (server or 0.0) > MOST_MEMORY:
+    if learner + (server or 0.0) > SHARE:
         raise InputError(
-            f"a learner and a server share one GPU: {learner:g} ({MEMORY_VARIABLES[-1]}) and {server or 0:g} "
-            f"(--gpu_memory_utilization in --server_args) of its memory are more than {MOST_MEMORY:g}; lower one"
+            f"a learner and a server share one GPU: {learner:g} ({SHARE_VARIABLES[0]}) and {server or 0:g} "
+            f"(--gpu_memory_utilization in --server_args) of its memory are more than {SHARE:g}; lower one"
         )
     [one], [other] = shares.learners, shares.servers
     one, other = dataclasses.replace(one, memory=learner), dataclasses.replace(other, memory=server)
@@ -313,5 +311,5 @@ def as_number(what: str, text: str) -> float:
 
 def memory_set(environ: Mapping[str, str]) -> float | None:
     """The share of a device that the user has told JAX to take; None where nothing is said."""
-    said = [as_number(name, environ[name]) for name in MEMORY_VARIABLES if environ.get(name)]
+    said = [as_number(name, environ[name]) for name in SHARE_VARIABLES if environ.get(name)]
     return said[0] if said else None

@@ -119,7 +119,7 @@ def test_meshes_that_are_not_the_topology(config):
 def test_what_does_not_fit_is_told_by_how_much_and_what_would(config, monkeypatch):
     """Each knob is compiled; here the compiler's answers are given, so that the sums can be checked."""
     device = parse_topology("h200:1x8").device
-    budget = device.memory - device.reserve
+    budget = device.usable
     needs = {"none": budget + 10e9, "dots": budget + 7e9, "attention_output": budget + 4e9, "full": budget - 1e9}
 
     def compiled(config, topology):
