@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -74,19 +74,18 @@ class Endpoint:
         self._push_channels: list[grpc.aio.Channel] = []
 
     async def status(
-        self, *, timeout: float, tensors: bool = False, ranks: bool = False, session: str = "", release: bool = False
+        self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
     ) -> pb.StatusReply:
         """What the server serves and how busy it is.
 
         Args:
           timeout: in seconds.
           tensors: list the model's tensors too.
-          ranks: with `tensors`, list its ranks and what they want of the weights.
           session: who asks; while the one whose weights serve keeps asking, others keep away.
           release: it is the last time.
         """
         return await self._stub.Status(
-            pb.StatusRequest(tensors=tensors, ranks=ranks, session=session, release=release), timeout=timeout
+            pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
         )
 
     def sample(self, request: pb.SampleRequest) -> grpc.aio.UnaryStreamCall:
@@ -116,20 +115,6 @@ class Endpoint:
         finally:
             for call in calls:
                 call.cancel()
-
-    async def push_messages(self, messages: AsyncIterator[bytes]) -> pb.UpdateWeightsReply:
-        """One call that tells the server of weights which come to it by another way; see `push`."""
-        call = self._channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
-            messages, metadata=self._metadata, wait_for_ready=True
-        )
-        try:
-            return await call
-        finally:
-            call.cancel()
-
-    async def open_transfer(self, request: pb.OpenTransferRequest, *, timeout: float) -> None:
-        """Makes the server's devices members of a group; returns when it is formed."""
-        await self._stub.OpenTransfer(request, timeout=timeout, metadata=self._metadata)
 
     async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> int:
         """Cancels groups; how many of them were there."""

@@ -1,4 +1,4 @@
-"""How weights come to one endpoint: from device to device, as a file that it reads, or streamed."""
+"""How weights come to one endpoint: as a file that it reads, or streamed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Callable
 import grpc
 
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.device.parcel import DeviceParcel
 from isocompute_jax.service.client.orders import Orders
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.proto.refusal import NOT_FINITE
-from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Parcel
 from isocompute_jax.service.weights.push import Push
 
@@ -23,8 +21,6 @@ PUSH = "push"
 """What process 0 orders of the other hosts."""
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
-
-Weights = Parcel | DeviceParcel
 
 LOG = logging.getLogger(__name__)
 
@@ -63,8 +59,8 @@ class Delivery:
         self._orders = orders
         self._cannot_read = False
 
-    async def send(self, parcel: Weights, server_host: str, *, sent: Callable[[], None]) -> None:
-        """From device to device where that works, else by manifest, else streamed.
+    async def send(self, parcel: Parcel, server_host: str, *, sent: Callable[[], None]) -> None:
+        """By manifest where the server can read the file, else streamed.
 
         Args:
           parcel: the weights.
@@ -74,12 +70,7 @@ class Delivery:
         Raises:
           grpc.aio.AioRpcError: the server did not take them.
           ShareLostError: another learner host did not send its share.
-          RunError: there is no room for a file.
         """
-        if isinstance(parcel, DeviceParcel):
-            if await self._sent_by_devices(parcel, sent):
-                return
-            parcel = await parcel.laid_down()
         mode = self._service.push
         shared = mode == "shared" or (mode == "auto" and server_host == host_id() and not self._cannot_read)
         push = Push(parcel=parcel, shared=shared, streams=self._service.streams, **dataclasses.asdict(self._sender))
@@ -91,19 +82,6 @@ class Delivery:
             LOG.info("weights are streamed to %s: %s", self._endpoint.target, error.details())
             await self._push(dataclasses.replace(push, shared=False), server_host, sent)
             self._cannot_read = True
-
-    async def _sent_by_devices(self, parcel: DeviceParcel, sent: Callable[[], None]) -> bool:
-        """Whether the endpoint was in a group of devices, and they sent the weights."""
-        update = parcel.round_for(self._endpoint.target)
-        if update is None:
-            return False
-        try:
-            await update.push(self._endpoint, self._sender.session, self._sender.in_flight, sent=sent)
-            return True
-        except (TransferError, grpc.aio.AioRpcError) as error:
-            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-            LOG.warning("weights of version %d go to %s by file: %s", parcel.version, self._endpoint.target, why)
-            return False
 
     async def _push(self, push: Push, server_host: str, sent: Callable[[], None]) -> None:
         """This host's share and those of the others; what goes wrong with one ends all."""

@@ -23,7 +23,6 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.service.client.absence import Absence
 from isocompute_jax.service.client.delivery import Sender
-from isocompute_jax.service.client.device.parcel import DeviceParcel, DeviceParcels
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
 from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Member
@@ -75,7 +74,6 @@ class Dispatcher:
       routing: whether the learner needs the experts that tokens went to.
       turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
       team: the learner hosts.
-      devices: what sends weights from device to device; None where nothing does.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
 
@@ -95,7 +93,6 @@ class Dispatcher:
         routing: bool,
         turn_tokens: int,
         team: Team,
-        devices: DeviceParcels | None,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
@@ -108,9 +105,8 @@ class Dispatcher:
         self._vocab_size = vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
-        self._devices = devices
         self._orders = Orders(team) if team.count > 1 else None
-        self._parcel: Parcel | DeviceParcel | None = None
+        self._parcel: Parcel | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
         self._changed = asyncio.Event()
@@ -118,12 +114,11 @@ class Dispatcher:
         self._groups = 0
         self._absence = Absence(service)
         self._closing = False
-        asked = devices.transport if devices is not None and service.push == "device" else None
         self._make_member = functools.partial(
             Member,
             service=service,
             sender=sender,
-            needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute"), asked),
+            needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute")),
             orders=self._orders,
             changed=self._on_change,
             fail=self._fail,
@@ -157,18 +152,12 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute(self, parcel: Parcel | DeviceParcel) -> None:
+    async def distribute(self, parcel: Parcel) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
 
         Raises:
           Exception: `failure`.
         """
-        if isinstance(parcel, DeviceParcel):
-            assert self._devices is not None
-            for member in self._members:
-                await member.answered_once.wait()
-            able = [each for each in self._members if each.up and each.receives(self._devices.transport)]
-            await self._devices.prepare(parcel, able, self._orders)
         self._parcel = parcel
         for member in self._members:
             member.want(parcel)

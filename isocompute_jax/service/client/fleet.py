@@ -25,7 +25,6 @@ from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.protocol import TRAIN
 from isocompute_jax.service.client.delivery import Sender
-from isocompute_jax.service.client.device.parcel import DeviceParcels, lay_out, own_transport
 from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
 from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -93,7 +92,6 @@ class RemoteSampler:
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
-        transport = own_transport(service)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(
             service.shared_dir,
@@ -101,7 +99,6 @@ class RemoteSampler:
             tensors=tensors,
             whole=team.count == 1,
         )
-        self._devices = None if transport is None else DeviceParcels(config, tensors, transport)
         sender = Sender(f"{session}#{start or secrets.token_hex(16)}", IN_FLIGHT[in_flight], team.index, team.count)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -115,7 +112,6 @@ class RemoteSampler:
             routing=routing,
             turn_tokens=turn_tokens,
             team=team,
-            devices=self._devices,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )
@@ -182,10 +178,7 @@ class RemoteSampler:
           RunError: as `completed`; or there is no room for the copy.
         """
         self._check()
-        if self._devices is None:
-            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
-        else:
-            parcel = lay_out(self._config, params, version, self._outbox)
+        parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
         done = asyncio.run_coroutine_threadsafe(self._dispatcher.distribute(parcel), self._loop)
         while True:
             self._check()
@@ -202,8 +195,6 @@ class RemoteSampler:
         atexit.unregister(self.close)
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(CLOSE_S)
-        if self._devices is not None:
-            self._devices.close()
         self._outbox.close()
         self._wake()
 

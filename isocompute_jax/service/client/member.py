@@ -12,15 +12,16 @@ import grpc
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
-from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
+from isocompute_jax.service.client.delivery import Delivery, Sender
 from isocompute_jax.service.client.health import MemberHealth
 from isocompute_jax.service.client.meter import Meter
-from isocompute_jax.service.client.needs import Needs, lack, receives
+from isocompute_jax.service.client.needs import Needs, lack
 from isocompute_jax.service.client.orders import Orders, ShareLostError
 from isocompute_jax.service.client.rivals import Rivals
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import NOT_FINITE
+from isocompute_jax.service.weights.outbox import Parcel
 
 POLL_S = 1.0
 SPARED_POLLS = 3
@@ -88,7 +89,7 @@ class Member:
         self.endpoint = Endpoint(target, service)
         self.target = target
         self.up = False
-        self.weights: Weights | None = None
+        self.weights: Parcel | None = None
         self.failing = False
         self.suspect = False
         self.error = NOT_REACHED
@@ -104,8 +105,8 @@ class Member:
         self._delivery = Delivery(self.endpoint, service, sender, orders)
         self._changed = changed
         self._fail = fail
-        self._wanted: Weights | None = None
-        self._sent: Weights | None = None
+        self._wanted: Parcel | None = None
+        self._sent: Parcel | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
         self._status = pb.StatusReply()
@@ -156,15 +157,6 @@ class Member:
         limit = 0 if self.leaving else self._status.limits.max_groups
         return len(self.tasks) < limit and time.monotonic() >= self._not_before
 
-    @property
-    def incarnation(self) -> str:
-        """Another one after every start of the server; empty before it was reached."""
-        return self._status.incarnation
-
-    def receives(self, transport: tuple[str, str]) -> bool:
-        """Whether it can be sent weights from device to device by a transport of this name and version."""
-        return receives(self._status, transport)
-
     def enter(self, task: asyncio.Task, rollouts: int) -> None:
         """Books a group that it is to sample."""
         if not self.tasks:
@@ -189,7 +181,7 @@ class Member:
         """A group was lost on it."""
         self.suspect = True
 
-    def want(self, parcel: Weights) -> None:
+    def want(self, parcel: Parcel) -> None:
         """From now on it is to serve `parcel`; what was on its way is given up."""
         self._wanted = parcel
         self._give_up_push()
@@ -299,7 +291,7 @@ class Member:
             self._progress = time.monotonic()
         self._changed()
 
-    def _announce(self, parcel: Weights) -> None:
+    def _announce(self, parcel: Parcel) -> None:
         """It can be used (again)."""
         if not self._announced:
             self._announced, self._said = True, ""
@@ -329,7 +321,7 @@ class Member:
             self._push.cancel()
             self._push = None
 
-    def _start_push(self, parcel: Weights) -> None:
+    def _start_push(self, parcel: Parcel) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
         sending = self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
@@ -345,7 +337,7 @@ class Member:
             return f"needs a token, and none was given: set config.service.token_file, or {SAMPLER_TOKEN}"
         return FATAL[error.code()]
 
-    def _on_sent(self, parcel: Weights, task: asyncio.Task) -> None:
+    def _on_sent(self, parcel: Parcel, task: asyncio.Task) -> None:
         if task is not self._push:
             return  # given up: taken out, or a newer parcel is on its way
         self._push = None

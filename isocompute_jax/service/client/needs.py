@@ -15,13 +15,11 @@ class Needs:
       routing: the experts that tokens went to.
       turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
       token_versions: which weights drew each token, where these change while it is drawn.
-      transport: name and version of that by which it must be sent weights from device to device; None for any way.
     """
 
     routing: bool
     turn_tokens: int
     token_versions: bool
-    transport: tuple[str, str] | None
 
 
 def lack(status: pb.StatusReply, needs: Needs) -> str:
@@ -48,22 +46,4 @@ def lack(status: pb.StatusReply, needs: Needs) -> str:
             "config.asynchrony='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a newer "
             f"{status.engine}"
         )
-    if needs.transport is not None and not receives(status, needs.transport):
-        return _cannot_receive(status, *needs.transport)
     return ""
-
-
-def receives(status: pb.StatusReply, transport: tuple[str, str]) -> bool:
-    """Whether a server can be sent weights from device to device by a transport of this name and version."""
-    return any((each.name, each.version) == transport for each in status.transports)
-
-
-def _cannot_receive(status: pb.StatusReply, name: str, version: str) -> str:
-    found = {each.name: each.version for each in status.transports}
-    if name in found:
-        why = f"has {name} {found[name]}, and the learner {version}: install the same on both sides"
-    elif found:
-        why = f"is sent weights by {', '.join(found)}, and the learner sends them by {name}: put both on GPUs"
-    else:
-        why = f"takes weights by file or stream alone (its engine is {status.engine}): start one that does not"
-    return f"{why}, or set config.service.push to 'auto'"

@@ -13,7 +13,6 @@ import grpc
 
 from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import RunError
-from isocompute_jax.service.weights.device.transport import TransferError
 
 ORDER, GIVE_UP, PROGRESS, DONE = "order", "give up order", "order goes on", "order done"
 """Topics of the team's messages."""
@@ -171,7 +170,7 @@ class Worker:
         except grpc.aio.AioRpcError as failure:
             error, refused = failure.details() or str(failure.code()), failure.code() in REFUSED
         except Exception as failure:  # whatever it is, process 0 is to know
-            error = str(failure) if isinstance(failure, RunError | TransferError) else repr(failure)
+            error = str(failure) if isinstance(failure, RunError) else repr(failure)
         self._tasks.pop(number, None)
         self._team.send(0, DONE, (number, error, refused, found))
 

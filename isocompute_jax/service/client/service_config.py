@@ -41,11 +41,10 @@ class ServiceConfig:
     )
     cert_file: str = option("", "PEM certificate of this client, for mutual TLS.", identity=False)
     key_file: str = option("", "PEM key of this client.", identity=False)
-    push: Literal["auto", "device", "shared", "stream"] = option(
+    push: Literal["auto", "shared", "stream"] = option(
         "auto",
-        "How weights travel: `device` from device to device (NCCL between GPUs, sockets between CPUs of one machine), "
-        "`shared` through files in `shared_dir`, `stream` in chunks over gRPC; `auto` from GPU to GPU where both ends "
-        "can, shared where a server can read what the learner writes, streamed elsewhere.",
+        "How weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC; `auto` shared where "
+        "a server can read what the learner writes, streamed elsewhere.",
         identity=False,
     )
     shared_dir: str = option(

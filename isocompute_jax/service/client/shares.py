@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import grpc
-import jax
 
 from isocompute_jax.distributed import Team
 from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
@@ -25,13 +24,10 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.delivery import PUSH, UNREADABLE
-from isocompute_jax.service.client.device.parcel import DeviceParcel, lay_out, own_transport
-from isocompute_jax.service.client.device.shares import DESCRIBE, DeviceShares
 from isocompute_jax.service.client.orders import Worker
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.host_id import host_id
-from isocompute_jax.service.weights.device.transport import TransferError
 from isocompute_jax.service.weights.outbox import Outbox, Parcel
 from isocompute_jax.service.weights.push import Push
 
@@ -72,30 +68,24 @@ class ShareSender:
         self._session = f"{session}#{start}"
         self._in_flight: pb.InFlight = in_flight
         self._team = team
-        transport = own_transport(service)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(service.shared_dir, run=f"{session}-{team.index}", tensors=tensors, whole=False)
-        self._parcel: Parcel | DeviceParcel | None = None
+        self._parcel: Parcel | None = None
         self._laid_down = asyncio.Condition()
         self._endpoints: dict[str, Endpoint] = {}
         self._cannot_read: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
-        self._devices = None if transport is None else DeviceShares(config, tensors, transport, self._leaves)
-        deeds = {DESCRIBE: self._cannot} if self._devices is None else self._devices.deeds
-        self._worker = Worker(team, self._loop, {PUSH: self._push, **deeds})
+        self._worker = Worker(team, self._loop, {PUSH: self._push})
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Lays this host's share of `params` down, or out; it is sent when process 0 says so.
+        """Lays this host's share of `params` down; it is sent when process 0 says so.
 
         Raises:
           RunError: there is no room for it.
         """
-        if self._devices is None:
-            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
-        else:
-            parcel = lay_out(self._config, params, version, self._outbox)
+        parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
         asyncio.run_coroutine_threadsafe(self._take(parcel), self._loop).result()
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> NoReturn:
@@ -116,12 +106,12 @@ class ShareSender:
         self._loop.close()
         self._outbox.close()
 
-    async def _take(self, parcel: Parcel | DeviceParcel) -> None:
+    async def _take(self, parcel: Parcel) -> None:
         async with self._laid_down:
             self._parcel = parcel
             self._laid_down.notify_all()
 
-    async def _of_version(self, version: int) -> Parcel | DeviceParcel:
+    async def _of_version(self, version: int) -> Parcel:
         """Weights, as soon as this host has come to them."""
         async with self._laid_down:
             await self._laid_down.wait_for(lambda: self._parcel is not None and self._parcel.version >= version)
@@ -129,19 +119,8 @@ class ShareSender:
             raise RunError(f"weights of version {version} are gone: those of a later version are laid down")
         return self._parcel
 
-    async def _leaves(self, version: int) -> Sequence[jax.Array]:
-        """The same, where they are laid out on the devices."""
-        parcel = await self._of_version(version)
-        assert isinstance(parcel, DeviceParcel)
-        return parcel.leaves
-
-    async def _cannot(self, version: int, *, tell: Callable[[], None]) -> NoReturn:
-        raise TransferError("its devices cannot send weights")
-
     async def _close(self) -> None:
         await self._worker.close()
-        if self._devices is not None:
-            self._devices.close()
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
 
     async def _push(self, target: str, version: int, server_host: str, *, tell: Callable[[], None]) -> None:
@@ -150,7 +129,7 @@ class ShareSender:
         mode = self._service.push
         near = mode == "auto" and server_host == host_id() and target not in self._cannot_read
         push = Push(
-            parcel=await parcel.laid_down() if isinstance(parcel, DeviceParcel) else parcel,
+            parcel=parcel,
             session=self._session,
             in_flight=self._in_flight,
             shared=mode == "shared" or near,

@@ -161,25 +161,17 @@ class WeightsEnd(_message.Message):
     bytes: int
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
-class DeviceWeights(_message.Message):
-    __slots__ = ("transfer",)
-    TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    transfer: int
-    def __init__(self, transfer: _Optional[int] = ...) -> None: ...
-
 class UpdateWeightsRequest(_message.Message):
-    __slots__ = ("header", "chunk", "manifest", "end", "device")
+    __slots__ = ("header", "chunk", "manifest", "end")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
     header: WeightsHeader
     chunk: WeightChunk
     manifest: Manifest
     end: WeightsEnd
-    device: DeviceWeights
-    def __init__(self, header: _Optional[_Union[WeightsHeader, _Mapping]] = ..., chunk: _Optional[_Union[WeightChunk, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., end: _Optional[_Union[WeightsEnd, _Mapping]] = ..., device: _Optional[_Union[DeviceWeights, _Mapping]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[WeightsHeader, _Mapping]] = ..., chunk: _Optional[_Union[WeightChunk, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., end: _Optional[_Union[WeightsEnd, _Mapping]] = ...) -> None: ...
 
 class UpdateWeightsReply(_message.Message):
     __slots__ = ("version", "apply_s", "paused_s")
@@ -191,87 +183,15 @@ class UpdateWeightsReply(_message.Message):
     paused_s: float
     def __init__(self, version: _Optional[int] = ..., apply_s: _Optional[float] = ..., paused_s: _Optional[float] = ...) -> None: ...
 
-class TransferMessage(_message.Message):
-    __slots__ = ("boxes",)
-    BOXES_FIELD_NUMBER: _ClassVar[int]
-    boxes: _containers.RepeatedCompositeFieldContainer[Box]
-    def __init__(self, boxes: _Optional[_Iterable[_Union[Box, _Mapping]]] = ...) -> None: ...
-
-class TransferStep(_message.Message):
-    __slots__ = ("message", "peer", "outgoing")
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    PEER_FIELD_NUMBER: _ClassVar[int]
-    OUTGOING_FIELD_NUMBER: _ClassVar[int]
-    message: int
-    peer: int
-    outgoing: bool
-    def __init__(self, message: _Optional[int] = ..., peer: _Optional[int] = ..., outgoing: _Optional[bool] = ...) -> None: ...
-
-class TransferRound(_message.Message):
-    __slots__ = ("steps",)
-    STEPS_FIELD_NUMBER: _ClassVar[int]
-    steps: _containers.RepeatedCompositeFieldContainer[TransferStep]
-    def __init__(self, steps: _Optional[_Iterable[_Union[TransferStep, _Mapping]]] = ...) -> None: ...
-
-class TransferSchedule(_message.Message):
-    __slots__ = ("rank", "messages", "rounds")
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
-    rank: int
-    messages: _containers.RepeatedCompositeFieldContainer[TransferMessage]
-    rounds: _containers.RepeatedCompositeFieldContainer[TransferRound]
-    def __init__(self, rank: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[TransferMessage, _Mapping]]] = ..., rounds: _Optional[_Iterable[_Union[TransferRound, _Mapping]]] = ...) -> None: ...
-
-class OpenTransferRequest(_message.Message):
-    __slots__ = ("transfer", "transport", "rendezvous", "world", "tensors", "schedules", "occupied")
-    TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
-    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
-    WORLD_FIELD_NUMBER: _ClassVar[int]
-    TENSORS_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
-    OCCUPIED_FIELD_NUMBER: _ClassVar[int]
-    transfer: int
-    transport: str
-    rendezvous: bytes
-    world: int
-    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
-    schedules: _containers.RepeatedCompositeFieldContainer[TransferSchedule]
-    occupied: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, transfer: _Optional[int] = ..., transport: _Optional[str] = ..., rendezvous: _Optional[bytes] = ..., world: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., schedules: _Optional[_Iterable[_Union[TransferSchedule, _Mapping]]] = ..., occupied: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class OpenTransferReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class StatusRequest(_message.Message):
-    __slots__ = ("tensors", "session", "release", "ranks")
+    __slots__ = ("tensors", "session", "release")
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
-    RANKS_FIELD_NUMBER: _ClassVar[int]
     tensors: bool
     session: str
     release: bool
-    ranks: bool
-    def __init__(self, tensors: _Optional[bool] = ..., session: _Optional[str] = ..., release: _Optional[bool] = ..., ranks: _Optional[bool] = ...) -> None: ...
-
-class Rank(_message.Message):
-    __slots__ = ("node", "wanted")
-    NODE_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FIELD_NUMBER: _ClassVar[int]
-    node: str
-    wanted: _containers.RepeatedCompositeFieldContainer[Box]
-    def __init__(self, node: _Optional[str] = ..., wanted: _Optional[_Iterable[_Union[Box, _Mapping]]] = ...) -> None: ...
-
-class Transport(_message.Message):
-    __slots__ = ("name", "version")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    version: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[bool] = ..., session: _Optional[str] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_model_len", "max_group_size", "max_groups", "max_message_bytes")
@@ -294,7 +214,7 @@ class Devices(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "transports", "ranks", "lacks", "no_token_versions", "devices", "draining")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "lacks", "no_token_versions", "devices", "draining")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -313,8 +233,6 @@ class StatusReply(_message.Message):
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     TURNS_FIELD_NUMBER: _ClassVar[int]
-    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
-    RANKS_FIELD_NUMBER: _ClassVar[int]
     LACKS_FIELD_NUMBER: _ClassVar[int]
     NO_TOKEN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -337,13 +255,11 @@ class StatusReply(_message.Message):
     taken: bool
     routing: bool
     turns: bool
-    transports: _containers.RepeatedCompositeFieldContainer[Transport]
-    ranks: _containers.RepeatedCompositeFieldContainer[Rank]
     lacks: _containers.RepeatedScalarFieldContainer[str]
     no_token_versions: bool
     devices: Devices
     draining: bool
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., transports: _Optional[_Iterable[_Union[Transport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

@@ -24,8 +24,6 @@ from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import Engine, EngineError, NotTakenError
 from isocompute_jax.service.server.gather import gathered
 from isocompute_jax.service.server.metrics import Metrics
-from isocompute_jax.service.server.transfers import Transfers
-from isocompute_jax.service.weights.device.transport import SentWeights
 from isocompute_jax.service.weights.receive import Update, Updates
 from isocompute_jax.service.weights.staging import StagingArea
 from isocompute_jax.service.weights.weight_file import WeightFile
@@ -87,16 +85,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._max_message_bytes = max_message_bytes
         self._peer_timeout_s = peer_timeout_s
         self._changed = changed
-        self.transfers = Transfers(engine)
         self.calls = CallLog()
-        self.updates = Updates(
-            area,
-            self._admit_weights,
-            self._apply,
-            peer_timeout_s=peer_timeout_s,
-            begin=self.transfers.begin,
-            abandon=self.transfers.abandon,
-        )
+        self.updates = Updates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
         self.failure = ""
         self.failed = asyncio.Event()
@@ -173,16 +163,6 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
 
         return await self.updates.receive(read, peer=context.peer() or "")
 
-    async def OpenTransfer(
-        self, message: pb.OpenTransferRequest, context: grpc.aio.ServicerContext
-    ) -> pb.OpenTransferReply:
-        """Makes the engine's ranks a group with the learner's."""
-        self._check_token(context)
-        if self.failure or self.stopping:
-            self._check_serving()
-        await self.transfers.open(message)
-        return pb.OpenTransferReply()
-
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
         """Answers from what the server knows itself."""
         del context
@@ -215,8 +195,6 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             taken=self._taken,
             routing=facts.routing,
             turns=True,
-            transports=[pb.Transport(name=name, version=version) for name, version in facts.transports],
-            ranks=self.transfers.ranks() if message.ranks and message.tensors else (),
             lacks=facts.lacks,
             no_token_versions=not facts.token_versions,
             devices=pb.Devices(kind=facts.device_kind, count=facts.devices),
@@ -354,7 +332,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: Update, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
+    async def _apply(self, update: Update, weights: WeightFile) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
         continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
@@ -376,10 +354,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             update.committed = True
             try:
                 recompute = header.in_flight == pb.IN_FLIGHT_RECOMPUTE
-                if isinstance(weights, SentWeights):
-                    paused_s = await self.transfers.take(version=header.version, recompute=recompute)
-                else:
-                    paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
+                paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
             except NotTakenError as error:
                 raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
             except Exception as error:

@@ -24,7 +24,6 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.chunks import Chunk
 from isocompute_jax.service.proto.refusal import Interruptible, Refusal, check_name, invalid, lost
 from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
-from isocompute_jax.service.weights.device.transport import SentWeights
 from isocompute_jax.service.weights.finite import is_finite, not_finite
 from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
 from isocompute_jax.service.weights.staging import StagingArea
@@ -54,15 +53,13 @@ class Update:
         self.missing = header.senders
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
-        self.in_place: WeightFile | SentWeights | None = None
+        self.in_place: WeightFile | None = None
         self.held: ManifestFile | None = None
         self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
         self.committed = False
         """Whether the engine has been told: from then on nothing stops it."""
-        self.taken = False
-        """Whether the engine serves it."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -84,26 +81,20 @@ class Updates:
         that may not begin, or not take the other's place.
       apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
-      begin: makes the engine receive weights from device to device, in the group of that number.
-      abandon: makes it give them up.
     """
 
     def __init__(
         self,
         area: StagingArea,
         admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
-        apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[Update, WeightFile], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
-        begin: Callable[[int], Awaitable[None]],
-        abandon: Callable[[], Awaitable[None]],
     ):
         self._area = area
         self._admit = admit
         self._apply = apply
         self._timeout = peer_timeout_s
-        self._begin = begin
-        self._abandon = abandon
         self._current: Update | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
@@ -216,8 +207,6 @@ class Updates:
             match message.WhichOneof("part"):
                 case "manifest":
                     received += await self._read_manifest(update, listed, message.manifest)
-                case "device":
-                    await self._begin_device(update, message.device.transfer, received)
                 case "end":
                     for write in waiting:
                         await write
@@ -226,15 +215,6 @@ class Updates:
                     return
                 case _:
                     raise invalid("after the header only chunks, manifests and one `end` may come")
-
-    async def _begin_device(self, update: Update, transfer: int, received: int) -> None:
-        """Lets the engine receive; the message comes again as a sign of life while the learner sends."""
-        if isinstance(update.in_place, SentWeights):
-            return
-        if update.header.senders != 1 or received:
-            raise invalid("weights that come from device to device need no other part, and one sender alone")
-        await self._begin(transfer)
-        update.in_place = SentWeights()
 
     async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
@@ -283,8 +263,7 @@ class Updates:
     async def _finish(self, update: Update) -> None:
         """Applies a complete update, and tells every sender."""
         try:
-            if not isinstance(update.in_place, SentWeights):  # those were planned before they were sent
-                await self._in_thread(update, update.coverage.check_complete)
+            await self._in_thread(update, update.coverage.check_complete)
             weights = update.in_place or (await self._staged(update)).weights
             reply = await self._apply(update, weights)
         except Refusal as refusal:
@@ -296,7 +275,6 @@ class Updates:
             raise
         else:
             self._current = None
-            update.taken = True
             update.outcome.set_result(reply)
             self._release(update)
 
@@ -319,9 +297,7 @@ class Updates:
         task.add_done_callback(self._releasing.discard)
 
     async def _give_back(self, update: Update) -> None:
-        """Frees the staging file once no thread writes to it, or what was on its way."""
-        if isinstance(update.in_place, SentWeights) and not update.taken:
-            await self._abandon()
+        """Frees the staging file once no thread writes to it."""
         if update.writes:
             await asyncio.wait(update.writes)
         if update.held is not None:

@@ -7,7 +7,7 @@ import pytest
 from isocompute_jax.service.client.needs import Needs, lack
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
-NOTHING = Needs(routing=False, turn_tokens=0, token_versions=False, transport=None)
+NOTHING = Needs(routing=False, turn_tokens=0, token_versions=False)
 STATUS = dict(engine="vllm", engine_version="0.26.0", limits=pb.Limits(max_model_len=64))
 
 
@@ -20,12 +20,6 @@ STATUS = dict(engine="vllm", engine_version="0.26.0", limits=pb.Limits(max_model
         ({"turn_tokens": 64}, {"turns": True}, ""),
         ({"turn_tokens": 65}, {"turns": True}, "--max_model_len=65"),
         ({"routing": True}, {}, "start it with --routing"),
-        ({"transport": ("nccl", "2.29.7")}, {"transports": [pb.Transport(name="nccl", version="2.29.7")]}, ""),
-        (
-            {"transport": ("nccl", "2.29.7")},
-            {"transports": [pb.Transport(name="nccl", version="2.28.9")]},
-            "has nccl 2.28.9, and the learner 2.29.7: install the same on both sides, or set config.service.push",
-        ),
     ],
 )
 def test_what_is_lacking_is_said(needs, status, said):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncGenerator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.device.plan import Device
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 
@@ -37,8 +35,6 @@ class EngineFacts:
       devices: how many it holds, all of one kind.
       device_kind: as their maker calls them; `cpu` for processors.
       routing: whether completions say the experts that their tokens went to.
-      transports: ways by which its ranks can be sent weights from device to device: each one's name and version.
-      ranks: its ranks, with what each wants of the weights; none where it has no transports.
       token_versions: whether completions say which weights drew each token, should these change meanwhile.
       lacks: what the installed version of its library cannot do, as `name: what that means`.
     """
@@ -53,8 +49,6 @@ class EngineFacts:
     devices: int
     device_kind: str
     routing: bool = False
-    transports: tuple[tuple[str, str], ...] = ()
-    ranks: tuple[Device, ...] = ()
     token_versions: bool = True
     lacks: tuple[str, ...] = ()
 
@@ -109,28 +103,4 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Ends the engine and every process it started."""
-        ...
-
-
-@runtime_checkable
-class ReceivingEngine(Engine, Protocol):
-    """An engine whose ranks can be sent weights from device to device, while it draws."""
-
-    async def open_transfer(self, opening: pb.OpenTransferRequest) -> None:
-        """Makes its ranks members of a group, in place of any former one. The request is checked.
-
-        Raises TransferError when the group is not formed.
-        """
-        ...
-
-    async def begin_transfer(self) -> None:
-        """Begins to receive, beside what is drawn. Raises TransferError when there is no group."""
-        ...
-
-    async def take_sent_weights(self, *, version: int, recompute: bool) -> float:
-        """As `update_weights`, with what its ranks are being sent, which it waits for."""
-        ...
-
-    async def abandon_transfer(self) -> None:
-        """Gives up what is on its way, and the group."""
         ...

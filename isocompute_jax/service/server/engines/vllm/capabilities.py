@@ -14,7 +14,7 @@ from typing import Any
 
 from isocompute_jax.records.errors import InputError
 
-TOKEN_VERSIONS, DEVICE_TRANSFER = "token_versions", "device_transfer"
+TOKEN_VERSIONS = "token_versions"
 OURS = {"init_transfer_engine", "start_weight_update", "update_weights", "receive_weights", "finish_weight_update"}
 OURS |= {"shutdown", "trainer_send_weights"}
 """What `weight_transfer.WeightTransfer` defines: an interface that asks for more is not ours."""
@@ -102,12 +102,6 @@ TABLE = (
         TOKEN_VERSIONS,
         "it does not say which weights drew each token, so no rollout may continue under new ones",
         lambda: _has(LLM, "update_weight_version")() and _takes("vllm.outputs:CompletionOutput", "weight_versions")(),
-        required=False,
-    ),
-    Capability(
-        DEVICE_TRANSFER,
-        "its ranks join no group, so weights come by file or stream",
-        _has(LLM, "init_weight_transfer_engine"),
         required=False,
     ),
 )

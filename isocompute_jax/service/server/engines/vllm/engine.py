@@ -9,16 +9,14 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, environment, machine, reaper, transports
-from isocompute_jax.service.weights.device.transport import SentWeights, TransferError
+from isocompute_jax.service.server.engines.vllm import checkpoint, environment, machine, reaper
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 log = logging.getLogger(__name__)
@@ -98,7 +96,6 @@ class VllmEngine:
         from isocompute_jax.service.server.engines.vllm import launch
 
         config = launch.resolve(settings, dtype)
-        ways = () if capabilities.DEVICE_TRANSFER in names else transports.available(cpu=launch.on_cpu())
         self._facts = EngineFacts(
             engine="vllm",
             engine_version=version,
@@ -107,8 +104,6 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_group_size=settings.max_group_size,
             tensors=tensors,
-            transports=ways,
-            ranks=launch.ranks(settings, config, tensors) if ways else (),
             lacks=lacks,
             token_versions=self._says_versions,
             devices=config.parallel_config.world_size_across_dp,
@@ -174,36 +169,6 @@ class VllmEngine:
         except Exception as error:  # of vLLM, which has many
             finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
 
-    async def open_transfer(self, opening: pb.OpenTransferRequest) -> None:
-        """Makes the workers members of a group.
-
-        Raises:
-          TransferError: it was not formed.
-        """
-        from isocompute_jax.service.server.engines.vllm import launch
-
-        async with self._updating:
-            self._check()
-            await self._transferring(self._llm.init_weight_transfer_engine(launch.init_request(opening)))
-
-    async def begin_transfer(self) -> None:
-        """Lets the workers receive, beside what they draw."""
-        self._check()
-        await self._transferring(self._llm.collective_rpc("begin_transfer"))
-
-    async def abandon_transfer(self) -> None:
-        """Gives up what is on its way, and the group."""
-        if self._failure is None:
-            await self._llm.collective_rpc("abandon_transfer")
-
-    async def _transferring(self, call: Awaitable[object]) -> None:
-        """A call that touches nothing that is served."""
-        try:
-            await call
-        except Exception as error:  # of vLLM, whatever the worker raised
-            self._check()
-            raise TransferError(str(error)) from error
-
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
 
@@ -222,20 +187,7 @@ class VllmEngine:
         """
         return await asyncio.shield(asyncio.create_task(self._update(weights, version, recompute)))
 
-    async def take_sent_weights(self, *, version: int, recompute: bool) -> float:
-        """As `update_weights`, with what the workers are being sent.
-
-        Raises:
-          NotTakenError: it did not come.
-          EngineError: as `update_weights`.
-        """
-        try:
-            await self._transferring(self._llm.collective_rpc("join_transfer"))
-        except TransferError as error:
-            raise NotTakenError(str(error)) from error
-        return await asyncio.shield(asyncio.create_task(self._update(SentWeights(), version, recompute)))
-
-    async def _update(self, weights: WeightFile | SentWeights, version: int, recompute: bool) -> float:
+    async def _update(self, weights: WeightFile, version: int, recompute: bool) -> float:
         from isocompute_jax.service.server.engines.vllm import launch
 
         async with self._updating:

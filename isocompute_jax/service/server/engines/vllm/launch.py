@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from vllm.config import VllmConfig, WeightTransferConfig  # pyright: ignore[reportMissingImports]
 from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
-    WeightTransferInitRequest,
     WeightTransferUpdateRequest,
 )
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
@@ -15,13 +14,8 @@ from vllm.platforms import current_platform  # pyright: ignore[reportMissingImpo
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.host_id import host_id
 from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, layout, weight_transfer
-from isocompute_jax.service.weights.device.plan import Device
-from isocompute_jax.service.weights.device.transport import SentWeights
+from isocompute_jax.service.server.engines.vllm import checkpoint, weight_transfer
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -53,7 +47,6 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
             logprobs_mode="processed_logprobs",  # of the tempered distribution that was drawn from
             max_logprobs=1,
             enable_prefix_caching=True,
-            enable_chunked_prefill=False,  # with seeds of their own it crashes the engine (0.32)
             disable_log_stats=True,
             use_tqdm_on_load=False,
             worker_extension_cls=f"{weight_transfer.__name__}.{weight_transfer.WorkerExtension.__name__}",
@@ -94,31 +87,8 @@ def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
     return llm
 
 
-def ranks(settings: VllmSettings, config: VllmConfig, tensors: Sequence[TensorSpec]) -> tuple[Device, ...]:
-    """The ranks of a server, all on this machine, with what each wants of the weights."""
-    text = config.model_config.hf_text_config
-    heads = layout.Heads(text.num_attention_heads, text.num_key_value_heads)
-    return tuple(
-        Device(host_id(), tuple(layout.wanted(tensors, place, heads)))
-        for place in layout.places(settings.tensor_parallel, settings.data_parallel)
-    )
-
-
-def on_cpu() -> bool:
-    """Whether this vLLM runs on the CPU."""
-    return current_platform.is_cpu()
-
-
-def init_request(opening: pb.OpenTransferRequest) -> WeightTransferInitRequest:
-    """Asks the workers to join a group."""
-    info = weight_transfer.InitInfo(opening=opening.SerializeToString())
-    return WeightTransferInitRequest(init_info=dataclasses.asdict(info))
-
-
-def update_request(weights: WeightFile | SentWeights) -> WeightTransferUpdateRequest:
+def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:
     """What the workers are told: where the tensors are. The numbers do not travel."""
-    if isinstance(weights, SentWeights):
-        weights = WeightFile(path="", tensors=(), starts=())
     info = weight_transfer.UpdateInfo(
         path=weights.path,
         names=[tensor.name for tensor in weights.tensors],
@@ -155,6 +125,7 @@ def _platform_arguments(settings: VllmSettings) -> dict[str, object]:
             # vLLM would take most of the machine's memory.
             "kv_cache_memory_bytes": settings.kv_cache_bytes or CPU_KV_CACHE_BYTES,
             "enforce_eager": True,  # compiling takes minutes, and a compiler
+            "enable_chunked_prefill": False,  # generators of requests, which CPUs have, crash the engine there (0.32)
             "max_num_seqs": 256,
         }
     arguments: dict[str, object] = {"kv_cache_memory_bytes": settings.kv_cache_bytes, "max_num_seqs": 1024}
