@@ -54,10 +54,10 @@ def _with_halves(value: Tensor, rows: int, columns: int) -> Tensor:
 
 def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
-    return [(name, spec.hf_whole_shape) for spec, _ in _tensors(config) for name in spec.hf_names]
+    return [(name, spec.hf_whole_shape) for spec, _ in joined_tensors(config) for name in spec.hf_names]
 
 
-def _tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
+def joined_tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
     """The parameters that tensors begin with, and the indices of all those that they join, among the leaves."""
     specs = spec_leaves(config)
     joined: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.nd
     Where several processes hold the parameters, each of them must run through all of it.
     """
     specs, leaves = spec_leaves(config), jax.tree.leaves(params)
-    for spec, joined in _tensors(config):
+    for spec, joined in joined_tensors(config):
         parts = [(specs[i], sharding.to_host(leaves[i])) for i in joined]
         for index in np.ndindex(*spec.shape[: spec.lead]):
             tensors = [encode(part, host[index]) for part, host in parts]

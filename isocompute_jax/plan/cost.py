@@ -16,7 +16,7 @@ from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.plan.roofline import BANDWIDTH, Range, Sampling
 from isocompute_jax.plan.topology import Topology
 
-Push = Literal["shared", "stream", "device"]
+Push = Literal["shared", "stream", "nccl"]
 GPUS_OF_HOST = 8
 GB = 1e9
 SHARED = (6.3 * GB, 3.2 * GB)
@@ -189,8 +189,8 @@ def push_time(config: RunConfig, topology: Topology, weight_bytes: float, copies
     """Seconds in which every copy of the sampler gets new weights.
 
     A file is laid down once on each of the learner's hosts, and read by all servers of a host at once. Of a stream each
-    of the learner's hosts sends its share, to one server after the other. From device to device the learner's first
-    device sends each server the whole.
+    of the learner's hosts sends its share, to one server after the other. By NCCL the learner's first device sends
+    each server the whole.
     """
     path = push_path(config, topology)
     if path == "shared":

@@ -251,7 +251,7 @@ def _sampling(plan: Plan) -> Iterator[str]:
             f"(room for {sampling.room:,}), {_range(sampling.tokens_per_s)} tokens/s"
         )
         sent = _weights(plan)
-        path = {"shared": "by a file on this host", "stream": "as streams", "device": "from device to device"}
+        path = {"shared": "by a file on this host", "stream": "as streams", "nccl": "from GPU to GPU"}
         yield f"  weights     {_range(sent)} s a step, {path[push_path(config, plan.topology)]}"
         return
     keys = keys_bytes(config, plan.model_config, unit)

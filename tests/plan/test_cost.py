@@ -58,8 +58,8 @@ def test_how_weights_reach_the_servers():
     same_host = dataclasses.replace(CONFIG, plan=PlanConfig(sampler_devices=4))
     other_host = dataclasses.replace(CONFIG, plan=PlanConfig(sampler_devices=16))
     assert (push_path(same_host, one), push_path(other_host, one)) == ("shared", "stream")
-    said = dataclasses.replace(other_host, service=ServiceConfig(push="device"))
-    assert push_path(said, one) == "device"
+    said = dataclasses.replace(other_host, service=ServiceConfig(push="nccl"))
+    assert push_path(said, one) == "nccl"
     assert push_time(same_host, one, 15.2e9, 4) == push_time(same_host, one, 15.2e9, 1)  # one file for all
     streamed = push_time(other_host, two, 15.2e9, 8)  # each of two hosts sends half of 8 copies
     assert streamed.high == pytest.approx(4 * 15.2e9 / STREAM[1])

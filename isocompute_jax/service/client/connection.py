@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -115,6 +115,16 @@ class Endpoint:
         finally:
             for call in calls:
                 call.cancel()
+
+    def push_messages(self, messages: AsyncIterator[bytes]) -> grpc.aio.StreamUnaryCall:
+        """One call that tells the server of weights which come to it by another way; see `push`."""
+        return self._channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
+            messages, metadata=self._metadata, wait_for_ready=True
+        )
+
+    async def open_transfer(self, request: pb.OpenTransferRequest, *, timeout: float) -> None:
+        """Makes the server's ranks members of a communicator; returns when all of its members are there."""
+        await self._stub.OpenTransfer(request, timeout=timeout, metadata=self._metadata)
 
     async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> int:
         """Cancels groups; how many of them were there."""

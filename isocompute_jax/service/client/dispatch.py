@@ -22,11 +22,13 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.service.client.absence import Absence
-from isocompute_jax.service.client.delivery import Sender
+from isocompute_jax.service.client.delivery import Sender, Weights
 from isocompute_jax.service.client.endpoints_file import EndpointsFile
 from isocompute_jax.service.client.health import FleetHealth
 from isocompute_jax.service.client.member import Member
 from isocompute_jax.service.client.meter import Meter, together
+from isocompute_jax.service.client.nccl.links import Links
+from isocompute_jax.service.client.nccl.rounds import KeptWeights
 from isocompute_jax.service.client.needs import Needs
 from isocompute_jax.service.client.orders import Orders
 from isocompute_jax.service.client.pending import BadReplyError, PendingGroup
@@ -34,7 +36,6 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
-from isocompute_jax.service.weights.outbox import Parcel
 
 InFlight = Literal["abort", "wait", "continue", "recompute"]
 
@@ -106,7 +107,7 @@ class Dispatcher:
         self._deliver = deliver
         self._on_failure = on_failure
         self._orders = Orders(team) if team.count > 1 else None
-        self._parcel: Parcel | None = None
+        self._parcel: Weights | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
         self._changed = asyncio.Event()
@@ -152,7 +153,17 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute(self, parcel: Parcel) -> None:
+    async def distribute_by_nccl(self, kept: KeptWeights, links: Links) -> None:
+        """As `distribute`; the servers that can are sent the weights in the round of `kept`, which is closed then."""
+        try:
+            for member in list(self._members):
+                await member.answered_once.wait()
+            kept.round.open(await links.prepare([each for each in self._members if each.up and not each.leaving]))
+            await self.distribute(kept)
+        finally:
+            kept.round.close()
+
+    async def distribute(self, parcel: Weights) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
 
         Raises:

@@ -16,9 +16,10 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_packs, hf_tensor_shapes
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
@@ -27,6 +28,8 @@ from isocompute_jax.sampling.protocol import TRAIN
 from isocompute_jax.service.client.delivery import Sender
 from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
 from isocompute_jax.service.client.health import FleetHealth
+from isocompute_jax.service.client.nccl import links, rounds
+from isocompute_jax.service.client.nccl.rounds import KeptWeights
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.shares import laid_down
 from isocompute_jax.service.weights.outbox import Outbox
@@ -35,6 +38,8 @@ WAKE_S = 1.0
 """The learner's thread never waits longer at a time, so that signals are seen."""
 CLOSE_S = 15.0
 REPORT_S = 2.0
+
+T = TypeVar("T")
 
 
 class RemoteSampler:
@@ -87,11 +92,14 @@ class RemoteSampler:
         if config.dtype not in DTYPE_BYTES:
             raise InputError(f"config.dtype = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
         self._config = config
+        self._team = team
         self._interrupted = interrupted
         self._lock = threading.Lock()
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
+        self._libraries = links.libraries(service)
+        self._links: links.Links | None = None
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(
             service.shared_dir,
@@ -178,8 +186,42 @@ class RemoteSampler:
           RunError: as `completed`; or there is no room for the copy.
         """
         self._check()
-        parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
-        done = asyncio.run_coroutine_threadsafe(self._dispatcher.distribute(parcel), self._loop)
+        if self._libraries is None:
+            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
+            self._await(self._dispatcher.distribute(parcel))
+        else:
+            self._update_by_nccl(params, version)
+
+    def _update_by_nccl(self, params: Params, version: int) -> None:
+        """Broadcasts from this thread: what the devices compute together they begin in one order, in all processes."""
+        assert self._libraries is not None
+        leaves = hf_packs.lay_out(self._config, params)
+        kept = KeptWeights(self._config, leaves, version, self._outbox)
+        buckets = hf_packs.buckets(self._config)
+        if self._links is None:
+            self._links = links.Links(self._libraries, buckets, hf_packs.first_device(leaves))
+        # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
+        by_nccl = hf_packs.all_finite(leaves)
+        distribute = (
+            self._dispatcher.distribute_by_nccl(kept, self._links) if by_nccl else self._dispatcher.distribute(kept)
+        )
+        done = asyncio.run_coroutine_threadsafe(distribute, self._loop)
+        receiving: list[links.Link] = []
+
+        def anybody() -> bool:
+            receiving[:] = self._await(kept.round.following()) if by_nccl else []
+            return bool(receiving)
+
+        while self._team.broadcast(anybody):
+            rounds.send(hf_packs.packed(buckets, leaves), receiving)
+            self._loop.call_soon_threadsafe(kept.round.finish, list(receiving))
+        self._wait(done)
+
+    def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine gives that runs on the fleet's loop."""
+        return self._wait(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def _wait(self, done: concurrent.futures.Future[T]) -> T:
         while True:
             self._check()
             try:
@@ -195,6 +237,8 @@ class RemoteSampler:
         atexit.unregister(self.close)
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(CLOSE_S)
+        if self._links is not None:
+            self._links.close()
         self._outbox.close()
         self._wake()
 

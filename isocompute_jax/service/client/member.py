@@ -12,7 +12,7 @@ import grpc
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
-from isocompute_jax.service.client.delivery import Delivery, Sender
+from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
 from isocompute_jax.service.client.health import MemberHealth
 from isocompute_jax.service.client.meter import Meter
 from isocompute_jax.service.client.needs import Needs, lack
@@ -21,7 +21,6 @@ from isocompute_jax.service.client.rivals import Rivals
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import NOT_FINITE
-from isocompute_jax.service.weights.outbox import Parcel
 
 POLL_S = 1.0
 SPARED_POLLS = 3
@@ -89,7 +88,7 @@ class Member:
         self.endpoint = Endpoint(target, service)
         self.target = target
         self.up = False
-        self.weights: Parcel | None = None
+        self.weights: Weights | None = None
         self.failing = False
         self.suspect = False
         self.error = NOT_REACHED
@@ -105,8 +104,8 @@ class Member:
         self._delivery = Delivery(self.endpoint, service, sender, orders)
         self._changed = changed
         self._fail = fail
-        self._wanted: Parcel | None = None
-        self._sent: Parcel | None = None
+        self._wanted: Weights | None = None
+        self._sent: Weights | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
         self._status = pb.StatusReply()
@@ -157,6 +156,11 @@ class Member:
         limit = 0 if self.leaving else self._status.limits.max_groups
         return len(self.tasks) < limit and time.monotonic() >= self._not_before
 
+    @property
+    def status(self) -> pb.StatusReply:
+        """What it said last."""
+        return self._status
+
     def enter(self, task: asyncio.Task, rollouts: int) -> None:
         """Books a group that it is to sample."""
         if not self.tasks:
@@ -181,7 +185,7 @@ class Member:
         """A group was lost on it."""
         self.suspect = True
 
-    def want(self, parcel: Parcel) -> None:
+    def want(self, parcel: Weights) -> None:
         """From now on it is to serve `parcel`; what was on its way is given up."""
         self._wanted = parcel
         self._give_up_push()
@@ -291,7 +295,7 @@ class Member:
             self._progress = time.monotonic()
         self._changed()
 
-    def _announce(self, parcel: Parcel) -> None:
+    def _announce(self, parcel: Weights) -> None:
         """It can be used (again)."""
         if not self._announced:
             self._announced, self._said = True, ""
@@ -321,7 +325,7 @@ class Member:
             self._push.cancel()
             self._push = None
 
-    def _start_push(self, parcel: Parcel) -> None:
+    def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
         sending = self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
@@ -337,7 +341,7 @@ class Member:
             return f"needs a token, and none was given: set config.service.token_file, or {SAMPLER_TOKEN}"
         return FATAL[error.code()]
 
-    def _on_sent(self, parcel: Parcel, task: asyncio.Task) -> None:
+    def _on_sent(self, parcel: Weights, task: asyncio.Task) -> None:
         if task is not self._push:
             return  # given up: taken out, or a newer parcel is on its way
         self._push = None

@@ -48,7 +48,7 @@ class Orders:
         self.team = team
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
-        self._out: dict[int, tuple[dict[int, Any], asyncio.Future[None], Callable[[], None]]] = {}
+        self._out: dict[int, tuple[set[int], asyncio.Future[None], Callable[[], None]]] = {}
         team.on(DONE, lambda sender, value: _soon(self._loop, self._on_done, sender, *value))
         team.on(PROGRESS, lambda sender, number: _soon(self._loop, self._on_progress, number))
 
@@ -57,40 +57,28 @@ class Orders:
         """The other hosts."""
         return range(1, self.team.count)
 
-    async def give(
-        self, deed: str, arguments: Callable[[int], tuple[Any, ...]], *, sent: Callable[[], None] = lambda: None
-    ) -> dict[int, Any]:
+    async def give(self, deed: str, arguments: tuple[Any, ...], *, sent: Callable[[], None] = lambda: None) -> None:
         """Has every other host do something; they are told to give it up when this is cancelled.
 
         Args:
           deed: what, one of their `Worker`'s.
-          arguments: of each host's, by its number.
+          arguments: of each host's.
           sent: called as a sign of progress.
-
-        Returns:
-          by host, what it found.
 
         Raises:
           ShareLostError: one could not.
         """
-        number, found = next(self._numbers), {}
+        number = next(self._numbers)
         done: asyncio.Future[None] = self._loop.create_future()
-        self._out[number] = found, done, sent
+        self._out[number] = set(self.others), done, sent
         for host in self.others:
-            self.team.send(host, ORDER, (number, deed, arguments(host)))
+            self.team.send(host, ORDER, (number, deed, arguments))
         try:
             await done
-            return found
         finally:
             del self._out[number]
             if done.cancelled() or done.exception() is not None:
                 self.team.send_all(GIVE_UP, number)
-
-    def say(self, deed: str, *arguments: Any) -> None:
-        """As `give`, of what cannot fail: nobody waits for it."""
-        number = next(self._numbers)
-        for host in self.others:
-            self.team.send(host, ORDER, (number, deed, arguments))
 
     async def beside(self, own: Awaitable[Any], theirs: Awaitable[Any]) -> None:
         """Waits for this host's share and those of the others; what goes wrong with one ends all.
@@ -108,14 +96,14 @@ class Orders:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    def _on_done(self, sender: int, number: int, error: str, refused: bool, value: Any) -> None:
+    def _on_done(self, sender: int, number: int, error: str, refused: bool) -> None:
         if number not in self._out:
             return
-        found, done, _ = self._out[number]
-        found[sender] = value
+        missing, done, _ = self._out[number]
+        missing.discard(sender)
         if error and not done.done():
             done.set_exception(ShareLostError(f"{self.team.names[sender]}: {error}", refused=refused))
-        elif len(found) == len(self.others) and not done.done():
+        elif not missing and not done.done():
             done.set_result(None)
 
     def _on_progress(self, number: int) -> None:
@@ -157,7 +145,7 @@ class Worker:
 
     async def _obey(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
         """Does it, and says how that ended."""
-        error, refused, found, told = "", False, None, 0.0
+        error, refused, told = "", False, 0.0
 
         def tell() -> None:
             nonlocal told
@@ -166,13 +154,13 @@ class Worker:
                 self._team.send(0, PROGRESS, number)
 
         try:
-            found = await self._deeds[deed](*arguments, tell=tell)
+            await self._deeds[deed](*arguments, tell=tell)
         except grpc.aio.AioRpcError as failure:
             error, refused = failure.details() or str(failure.code()), failure.code() in REFUSED
         except Exception as failure:  # whatever it is, process 0 is to know
             error = str(failure) if isinstance(failure, RunError) else repr(failure)
         self._tasks.pop(number, None)
-        self._team.send(0, DONE, (number, error, refused, found))
+        self._team.send(0, DONE, (number, error, refused))
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:

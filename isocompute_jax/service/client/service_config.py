@@ -41,10 +41,11 @@ class ServiceConfig:
     )
     cert_file: str = option("", "PEM certificate of this client, for mutual TLS.", identity=False)
     key_file: str = option("", "PEM key of this client.", identity=False)
-    push: Literal["auto", "shared", "stream"] = option(
+    push: Literal["auto", "nccl", "shared", "stream"] = option(
         "auto",
         "How weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC; `auto` shared where "
-        "a server can read what the learner writes, streamed elsewhere.",
+        "a server can read what the learner writes, streamed elsewhere. `nccl` sends them from the learner's GPUs to "
+        "those of vLLM, and as `auto` does where that fails; no machine with GPUs has run it yet.",
         identity=False,
     )
     shared_dir: str = option(

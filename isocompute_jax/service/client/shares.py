@@ -16,14 +16,16 @@ from typing import Any, NoReturn
 import grpc
 
 from isocompute_jax.distributed import Team
-from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_packs, hf_tensor_shapes
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.delivery import PUSH, UNREADABLE
+from isocompute_jax.service.client.delivery import PUSH, UNREADABLE, Weights
+from isocompute_jax.service.client.nccl import links
+from isocompute_jax.service.client.nccl.rounds import KeptWeights
 from isocompute_jax.service.client.orders import Worker
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
@@ -68,9 +70,11 @@ class ShareSender:
         self._session = f"{session}#{start}"
         self._in_flight: pb.InFlight = in_flight
         self._team = team
+        self._by_nccl = service.push == "nccl"
+        links.check_platform(service)
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(service.shared_dir, run=f"{session}-{team.index}", tensors=tensors, whole=False)
-        self._parcel: Parcel | None = None
+        self._parcel: Weights | None = None
         self._laid_down = asyncio.Condition()
         self._endpoints: dict[str, Endpoint] = {}
         self._cannot_read: set[str] = set()
@@ -80,13 +84,22 @@ class ShareSender:
         self._worker = Worker(team, self._loop, {PUSH: self._push})
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Lays this host's share of `params` down; it is sent when process 0 says so.
+        """Lays this host's share of `params` down, or keeps it on the devices; it is sent when process 0 says so.
 
         Raises:
           RunError: there is no room for it.
         """
-        parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
-        asyncio.run_coroutine_threadsafe(self._take(parcel), self._loop).result()
+        if not self._by_nccl:
+            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
+            asyncio.run_coroutine_threadsafe(self._take(parcel), self._loop).result()
+            return
+        leaves = hf_packs.lay_out(self._config, params)
+        kept = KeptWeights(self._config, leaves, version, self._outbox)
+        asyncio.run_coroutine_threadsafe(self._take(kept), self._loop).result()
+        hf_packs.all_finite(leaves)
+        while self._team.broadcast(lambda: False):  # what process 0 finds: servers wait for another broadcast
+            for _ in hf_packs.packed(hf_packs.buckets(self._config), leaves):
+                pass
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> NoReturn:
         """Process 0 alone draws."""
@@ -106,12 +119,12 @@ class ShareSender:
         self._loop.close()
         self._outbox.close()
 
-    async def _take(self, parcel: Parcel) -> None:
+    async def _take(self, parcel: Weights) -> None:
         async with self._laid_down:
             self._parcel = parcel
             self._laid_down.notify_all()
 
-    async def _of_version(self, version: int) -> Parcel:
+    async def _of_version(self, version: int) -> Weights:
         """Weights, as soon as this host has come to them."""
         async with self._laid_down:
             await self._laid_down.wait_for(lambda: self._parcel is not None and self._parcel.version >= version)
@@ -127,9 +140,9 @@ class ShareSender:
         """Sends the share by file or stream."""
         parcel = await self._of_version(version)
         mode = self._service.push
-        near = mode == "auto" and server_host == host_id() and target not in self._cannot_read
+        near = mode in ("auto", "nccl") and server_host == host_id() and target not in self._cannot_read
         push = Push(
-            parcel=parcel,
+            parcel=await parcel.laid_down() if isinstance(parcel, KeptWeights) else parcel,
             session=self._session,
             in_flight=self._in_flight,
             shared=mode == "shared" or near,

@@ -131,11 +131,6 @@ def tensors_to_messages(tensors: Iterable[TensorSpec]) -> list[pb.Tensor]:
     return [pb.Tensor(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in tensors]
 
 
-def messages_to_tensors(messages: Iterable[pb.Tensor]) -> tuple[TensorSpec, ...]:
-    """Back again."""
-    return tuple(TensorSpec(each.name, each.dtype, tuple(each.shape)) for each in messages)
-
-
 def box_to_message(box: Box, index: Mapping[str, int]) -> pb.Box:
     """A box; `index` is that of each tensor in the header."""
     return pb.Box(tensor=index[box.name], offset=box.offset, shape=box.shape)

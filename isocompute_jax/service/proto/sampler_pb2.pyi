@@ -161,17 +161,25 @@ class WeightsEnd(_message.Message):
     bytes: int
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
+class DeviceWeights(_message.Message):
+    __slots__ = ("transfer",)
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    transfer: int
+    def __init__(self, transfer: _Optional[int] = ...) -> None: ...
+
 class UpdateWeightsRequest(_message.Message):
-    __slots__ = ("header", "chunk", "manifest", "end")
+    __slots__ = ("header", "chunk", "manifest", "end", "device")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     header: WeightsHeader
     chunk: WeightChunk
     manifest: Manifest
     end: WeightsEnd
-    def __init__(self, header: _Optional[_Union[WeightsHeader, _Mapping]] = ..., chunk: _Optional[_Union[WeightChunk, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., end: _Optional[_Union[WeightsEnd, _Mapping]] = ...) -> None: ...
+    device: DeviceWeights
+    def __init__(self, header: _Optional[_Union[WeightsHeader, _Mapping]] = ..., chunk: _Optional[_Union[WeightChunk, _Mapping]] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., end: _Optional[_Union[WeightsEnd, _Mapping]] = ..., device: _Optional[_Union[DeviceWeights, _Mapping]] = ...) -> None: ...
 
 class UpdateWeightsReply(_message.Message):
     __slots__ = ("version", "apply_s", "paused_s")
@@ -182,6 +190,24 @@ class UpdateWeightsReply(_message.Message):
     apply_s: float
     paused_s: float
     def __init__(self, version: _Optional[int] = ..., apply_s: _Optional[float] = ..., paused_s: _Optional[float] = ...) -> None: ...
+
+class OpenTransferRequest(_message.Message):
+    __slots__ = ("transfer", "unique_id", "world", "tensors", "buckets")
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_ID_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    transfer: int
+    unique_id: bytes
+    world: int
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, transfer: _Optional[int] = ..., unique_id: _Optional[bytes] = ..., world: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenTransferReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("tensors", "session", "release")
@@ -214,7 +240,7 @@ class Devices(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "lacks", "no_token_versions", "devices", "draining")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "lacks", "no_token_versions", "devices", "draining", "nccl")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +263,7 @@ class StatusReply(_message.Message):
     NO_TOKEN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     model: str
     engine: str
     engine_version: str
@@ -259,7 +286,8 @@ class StatusReply(_message.Message):
     no_token_versions: bool
     devices: Devices
     draining: bool
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    nccl: str
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ..., nccl: _Optional[str] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

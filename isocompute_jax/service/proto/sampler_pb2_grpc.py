@@ -44,6 +44,11 @@ class SamplerStub:
                 request_serializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsRequest.SerializeToString,
                 response_deserializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsReply.FromString,
                 _registered_method=True)
+        self.OpenTransfer = channel.unary_unary(
+                '/isocompute.sampler.v1.Sampler/OpenTransfer',
+                request_serializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferRequest.SerializeToString,
+                response_deserializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/isocompute.sampler.v1.Sampler/Status',
                 request_serializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.StatusRequest.SerializeToString,
@@ -78,6 +83,15 @@ class SamplerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenTransfer(self, request, context):
+        """Makes the engine's ranks a communicator of NCCL with the learner, which is its rank 0, so that weights come from the
+        learner's GPU. It returns when all are in, for which both sides enter at the same time. It needs the token, as
+        `UpdateWeights` does. A communicator lives until an update through it fails, or another one is opened.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """What the server serves, how busy it is, and whether it makes progress. Answers even while the engine is busy.
         """
@@ -104,6 +118,11 @@ def add_SamplerServicer_to_server(servicer, server):
                     servicer.UpdateWeights,
                     request_deserializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsRequest.FromString,
                     response_serializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsReply.SerializeToString,
+            ),
+            'OpenTransfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenTransfer,
+                    request_deserializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferRequest.FromString,
+                    response_serializer=isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -170,6 +189,33 @@ class Sampler:
             '/isocompute.sampler.v1.Sampler/UpdateWeights',
             isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsRequest.SerializeToString,
             isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.UpdateWeightsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenTransfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isocompute.sampler.v1.Sampler/OpenTransfer',
+            isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferRequest.SerializeToString,
+            isocompute__jax_dot_service_dot_proto_dot_sampler__pb2.OpenTransferReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,11 +21,13 @@ from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusa
 from isocompute_jax.service.proto.session import same_run, shown
 from isocompute_jax.service.server.call_log import CallLog
 from isocompute_jax.service.server.checked_request import checked_request
-from isocompute_jax.service.server.engines.base import Engine, EngineError, NotTakenError
+from isocompute_jax.service.server.engines.base import Engine, EngineError, HalfTakenError, NotTakenError
 from isocompute_jax.service.server.gather import gathered
 from isocompute_jax.service.server.metrics import Metrics
+from isocompute_jax.service.server.transfers import Transfers
 from isocompute_jax.service.weights.receive import Update, Updates
 from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.transfer import RECEIVING, SentWeights
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 LEASE_S = 10.0
@@ -86,6 +88,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._peer_timeout_s = peer_timeout_s
         self._changed = changed
         self.calls = CallLog()
+        self._transfers = Transfers(engine)
         self.updates = Updates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
         self.failure = ""
@@ -161,7 +164,20 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                 raise message
             return None if message is grpc.aio.EOF else message  # pyright: ignore[reportAttributeAccessIssue]
 
-        return await self.updates.receive(read, peer=context.peer() or "")
+        async def receiving() -> None:
+            await context.send_initial_metadata(((RECEIVING, "1"),))
+
+        return await self.updates.receive(read, peer=context.peer() or "", receiving=receiving)
+
+    async def OpenTransfer(
+        self, message: pb.OpenTransferRequest, context: grpc.aio.ServicerContext
+    ) -> pb.OpenTransferReply:
+        """Makes the engine's ranks members of a communicator with the learner."""
+        self._check_token(context)
+        if self.failure or self.stopping:
+            self._check_serving()
+        await self._transfers.open(message)
+        return pb.OpenTransferReply()
 
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
         """Answers from what the server knows itself."""
@@ -199,6 +215,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             no_token_versions=not facts.token_versions,
             devices=pb.Devices(kind=facts.device_kind, count=facts.devices),
             draining=self.stopping and not self.failure,
+            nccl=facts.nccl,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:
@@ -332,7 +349,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: Update, weights: WeightFile) -> pb.UpdateWeightsReply:
+    async def _apply(self, update: Update, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
         continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
@@ -354,9 +371,19 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             update.committed = True
             try:
                 recompute = header.in_flight == pb.IN_FLIGHT_RECOMPUTE
-                paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
+                if isinstance(weights, SentWeights):
+                    paused_s = await self._transfers.take(weights, version=header.version, recompute=recompute)
+                else:
+                    paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
+            except Refusal:
+                raise
             except NotTakenError as error:
                 raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
+            except HalfTakenError as error:
+                self._has_weights = False
+                await self._changed()
+                why = f"half of version {header.version} came, and the server needs whole weights: {error}"
+                raise Refusal(grpc.StatusCode.DATA_LOSS, why) from error
             except Exception as error:
                 # Whatever it was, nobody knows what the engine serves now.
                 if not isinstance(error, EngineError):

@@ -66,7 +66,7 @@ class Outbox:
     """
 
     def __init__(self, directory: str, *, run: str, tensors: Sequence[TensorSpec], whole: bool):
-        self._tensors = tuple(tensors)
+        self.tensors = tuple(tensors)
         self._whole = whole
         own = f"{PREFIX}{os.getuid()}-"
         if os.path.realpath(directory) == LOCAL:
@@ -99,7 +99,7 @@ class Outbox:
         except OSError as error:
             raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
         data = file.map()
-        return Parcel(version, self._tensors, file.path, xxhash.xxh3_64_intdigest(data), found, starts, data)
+        return Parcel(version, self.tensors, file.path, xxhash.xxh3_64_intdigest(data), found, starts, data)
 
     def close(self) -> None:
         """Removes the folder; parcels keep what they have mapped."""
@@ -109,10 +109,10 @@ class Outbox:
         self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]
     ) -> tuple[tuple[Box, ...], tuple[int, ...]]:
         """Every box at its place in its tensor; what the file then holds, and where."""
-        writer = WeightWriter(file, self._tensors)
+        writer = WeightWriter(file, self.tensors)
         for box, numbers in boxes:
             writer.write(box, numbers)
-        return tuple(tensor.box for tensor in self._tensors), writer.weights.starts
+        return tuple(tensor.box for tensor in self.tensors), writer.weights.starts
 
     def _write_packed(
         self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]

@@ -27,6 +27,7 @@ from isocompute_jax.service.weights.coverage import Coverage, checked_box, liste
 from isocompute_jax.service.weights.finite import is_finite, not_finite
 from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
 from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.transfer import SentWeights
 from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
 
 THREADS = 4
@@ -53,7 +54,7 @@ class Update:
         self.missing = header.senders
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
-        self.in_place: WeightFile | None = None
+        self.in_place: WeightFile | SentWeights | None = None
         self.held: ManifestFile | None = None
         self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
@@ -87,7 +88,7 @@ class Updates:
         self,
         area: StagingArea,
         admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
-        apply: Callable[[Update, WeightFile], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
     ):
@@ -104,12 +105,15 @@ class Updates:
         """Calls that are part of the current update."""
         return len(self._current.calls) if self._current is not None else 0
 
-    async def receive(self, messages: Messages, *, peer: str) -> pb.UpdateWeightsReply:
+    async def receive(
+        self, messages: Messages, *, peer: str, receiving: Callable[[], Awaitable[None]]
+    ) -> pb.UpdateWeightsReply:
         """One sender's call, from its header to the reply.
 
         Args:
           messages: what it sends.
           peer: its address, for the log.
+          receiving: tells it that the engine waits for what it sends by NCCL.
 
         Raises:
           Refusal: why the update failed.
@@ -120,7 +124,7 @@ class Updates:
         try:
             with Interruptible() as call:
                 update.calls[header.sender] = call
-                await self._collect(update, listed, messages)
+                await self._collect(update, listed, messages, receiving)
                 update.missing -= 1
                 if not update.missing:
                     update.applying = asyncio.create_task(self._finish(update))
@@ -189,7 +193,13 @@ class Updates:
         self._fail(update, refusal)
         raise refusal
 
-    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
+    async def _collect(
+        self,
+        update: Update,
+        listed: Sequence[TensorSpec],
+        messages: Messages,
+        receiving: Callable[[], Awaitable[None]],
+    ) -> None:
         """Reads one sender's parts up to its `end`."""
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
@@ -207,6 +217,10 @@ class Updates:
             match message.WhichOneof("part"):
                 case "manifest":
                     received += await self._read_manifest(update, listed, message.manifest)
+                case "device":
+                    if update.in_place is not None or update.header.senders != 1 or received:
+                        raise invalid("weights that come by NCCL need no other part, and one sender alone")
+                    update.in_place = SentWeights(message.device.transfer, receiving)
                 case "end":
                     for write in waiting:
                         await write
@@ -263,7 +277,8 @@ class Updates:
     async def _finish(self, update: Update) -> None:
         """Applies a complete update, and tells every sender."""
         try:
-            await self._in_thread(update, update.coverage.check_complete)
+            if not isinstance(update.in_place, SentWeights):  # the engine asks for each tensor by name
+                await self._in_thread(update, update.coverage.check_complete)
             weights = update.in_place or (await self._staged(update)).weights
             reply = await self._apply(update, weights)
         except Refusal as refusal:

@@ -23,7 +23,7 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
             "127.0.0.1:1",
             ServiceConfig(endpoints="127.0.0.1:1"),
             Sender("run#1", pb.IN_FLIGHT_ABORT, 0, 1),
-            needs=Needs(routing=False, turn_tokens=0, token_versions=False, transport=None),
+            needs=Needs(routing=False, turn_tokens=0, token_versions=False),
             orders=None,
             changed=lambda: None,
             fail=lambda error: pytest.fail(str(error)),

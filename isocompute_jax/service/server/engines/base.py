@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Protocol, runtime_checkable
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.weights.transfer import Opening
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 
@@ -18,6 +19,10 @@ class EngineError(Exception):
 
 class NotTakenError(Exception):
     """New weights were not taken, and the old ones serve on; the message says why."""
+
+
+class HalfTakenError(Exception):
+    """New weights came in part: nothing can be drawn until whole ones are taken; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +41,7 @@ class EngineFacts:
       device_kind: as their maker calls them; `cpu` for processors.
       routing: whether completions say the experts that their tokens went to.
       token_versions: whether completions say which weights drew each token, should these change meanwhile.
+      nccl: version of NCCL by which its ranks, one on each of its devices, can be sent weights; empty where not.
       lacks: what the installed version of its library cannot do, as `name: what that means`.
     """
 
@@ -50,6 +56,7 @@ class EngineFacts:
     device_kind: str
     routing: bool = False
     token_versions: bool = True
+    nccl: str = ""
     lacks: tuple[str, ...] = ()
 
 
@@ -103,4 +110,25 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Ends the engine and every process it started."""
+        ...
+
+
+@runtime_checkable
+class ReceivingEngine(Engine, Protocol):
+    """An engine whose ranks can be sent weights by NCCL."""
+
+    async def open_transfer(self, opening: Opening) -> None:
+        """Makes its ranks members of a communicator, in place of any former one.
+
+        Raises TransferError when not all came.
+        """
+        ...
+
+    async def take_sent_weights(
+        self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
+    ) -> float:
+        """As `update_weights`, with what its ranks are sent once it has said that they are `receiving`.
+
+        Raises HalfTakenError when not everything came.
+        """
         ...

@@ -14,9 +14,9 @@ from typing import Any
 
 from isocompute_jax.records.errors import InputError
 
-TOKEN_VERSIONS = "token_versions"
+TOKEN_VERSIONS, NCCL = "token_versions", "nccl"
 OURS = {"init_transfer_engine", "start_weight_update", "update_weights", "receive_weights", "finish_weight_update"}
-OURS |= {"shutdown", "trainer_send_weights"}
+OURS |= {"shutdown"}
 """What `weight_transfer.WeightTransfer` defines: an interface that asks for more is not ours."""
 
 
@@ -64,6 +64,7 @@ def _our_interface() -> bool:
 
 
 LLM = "vllm.v1.engine.async_llm:AsyncLLM"
+TRANSFER = "vllm.distributed.weight_transfer"
 TABLE = (
     Capability("pause", "stop between two steps while weights change", _takes(f"{LLM}.pause_generation", "mode")),
     Capability("pause=keep", "keep what is being drawn", _chooses("vllm.v1.engine:PauseMode", "keep")),
@@ -97,6 +98,15 @@ TABLE = (
         "lean_rollouts",
         "draw without a message for every token",
         _takes("vllm:SamplingParams", "flat_logprobs", "skip_clone"),
+    ),
+    Capability(
+        NCCL,
+        "its ranks join no learner that has no torch, so weights come by file or stream",
+        lambda: (
+            _has(f"{TRANSFER}.nccl_common:NCCLWeightTransferInitInfo", "nccl_unique_id_b64", "packed_num_buffers")()
+            and _has(f"{TRANSFER}.nccl_engine:NCCLWeightTransferEngine", "init_transfer_engine", "receive_weights")()
+        ),
+        required=False,
     ),
     Capability(
         TOKEN_VERSIONS,

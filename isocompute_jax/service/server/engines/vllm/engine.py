@@ -9,14 +9,15 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError
 from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import checkpoint, environment, machine, reaper
+from isocompute_jax.service.weights.transfer import Opening, TransferError
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class VllmEngine:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._mark = secrets.token_hex(16)
         self._updating = asyncio.Lock()
+        self._opening: Opening | None = None
+        self._half_taken = False
         self._places = asyncio.Semaphore(1)
         self._open = asyncio.Event()
         self._open.set()
@@ -104,6 +107,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_group_size=settings.max_group_size,
             tensors=tensors,
+            nccl="" if capabilities.NCCL in names else launch.nccl_version(),
             lacks=lacks,
             token_versions=self._says_versions,
             devices=config.parallel_config.world_size_across_dp,
@@ -169,6 +173,35 @@ class VllmEngine:
         except Exception as error:  # of vLLM, which has many
             finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
 
+    async def open_transfer(self, opening: Opening) -> None:
+        """Makes the workers members of a communicator. Nothing is drawn meanwhile: they do nothing else.
+
+        Raises:
+          TransferError: not all came.
+        """
+        from isocompute_jax.service.server.engines.vllm import receiver
+
+        async with self._updating:
+            self._check()
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            self._opening = None
+            try:
+                await self._in_workers("join_transfer", receiver.init_info(opening))
+                self._opening = opening
+            finally:
+                if not self._half_taken:
+                    await self._llm.resume_generation()
+
+    async def _in_workers(self, method: str, *arguments: object) -> None:
+        """A call of `WorkerExtension`: an error that a worker raised would cost vLLM the answers of the others.
+
+        Raises:
+          TransferError: the first one that a worker met.
+        """
+        said = await self._llm.collective_rpc(method, args=arguments)
+        if error := next(filter(None, said), ""):
+            raise TransferError(error)
+
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
 
@@ -185,11 +218,40 @@ class VllmEngine:
         Raises:
           EngineError: it failed; nobody knows what the engine serves now.
         """
-        return await asyncio.shield(asyncio.create_task(self._update(weights, version, recompute)))
-
-    async def _update(self, weights: WeightFile, version: int, recompute: bool) -> float:
         from isocompute_jax.service.server.engines.vllm import launch
 
+        async def load() -> None:
+            await self._llm.update_weights(launch.update_request(weights))
+
+        return await asyncio.shield(asyncio.create_task(self._update(load, version, recompute)))
+
+    async def take_sent_weights(
+        self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
+    ) -> float:
+        """As `update_weights`, with what the workers are sent.
+
+        Raises:
+          HalfTakenError: not everything came.
+          EngineError: as `update_weights`.
+        """
+        from isocompute_jax.service.server.engines.vllm import receiver
+
+        async def load() -> None:
+            try:
+                if self._opening is None:
+                    raise TransferError("the workers are in no communicator")
+                await receiving()
+                for bucket in self._opening.buckets:
+                    await self._in_workers("receive", receiver.update_info(bucket))
+            except Exception as error:  # of a learner that is gone, too
+                self._check()
+                self._opening = None
+                await self._in_workers("give_up")
+                raise HalfTakenError(str(error) or repr(error)) from error
+
+        return await asyncio.shield(asyncio.create_task(self._update(load, version, recompute)))
+
+    async def _update(self, load: Callable[[], Awaitable[None]], version: int, recompute: bool) -> float:
         async with self._updating:
             self._check()
             began = time.perf_counter()
@@ -202,14 +264,19 @@ class VllmEngine:
                 if not recompute:
                     await self._llm.reset_prefix_cache()
                 await self._llm.start_weight_update()
-                await self._llm.update_weights(launch.update_request(weights))
+                await load()
                 await self._llm.finish_weight_update(*([str(version)] if self._says_versions else []))
                 self._version = version
+                self._half_taken = False
                 await self._llm.resume_generation()
+            except HalfTakenError:
+                self._half_taken = True
+                raise
             except Exception as error:  # of vLLM, which has many
                 raise self._fail(f"vLLM failed while it took version {version} ({error})") from error
             finally:
-                self._open.set()
+                if not self._half_taken:
+                    self._open.set()
             return time.perf_counter() - began
 
     async def check_health(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 
 from vllm.config import VllmConfig, WeightTransferConfig  # pyright: ignore[reportMissingImports]
@@ -16,9 +17,13 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import checkpoint, weight_transfer
+from isocompute_jax.service.weights import nccl
+from isocompute_jax.service.weights.transfer import TransferError
 from isocompute_jax.service.weights.weight_file import WeightFile
 
 CPU_KV_CACHE_BYTES = 1 << 30
+
+log = logging.getLogger(__name__)
 
 
 def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
@@ -85,6 +90,17 @@ def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
 
     llm.output_processor.process_outputs = counted
     return llm
+
+
+def nccl_version() -> str:
+    """Of the library by which the workers can be sent weights; empty where they run on CPUs, or there is none."""
+    if current_platform.is_cpu():
+        return ""
+    try:
+        return nccl.load().version
+    except TransferError as error:
+        log.warning("weights cannot come by NCCL: %s", error)
+        return ""
 
 
 def update_request(weights: WeightFile) -> WeightTransferUpdateRequest:

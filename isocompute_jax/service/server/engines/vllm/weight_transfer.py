@@ -1,12 +1,15 @@
-"""Runs in vLLM's worker processes: takes weights from a file that each of them maps."""
+"""Runs in vLLM's worker processes: takes weights from a file that each of them maps, or by vLLM's own NCCL engine."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import mmap
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from vllm.config import set_current_vllm_config  # pyright: ignore[reportMissingImports]
 from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMissingImports]
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -21,12 +24,9 @@ from vllm.model_executor.model_loader.reload import (  # pyright: ignore[reportM
 )
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
+from isocompute_jax.service.server.engines.vllm.receiver import Receiver
+
 BACKEND = "isocompute"
-
-
-@dataclasses.dataclass
-class InitInfo(WeightTransferInitInfo):
-    """Files need none."""
 
 
 @dataclasses.dataclass
@@ -48,19 +48,23 @@ class UpdateInfo(WeightTransferUpdateInfo):
     starts: list[int]
 
 
-class WeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """Replaces the weights in place: every worker maps the file and takes its own shard.
+class WeightTransfer(WeightTransferEngine[WeightTransferInitInfo, UpdateInfo]):
+    """Replaces the weights in place: every worker maps the file, or is sent every tensor, and takes its own shard.
 
     Loading goes through vLLM's layer-wise reload, which redoes what a layer did to its weights after they were first
     loaded (packing, on CPU) and keeps the storage that compiled graphs point to.
     """
 
-    init_info_cls = InitInfo
+    init_info_cls = WeightTransferInitInfo
     update_info_cls = UpdateInfo
     supports_draft_weight_update = False
 
-    def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Files need no engine to be prepared."""
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.receiver = Receiver(*arguments)
+
+    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
+        """Files need none, and `WorkerExtension.join_transfer` is what NCCL needs."""
 
     def start_weight_update(self) -> None:
         """Layers expect a checkpoint's tensors from here on."""
@@ -82,15 +86,13 @@ class WeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.model.load_weights((name, _tensor(mapped, dtype, shape, start)) for name, dtype, shape, start in parts)
 
     def update_weights(self, update_info: dict) -> None:
-        """Receives one update; on a CPU there is no device to wait for."""
+        """Takes a whole file, or what is broadcast next; on a CPU there is no device to wait for."""
+        if "path" not in update_info:
+            self.receiver.receive(update_info)
+            return
         self.receive_weights(self.parse_update_info(update_info))
         if not current_platform.is_cpu():
             torch.accelerator.synchronize()
-
-    @staticmethod
-    def trainer_send_weights(*_: object) -> None:
-        """Older interfaces ask for it; here the learner sends, which has no vLLM."""
-        raise NotImplementedError("the learner sends its weights itself")
 
     def finish_weight_update(self) -> None:
         """Processes what is left, and packs a tied head anew."""
@@ -101,12 +103,49 @@ class WeightTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             head = self.model.lm_head
             head.quant_method.process_weights_after_loading(head)
 
+    def give_up(self) -> None:
+        """Leaves the communicator; layers that were loaded in part are put together, to be loaded again."""
+        self.receiver.leave()
+        finalize_layerwise_reload(self.model, self.model_config)
+
     def shutdown(self) -> None:
-        """There is nothing to release."""
+        """Leaves the communicator."""
+        self.receiver.leave()
 
 
 class WorkerExtension:
-    """Importing this module, as a worker's extension class, registers the backend."""
+    """Calls to a worker beside vLLM's own, each of which says what went wrong in place of raising it.
+
+    Importing this module, as a worker's extension class, registers the backend.
+    """
+
+    weight_transfer_engine: WeightTransfer
+    vllm_config: Any
+    update_weights: Callable[[dict], None]
+    _weight_update_active: bool
+
+    def join_transfer(self, info: dict) -> str:
+        """Joins a communicator, in place of the former one."""
+        return _said(self.weight_transfer_engine.receiver.join, info)
+
+    def receive(self, info: dict) -> str:
+        """Takes what is broadcast next."""
+        return _said(self.update_weights, info)
+
+    def give_up(self) -> str:
+        """Ends an update of which not everything came: the model is of no use until it is sent whole weights."""
+        with set_current_vllm_config(self.vllm_config):
+            self.weight_transfer_engine.give_up()
+        self._weight_update_active = False
+        return ""
+
+
+def _said(call: Callable[[dict], None], info: dict) -> str:
+    try:
+        call(info)
+    except Exception as error:  # whatever it is, the server is to hear of it
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _tensor(mapped: mmap.mmap, dtype: str, shape: list[int], start: int) -> torch.Tensor:
