@@ -20,8 +20,6 @@ from isocompute_jax.service.weights.outbox import Parcel
 from isocompute_jax.service.weights.push import Push
 from isocompute_jax.service.weights.transfer import TransferError
 
-PUSH = "push"
-"""What process 0 orders of the other hosts."""
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
 
@@ -121,4 +119,4 @@ class Delivery:
             await own
             return
         order = self._endpoint.target, push.parcel.version, server_host
-        await self._orders.beside(own, self._orders.give(PUSH, order, sent=sent))
+        await self._orders.beside(own, self._orders.give(order, sent=sent))

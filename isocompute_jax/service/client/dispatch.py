@@ -153,22 +153,25 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute_by_nccl(self, kept: KeptWeights, links: Links) -> None:
-        """As `distribute`; the servers that can are sent the weights in the round of `kept`, which is closed then."""
-        try:
-            for member in list(self._members):
-                await member.answered_once.wait()
-            kept.round.open(await links.prepare([each for each in self._members if each.up and not each.leaving]))
-            await self.distribute(kept)
-        finally:
-            kept.round.close()
-
-    async def distribute(self, parcel: Weights) -> None:
+    async def distribute(self, parcel: Weights, links: Links | None = None) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
+
+        Args:
+          parcel: the weights.
+          links: by which `KeptWeights` go to the members that can, in their round, which is closed then.
 
         Raises:
           Exception: `failure`.
         """
+        if links is not None and isinstance(parcel, KeptWeights):
+            try:
+                for member in list(self._members):
+                    await member.answered_once.wait()
+                able = [member for member in self._members if member.up and not member.leaving]
+                parcel.round.open(await links.prepare(able))
+                return await self.distribute(parcel)
+            finally:
+                parcel.round.close()
         self._parcel = parcel
         for member in self._members:
             member.want(parcel)

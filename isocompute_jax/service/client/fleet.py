@@ -202,10 +202,8 @@ class RemoteSampler:
             self._links = links.Links(self._libraries, buckets, hf_packs.first_device(leaves))
         # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
         by_nccl = hf_packs.all_finite(leaves)
-        distribute = (
-            self._dispatcher.distribute_by_nccl(kept, self._links) if by_nccl else self._dispatcher.distribute(kept)
-        )
-        done = asyncio.run_coroutine_threadsafe(distribute, self._loop)
+        distributing = self._dispatcher.distribute(kept, self._links if by_nccl else None)
+        done = asyncio.run_coroutine_threadsafe(distributing, self._loop)
         receiving: list[links.Link] = []
 
         def anybody() -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -57,12 +57,11 @@ class Orders:
         """The other hosts."""
         return range(1, self.team.count)
 
-    async def give(self, deed: str, arguments: tuple[Any, ...], *, sent: Callable[[], None] = lambda: None) -> None:
-        """Has every other host do something; they are told to give it up when this is cancelled.
+    async def give(self, arguments: tuple[Any, ...], *, sent: Callable[[], None]) -> None:
+        """Has every other host do its `Worker`'s deed; they are told to give it up when this is cancelled.
 
         Args:
-          deed: what, one of their `Worker`'s.
-          arguments: of each host's.
+          arguments: of the deed.
           sent: called as a sign of progress.
 
         Raises:
@@ -72,7 +71,7 @@ class Orders:
         done: asyncio.Future[None] = self._loop.create_future()
         self._out[number] = set(self.others), done, sent
         for host in self.others:
-            self.team.send(host, ORDER, (number, deed, arguments))
+            self.team.send(host, ORDER, (number, arguments))
         try:
             await done
         finally:
@@ -117,13 +116,13 @@ class Worker:
     Args:
       team: of the hosts.
       loop: where; `close` is to be called there.
-      deeds: what can be ordered.
+      deed: what can be ordered.
     """
 
-    def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deeds: Mapping[str, Deed]):
+    def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deed: Deed):
         self._team = team
         self._loop = loop
-        self._deeds = deeds
+        self._deed = deed
         self._tasks: dict[int, asyncio.Task[None]] = {}
         team.on(ORDER, lambda sender, order: _soon(loop, self._on_order, *order))
         team.on(GIVE_UP, lambda sender, number: _soon(loop, self._on_give_up, number))
@@ -135,15 +134,15 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _on_order(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
-        self._tasks[number] = self._loop.create_task(self._obey(number, deed, arguments))
+    def _on_order(self, number: int, arguments: tuple[Any, ...]) -> None:
+        self._tasks[number] = self._loop.create_task(self._obey(number, arguments))
 
     def _on_give_up(self, number: int) -> None:
         task = self._tasks.pop(number, None)
         if task is not None:
             task.cancel()
 
-    async def _obey(self, number: int, deed: str, arguments: tuple[Any, ...]) -> None:
+    async def _obey(self, number: int, arguments: tuple[Any, ...]) -> None:
         """Does it, and says how that ended."""
         error, refused, told = "", False, 0.0
 
@@ -154,7 +153,7 @@ class Worker:
                 self._team.send(0, PROGRESS, number)
 
         try:
-            await self._deeds[deed](*arguments, tell=tell)
+            await self._deed(*arguments, tell=tell)
         except grpc.aio.AioRpcError as failure:
             error, refused = failure.details() or str(failure.code()), failure.code() in REFUSED
         except Exception as failure:  # whatever it is, process 0 is to know

@@ -23,7 +23,7 @@ from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.delivery import PUSH, UNREADABLE, Weights
+from isocompute_jax.service.client.delivery import UNREADABLE, Weights
 from isocompute_jax.service.client.nccl import links
 from isocompute_jax.service.client.nccl.rounds import KeptWeights
 from isocompute_jax.service.client.orders import Worker
@@ -70,8 +70,7 @@ class ShareSender:
         self._session = f"{session}#{start}"
         self._in_flight: pb.InFlight = in_flight
         self._team = team
-        self._by_nccl = service.push == "nccl"
-        links.check_platform(service)
+        self._by_nccl = links.libraries(service) is not None
         tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
         self._outbox = Outbox(service.shared_dir, run=f"{session}-{team.index}", tensors=tensors, whole=False)
         self._parcel: Weights | None = None
@@ -81,7 +80,7 @@ class ShareSender:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
-        self._worker = Worker(team, self._loop, {PUSH: self._push})
+        self._worker = Worker(team, self._loop, self._push)
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Lays this host's share of `params` down, or keeps it on the devices; it is sent when process 0 says so.

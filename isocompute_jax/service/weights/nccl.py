@@ -55,21 +55,20 @@ CUDA_CALLS: Mapping[str, list[Any]] = {
 }
 
 
-class Library:
-    """The calls of a C library that return 0, or a status that is an error.
+class Nccl:
+    """NCCL and CUDA's runtime: their calls, which return 0, or a status that is an error.
 
     Args:
-      name: for messages.
-      library: of ctypes, or what has the same functions.
-      calls: the arguments of each.
+      nccl: the library of ctypes, or what has the same functions.
+      cuda: likewise.
     """
 
-    def __init__(self, name: str, library: Any, calls: Mapping[str, list[Any]]):
-        self._name = name
-        self._library = library
-        for call, arguments in calls.items():
-            function = getattr(library, call)
-            function.argtypes, function.restype = arguments, INT
+    def __init__(self, nccl: Any, cuda: Any):
+        self._functions: dict[str, Any] = {}
+        for library, calls in ((nccl, NCCL_CALLS), (cuda, CUDA_CALLS)):
+            for call, arguments in calls.items():
+                function = self._functions[call] = getattr(library, call)
+                function.argtypes, function.restype = arguments, INT
 
     def __call__(self, call: str, *arguments: Any, passing: int = 0) -> int:
         """Calls it; its status, which is 0 or `passing`.
@@ -77,35 +76,22 @@ class Library:
         Raises:
           TransferError: any other status.
         """
-        status = getattr(self._library, call)(*arguments)
+        status = self._functions[call](*arguments)
         if status not in (0, passing):
-            raise TransferError(f"{self._name}: {call} gave status {status}")
+            raise TransferError(f"{call} gave status {status}")
         return status
-
-
-class Nccl:
-    """NCCL and CUDA's runtime, as far as they are needed.
-
-    Args:
-      nccl: the library, or what has the same functions.
-      cuda: likewise.
-    """
-
-    def __init__(self, nccl: Any, cuda: Any):
-        self.nccl = Library("NCCL", nccl, NCCL_CALLS)
-        self.cuda = Library("CUDA", cuda, CUDA_CALLS)
 
     @property
     def version(self) -> str:
         """Such as 2.29.7."""
         code = INT()
-        self.nccl("ncclGetVersion", ctypes.byref(code))
+        self("ncclGetVersion", ctypes.byref(code))
         return f"{code.value // 10_000}.{code.value // 100 % 100}.{code.value % 100}"
 
     def unique_id(self) -> bytes:
         """By which the ranks of a new communicator find each other; this process must stay alive until they have."""
         found = UniqueId()
-        self.nccl("ncclGetUniqueId", ctypes.byref(found))
+        self("ncclGetUniqueId", ctypes.byref(found))
         return bytes(found.internal)
 
 
@@ -150,20 +136,20 @@ class Communicator:
     """
 
     def __init__(self, libraries: Nccl, unique_id: bytes, world: int, device: int):
-        self._nccl, self._cuda, self._device = libraries.nccl, libraries.cuda, device
+        self._nccl, self._device = libraries, device
         self._handle, self._stream = POINTER(), POINTER()
         self._kept: object = None
         self._aborting: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._cuda("cudaSetDevice", device)
-        self._cuda("cudaStreamCreateWithFlags", ctypes.byref(self._stream), NON_BLOCKING)
+        self._nccl("cudaSetDevice", device)
+        self._nccl("cudaStreamCreateWithFlags", ctypes.byref(self._stream), NON_BLOCKING)
         config = Config(ctypes.sizeof(Config), MAGIC, CONFIG_VERSION, 0)
         given = UniqueId.from_buffer_copy(unique_id)
         arguments = (ctypes.byref(self._handle), world, given, 0, ctypes.byref(config))
         try:
             self._nccl("ncclCommInitRankConfig", *arguments, passing=IN_PROGRESS)
         except TransferError:
-            self._cuda("cudaStreamDestroy", self._stream)
+            self._nccl("cudaStreamDestroy", self._stream)
             raise
 
     def add(self, address: int, kept: object) -> None:
@@ -189,7 +175,7 @@ class Communicator:
 
     def _call(self, name: str, *arguments: int) -> None:
         self._check()
-        self._cuda("cudaSetDevice", self._device)
+        self._nccl("cudaSetDevice", self._device)
         self._nccl(name, *arguments, self._handle, self._stream, passing=IN_PROGRESS)
 
     def done(self) -> bool:
@@ -205,8 +191,8 @@ class Communicator:
             return False
         if error.value:
             raise TransferError(f"NCCL met error {error.value}: a rank is gone, or was refused")
-        self._cuda("cudaSetDevice", self._device)
-        return self._cuda("cudaStreamQuery", self._stream, passing=NOT_READY) == 0
+        self._nccl("cudaSetDevice", self._device)
+        return self._nccl("cudaStreamQuery", self._stream, passing=NOT_READY) == 0
 
     def _check(self) -> None:
         if self._aborting is not None:
@@ -222,7 +208,7 @@ class Communicator:
 
     def _abort(self) -> None:
         with contextlib.suppress(TransferError):  # it may have failed already
-            self._cuda("cudaSetDevice", self._device)
+            self._nccl("cudaSetDevice", self._device)
             self._nccl("ncclCommAbort", self._handle)
-            self._cuda("cudaStreamDestroy", self._stream)
+            self._nccl("cudaStreamDestroy", self._stream)
         self._kept = None

@@ -55,6 +55,7 @@ class Update:
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
         self.in_place: WeightFile | SentWeights | None = None
+        self.receiving: Callable[[], Awaitable[None]]
         self.held: ManifestFile | None = None
         self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
@@ -124,7 +125,8 @@ class Updates:
         try:
             with Interruptible() as call:
                 update.calls[header.sender] = call
-                await self._collect(update, listed, messages, receiving)
+                update.receiving = receiving
+                await self._collect(update, listed, messages)
                 update.missing -= 1
                 if not update.missing:
                     update.applying = asyncio.create_task(self._finish(update))
@@ -193,13 +195,7 @@ class Updates:
         self._fail(update, refusal)
         raise refusal
 
-    async def _collect(
-        self,
-        update: Update,
-        listed: Sequence[TensorSpec],
-        messages: Messages,
-        receiving: Callable[[], Awaitable[None]],
-    ) -> None:
+    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
         """Reads one sender's parts up to its `end`."""
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
@@ -220,7 +216,7 @@ class Updates:
                 case "device":
                     if update.in_place is not None or update.header.senders != 1 or received:
                         raise invalid("weights that come by NCCL need no other part, and one sender alone")
-                    update.in_place = SentWeights(message.device.transfer, receiving)
+                    update.in_place = SentWeights(message.device.transfer, update.receiving)
                 case "end":
                     for write in waiting:
                         await write

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import jax
@@ -16,12 +16,14 @@ import jax.numpy as jnp
 
 from isocompute_jax.model.hf_packs import Bucket
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.weights import nccl
 from isocompute_jax.service.weights.transfer import TransferError
+
+if TYPE_CHECKING:  # it imports this
+    from isocompute_jax.service.client.member import Member
 
 JOIN_S = 30.0
 """Longer than a server waits for the learner, so that its reason is heard."""
@@ -31,18 +33,6 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3600.0
 
 FIELD = "config.service.push = 'nccl'"
 LOG = logging.getLogger(__name__)
-
-
-class Receiver(Protocol):
-    """A server, as far as it matters here."""
-
-    target: str
-    endpoint: Endpoint
-
-    @property
-    def status(self) -> pb.StatusReply:
-        """What it said last."""
-        ...
 
 
 @dataclasses.dataclass(eq=False)
@@ -95,12 +85,12 @@ class Links:
         self._links: dict[str, Link] = {}
         self._refusals: dict[str, _Refusal] = {}
 
-    async def prepare(self, receivers: Sequence[Receiver]) -> dict[str, Link]:
+    async def prepare(self, members: Sequence[Member]) -> dict[str, Link]:
         """The links to some servers, by address; those that cannot have one are left out, and the reason is said.
 
         All are joined at the same time; one that is late delays this one update, by `JOIN_S` at most.
         """
-        here = {each.target: each.status.incarnation for each in receivers}
+        here = {each.target: each.status.incarnation for each in members}
         for target, link in list(self._links.items()):
             if here.get(target) != link.incarnation:
                 self._links.pop(target).communicator.abort()
@@ -109,7 +99,7 @@ class Links:
                 del self._links[target]
             else:
                 self._refusals.pop(target, None)
-        wanted = [each for each in receivers if each.target not in self._links and self._may_try(each)]
+        wanted = [each for each in members if each.target not in self._links and self._may_try(each)]
         await asyncio.gather(*map(self._join, wanted))
         return {target: self._links[target] for target in here if target in self._links}
 
@@ -119,9 +109,9 @@ class Links:
             link.communicator.abort()
         self._links.clear()
 
-    def _may_try(self, receiver: Receiver) -> bool:
-        refusal = self._refusals.get(receiver.target)
-        if refusal is None or refusal.incarnation != receiver.status.incarnation:
+    def _may_try(self, member: Member) -> bool:
+        refusal = self._refusals.get(member.target)
+        if refusal is None or refusal.incarnation != member.status.incarnation:
             return True
         return time.monotonic() >= refusal.until
 
@@ -133,19 +123,19 @@ class Links:
         self._refusals[target] = _Refusal(incarnation, time.monotonic() + wait_s, wait_s)
         LOG.warning("sampler %s is sent no weights by NCCL for %.0f s, but files: %s", target, wait_s, why)
 
-    async def _join(self, receiver: Receiver) -> None:
+    async def _join(self, member: Member) -> None:
         """Makes a server's link, or remembers why not."""
-        status, began = receiver.status, time.monotonic()
+        status, began = member.status, time.monotonic()
         try:
             self._check_version(status)
-            link = await self._joined(receiver)
+            link = await self._joined(member)
         except (TransferError, grpc.aio.AioRpcError, TimeoutError) as error:
             details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            self._refuse(receiver.target, status.incarnation, details or f"its ranks did not come within {JOIN_S:g} s")
+            self._refuse(member.target, status.incarnation, details or f"its ranks did not come within {JOIN_S:g} s")
             return
-        self._links[receiver.target] = link
+        self._links[member.target] = link
         seconds = time.monotonic() - began
-        LOG.info("sampler %s joined by NCCL, %d ranks, in %.1f s", receiver.target, status.devices.count, seconds)
+        LOG.info("sampler %s joined by NCCL, %d ranks, in %.1f s", member.target, status.devices.count, seconds)
 
     def _check_version(self, status: pb.StatusReply) -> None:
         ours = self._libraries.version
@@ -154,9 +144,9 @@ class Links:
         if status.nccl != ours:
             raise TransferError(f"it has NCCL {status.nccl}, and the learner {ours}: install the same on both sides")
 
-    async def _joined(self, receiver: Receiver) -> Link:
+    async def _joined(self, member: Member) -> Link:
         """Asks the server's ranks to join, and joins; whichever fails ends both."""
-        unique_id, world = self._libraries.unique_id(), 1 + receiver.status.devices.count
+        unique_id, world = self._libraries.unique_id(), 1 + member.status.devices.count
         request = pb.OpenTransferRequest(
             transfer=secrets.randbits(63),
             unique_id=unique_id,
@@ -168,13 +158,13 @@ class Links:
         communicator = nccl.Communicator(self._libraries, unique_id, world, self._device.local_hardware_id or 0)
         try:
             async with asyncio.timeout(JOIN_S), asyncio.TaskGroup() as group:
-                group.create_task(receiver.endpoint.open_transfer(request, timeout=JOIN_S))
+                group.create_task(member.endpoint.open_transfer(request, timeout=JOIN_S))
                 group.create_task(self._enter(communicator, number))
         except BaseException as error:
             communicator.abort()
             raise (error.exceptions[0] if isinstance(error, ExceptionGroup) else error) from None
-        incarnation = receiver.status.incarnation
-        return Link(receiver.target, incarnation, request.transfer, communicator)
+        incarnation = member.status.incarnation
+        return Link(member.target, incarnation, request.transfer, communicator)
 
     async def _enter(self, communicator: nccl.Communicator, number: jax.Array) -> None:
         """Waits until all ranks are there, then adds up one number with them, which vLLM's ranks do, too."""
@@ -186,22 +176,17 @@ class Links:
 
 
 def libraries(service: ServiceConfig) -> nccl.Nccl | None:
-    """What `service.push` = `nccl` needs in the process that sends; None for the other ways.
+    """What `service.push` = `nccl` needs; None for the other ways.
 
     Raises:
-      InputError: it cannot send weights so, and why.
+      InputError: this process cannot send weights so, and why.
     """
-    check_platform(service)
     if service.push != "nccl":
         return None
+    platform = jax.default_backend()
+    if platform != "gpu":
+        raise InputError(f"{FIELD}: the learner runs on {platform.upper()}s, and NCCL joins GPUs: set it to 'auto'")
     try:
         return nccl.load()
     except TransferError as error:
         raise InputError(f"{FIELD}: {error}: install the extra nccl (docs/clusters.md), or set it to 'auto'") from error
-
-
-def check_platform(service: ServiceConfig) -> None:
-    """Raises InputError where `service.push` = `nccl` and this process has no GPUs."""
-    platform = jax.default_backend() if service.push == "nccl" else "gpu"
-    if platform != "gpu":
-        raise InputError(f"{FIELD}: the learner runs on {platform.upper()}s, and NCCL joins GPUs: set it to 'auto'")

@@ -115,15 +115,7 @@ class JaxEngine:
                 self._inbox.put(partial(self._sampler.cancel, [ticket]))
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """Takes new weights between two chunks. Old and new are in memory together; sampling continues while they load.
-
-        Args:
-          weights: a file already checked against `facts.tensors`; read whole before this returns.
-          version: theirs.
-          recompute: computes the keys and values of what is running anew.
-
-        Returns:
-          seconds with sampling stopped.
+        """As `Engine.update_weights`, between two chunks; old and new ones are in memory together while they load.
 
         Raises:
           NotTakenError: they cannot be read, or there is no memory for them beside the old ones.

@@ -203,17 +203,7 @@ class VllmEngine:
             raise TransferError(error)
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
-
-        It is not interrupted half-way when the caller is cancelled.
-
-        Args:
-          weights: a file already checked against `facts.tensors`; it may vanish after the call.
-          version: theirs.
-          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
-
-        Returns:
-          seconds with sampling stopped.
+        """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled.
 
         Raises:
           EngineError: it failed; nobody knows what the engine serves now.
