@@ -6,6 +6,7 @@ The mesh always has all of `MESH_AXES`, so one program serves a laptop, where ea
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -108,6 +109,75 @@ def to_host(tree: Any) -> Any:
         return x if whole else multihost_utils.process_allgather(x, tiled=True)
 
     return jax.device_get(jax.tree.map(gathered, tree))
+
+
+def part_to_host(x: Any, index: int | None, *, dtype: Any = None, most: int) -> np.ndarray:
+    """`x[index]` on the host, whole, or all of x for None; devices cast it first, and gather what others hold.
+
+    Where several processes hold parts of it, all of them must ask for it.
+
+    Args:
+      x: an array.
+      index: along the first dimension, which nothing cuts; None where it is no stack.
+      dtype: of the result; None for that of x.
+      most: numbers of x that are cast and gathered at once, if x is no stack.
+    """
+    dtype = x.dtype if dtype is None else np.dtype(dtype)
+    if not isinstance(x, jax.Array) or (x.dtype == dtype and (x.is_fully_addressable or x.is_fully_replicated)):
+        host = np.asarray(x)  # of a jax.Array read once, and kept as long as it
+        return (host if index is None else host[index]).astype(dtype, copy=False)
+
+    def fetched(start: int, size: int) -> np.ndarray:
+        return jax.device_get(slicer(x, size, dtype, gathered=not x.is_fully_addressable)(x, start))
+
+    if index is not None:
+        return fetched(index, 1)[0]
+    host = np.empty(x.shape, dtype)
+    length, size = slices_of(x, most)
+    parts = host.reshape(-1, length, *x.shape[1:])
+    for start in range(0, length, size):
+        start = min(start, length - size)  # all of one size, so that one program takes them
+        parts[:, start : start + size] = fetched(start, size).reshape(len(parts), size, *x.shape[1:])
+    return host
+
+
+def slices_of(x: Any, most: int) -> tuple[int, int]:
+    """(what a device holds of x along the first dimension, how much of that makes `most` numbers on all of them)."""
+    length = x.sharding.shard_shape(x.shape)[0]
+    return length, min(max(most * length // x.size, 1), length)
+
+
+def slicer(x: Any, size: int, dtype: Any, *, gathered: bool) -> Any:
+    """The program (x, start) -> what devices hold along the first dimension, `size` of it from `start` on, in a dtype.
+
+    Where x is cut along that dimension, what comes of it is put together from as many parts.
+
+    Args:
+      x: an array, or its shape and sharding.
+      size: of what one device holds.
+      dtype: of the result.
+      gathered: whether each device gets all of the result, not what it holds of it.
+    """
+    mesh = x.sharding.mesh if isinstance(x.sharding, NamedSharding) else None
+    spec = () if mesh is None else tuple(x.sharding.spec)
+    return _compiled_slicer(size, np.dtype(dtype), mesh, spec, gathered)
+
+
+@functools.cache
+def _compiled_slicer(size: int, dtype: np.dtype, mesh: Mesh | None, spec: tuple[Any, ...], gathered: bool) -> Any:
+    def taken(x: jax.Array, start: jax.Array) -> jax.Array:
+        part = jax.lax.dynamic_slice_in_dim(x, start, size).astype(dtype)
+        for dim, names in enumerate(spec if gathered else ()):
+            part = jax.lax.all_gather(part, names, axis=dim, tiled=True) if names else part
+        return part
+
+    if mesh is None:
+        return jax.jit(taken)
+    # Device by device: the partitioner would gather a table that is cut along the first dimension before it slices it.
+    given, result = PartitionSpec(*spec), PartitionSpec(*(() if gathered else spec))
+    return jax.jit(
+        jax.shard_map(taken, mesh=mesh, in_specs=(given, PartitionSpec()), out_specs=result, check_vma=False)
+    )
 
 
 def own_part(mesh: Mesh, size: int, axis: str) -> np.ndarray:

@@ -182,8 +182,8 @@ def export(parts: Parts, state: LoopState, path: pathlib.Path) -> None:
     check_finite(parts, state)
     shape = parts.inputs.model_config
     parts.team.arrive()
-    params = model.cast_params(state.learner.params, shape.dtype)
-    model.save_checkpoint(path, shape, params, tokenizer_from=parts.config.model, writes=parts.team.leads)
+    params, tokenizer = state.learner.params, parts.config.model
+    model.save_checkpoint(path, shape, params, tokenizer_from=tokenizer, dtype=shape.dtype, writes=parts.team.leads)
     parts.team.follow()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-import jax
 import jax.numpy as jnp
 
 from isocompute_jax import model
@@ -63,8 +62,7 @@ def export_checkpoint(
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
     masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
     params = checkpoint_files.read_params(path, masters)
-    params = jax.tree.map(lambda x: x.astype(jnp.dtype(shape.dtype)), params)
-    model.save_checkpoint(out, shape, params, tokenizer_from=source)
+    model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
     return out
 
 

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -80,6 +81,7 @@ def save_checkpoint(
     params: Params,
     *,
     tokenizer_from: str | os.PathLike[str] | None,
+    dtype: Any = None,
     max_file_bytes: int = 5 * 10**9,
     writes: bool = True,
 ) -> None:
@@ -90,20 +92,21 @@ def save_checkpoint(
     Args:
       directory: where to.
       config: model shape.
-      params: parameters; saved bit for bit in their own dtype.
+      params: parameters.
       tokenizer_from: directory whose tokenizer files are copied along; None writes none.
+      dtype: that they are cast to, layer by layer; None saves them bit for bit in their own.
       max_file_bytes: start a new safetensors file beyond this size.
       writes: whether this process does.
     """
     if not writes:
-        for _ in hf_tensors(config, params):
+        for _ in hf_tensors(config, params, dtype=dtype):
             pass
         return
     directory = pathlib.Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
-        _write_tensors(temporary, config, params, max_file_bytes)
+        _write_tensors(temporary, hf_tensors(config, params, dtype=dtype), max_file_bytes)
         write_config(temporary, config, token_ids={} if tokenizer_from is None else _token_ids(tokenizer_from))
         if tokenizer_from is not None:
             for name in TOKENIZER_FILES:
@@ -236,10 +239,10 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _write_tensors(directory: pathlib.Path, config: ModelConfig, params: Params, max_file_bytes: int) -> None:
+def _write_tensors(directory: pathlib.Path, tensors_of: Iterator[tuple[str, np.ndarray]], max_file_bytes: int) -> None:
     files: list[dict[str, np.ndarray]] = [{}]
     size = 0
-    for name, tensor in hf_tensors(config, params):
+    for name, tensor in tensors_of:
         if files[-1] and size + tensor.nbytes > max_file_bytes:
             files.append({})
             size = 0

@@ -66,18 +66,32 @@ def joined_tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
     return [(specs[indices[0]], sorted(indices, key=lambda i: specs[i].part)) for indices in joined.values()]
 
 
-def hf_tensors(config: ModelConfig, params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor under its Hugging Face name, in its own dtype, as C-contiguous host arrays, one at a time.
+def hf_tensors(config: ModelConfig, params: Params, *, dtype: Any = None) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor under its Hugging Face name, as C-contiguous host arrays, one at a time.
 
-    Where several processes hold the parameters, each of them must run through all of it.
+    Parameters are cast, and gathered where several processes hold parts of them, one layer after the other: beyond
+    them a device needs room for less than a layer in `dtype`. Each of those processes must run through all of it.
+
+    Args:
+      config: model shape.
+      params: parameters, on the host, on one device or sharded over a mesh.
+      dtype: of the tensors; None for that of each parameter.
     """
     specs, leaves = spec_leaves(config), jax.tree.leaves(params)
+    most = layer_size(config) // 4  # of a table: what comes of a gather is copied once more
     for spec, joined in joined_tensors(config):
-        parts = [(specs[i], sharding.to_host(leaves[i])) for i in joined]
-        for index in np.ndindex(*spec.shape[: spec.lead]):
-            tensors = [encode(part, host[index]) for part, host in parts]
-            whole = tensors[0] if len(tensors) == 1 else np.concatenate(tensors, axis=-1)
-            yield spec.named(index), np.ascontiguousarray(whole)
+        for layer in range(spec.shape[0]) if spec.lead else [None]:
+            parts = [(specs[i], sharding.part_to_host(leaves[i], layer, dtype=dtype, most=most)) for i in joined]
+            lead = () if layer is None else (layer,)
+            for index in np.ndindex(*spec.shape[len(lead) : spec.lead]):
+                tensors = [encode(part, host[index]) for part, host in parts]
+                whole = tensors[0] if len(tensors) == 1 else np.concatenate(tensors, axis=-1)
+                yield spec.named((*lead, *index)), np.ascontiguousarray(whole)
+
+
+def layer_size(config: ModelConfig) -> int:
+    """Numbers in one layer."""
+    return sum(math.prod(spec.shape[1:]) for spec in spec_leaves(config) if spec.lead)
 
 
 Index = tuple[slice, ...]

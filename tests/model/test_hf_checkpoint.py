@@ -62,6 +62,20 @@ def test_round_trip_is_bit_exact(tmp_path, shape, dtype, max_file_bytes):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("max_file_bytes", [10**9, 5000], ids=["one file", "shards"])
+def test_masters_are_saved_as_if_they_had_been_cast_before(tmp_path, max_file_bytes):
+    config = tiny_config(**UNTIED, dtype="bfloat16")
+    masters = random_params(CONFIGS["untied"])
+    cast = jax.tree.map(lambda x: np.asarray(x).astype(jnp.bfloat16), masters)
+    whole: dict[str, Any] = dict(tokenizer_from=None, max_file_bytes=max_file_bytes)
+    model.save_checkpoint(tmp_path / "cast", config, cast, **whole)
+    model.save_checkpoint(tmp_path / "masters", config, masters, dtype=config.dtype, **whole)
+    before, after = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("cast", "masters")
+    )
+    assert before == after
+
+
 @pytest.mark.parametrize(
     ("shape", "max_file_bytes"),
     [*((shape, 10**9) for shape in CONFIGS), *((shape, 5000) for shape in ("tied", "untied", "moe"))],

@@ -1,9 +1,11 @@
 """Hugging Face layout: hand-worked, there and back, and off the devices over meshes of eight fake devices."""
 
 import collections
+import dataclasses
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model import hf_boxes, hf_tensors, to_hf_layout
-from isocompute_jax.model.hf_layout import decode, encode
+from isocompute_jax.model.hf_layout import decode, encode, layer_size
 from isocompute_jax.model.params import param_specs, spec_leaves
 from isocompute_jax.records.tensors import Box
 from tests.model.tiny import LLAMA4, random_params, tiny_config
@@ -119,6 +121,52 @@ def test_master_weights_leave_in_the_models_dtype():
     np.testing.assert_array_equal(found, np.asarray(master["final_norm"].astype(jnp.bfloat16)))
 
 
+BIG: dict[str, Any] = dict(vocab_size=1024, embed_dim=32, mlp_dim=64, num_heads=8, num_kv_heads=4, dtype="bfloat16")
+"""The table is larger than a layer."""
+
+
+@pytest.mark.parametrize("axes", [None, *MESHES])
+@pytest.mark.parametrize("changes", [BIG, BIG | LLAMA4], ids=["dense", "llama4"])
+def test_tensors_are_cast_a_layer_at_a_time(monkeypatch, axes, changes):
+    config = tiny_config(**changes, tied_embeddings=False)
+    mesh = None if axes is None else sharding.make_mesh(**dict(zip(("data", "fsdp", "tensor"), axes, strict=True)))
+    params = random_params(dataclasses.replace(config, dtype="float32"))
+    wanted = dict(hf_tensors(config, jax.tree.map(lambda x: np.asarray(x).astype(jnp.bfloat16), params)))
+    masters, beyond, read = on_mesh(config, params, mesh), [], jax.device_get
+    held = sum(x.nbytes for x in jax.live_arrays())
+
+    def watched(x):
+        beyond.append(sum(x.nbytes for x in jax.live_arrays()) - held)
+        return read(x)
+
+    monkeypatch.setattr(jax, "device_get", watched)
+    found = {name: (x.dtype, x.shape, x.tobytes()) for name, x in hf_tensors(config, masters, dtype="bfloat16")}
+    assert found == {name: (x.dtype, x.shape, x.tobytes()) for name, x in wanted.items()}
+    assert list(found) == list(wanted)
+    assert 0 < max(beyond) < 2 * layer_size(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "axes"),
+    [({}, dict(fsdp=8)), ({}, dict(fsdp=2, tensor=4)), (LLAMA4, dict(fsdp=2, expert=2, tensor=2))],
+    ids=str,
+)
+def test_what_processes_gather_takes_less_than_a_layer(changes, axes):
+    """By the compiler's account of their programs; XLA:CPU gathers bfloat16 as float32, and float16 as it is."""
+    config = tiny_config(**(BIG | changes), tied_embeddings=False)
+    mesh, layer = sharding.make_mesh(**axes), 2 * layer_size(config)
+    shapes, where = model.abstract_params(config, jnp.float32), model.param_shardings(config, mesh)
+    leaves = jax.tree.map(lambda x, on: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on), shapes, where)
+    tables = [(leaves[name], *sharding.slices_of(leaves[name], layer // 8)) for name in ("embed", "head")]
+    for x, length, size in [
+        *tables,
+        *((leaves["layers"][name], config.num_layers, 1) for name in ("w_gate", "w_down")),
+    ]:
+        memory = sharding.slicer(x, size, jnp.float16, gathered=True).lower(x, 0).compile().memory_analysis()
+        assert memory.output_size_in_bytes == 2 * x.size * size // length
+        assert memory.output_size_in_bytes + memory.temp_size_in_bytes < layer
+
+
 PROGRAM = """
 import sys
 import jax
@@ -138,16 +186,21 @@ fill = lambda leaf, where: jax.make_array_from_callback(
 params = jax.tree.map(fill, shapes, model.param_shardings(config, mesh))
 boxes = {f"{box.name} {' '.join(map(str, box.offset))}": x for box, x in model.hf_boxes(config, params)}
 np.savez(sys.argv[3], **boxes)
+tensors = {name: x.astype(np.float32) for name, x in model.hf_tensors(config, params, dtype="bfloat16")}
+np.savez(sys.argv[4], **tensors)
 """
 
 
 @pytest.mark.slow
 def test_two_processes_hold_every_number_once(tmp_path):
-    """Real processes of one JAX program; each writes its own share."""
+    """Real processes of one JAX program; each writes its own share, and what both have gathered."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     files = [tmp_path / f"{i}.npz" for i in range(2)]
-    commands = [[sys.executable, "-c", PROGRAM, address, str(i), str(file)] for i, file in enumerate(files)]
+    gathered = [tmp_path / f"{i}-gathered.npz" for i in range(2)]
+    commands = [
+        [sys.executable, "-c", PROGRAM, address, str(i), str(files[i]), str(gathered[i])] for i in range(len(files))
+    ]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     for process in processes:
         _, errors = process.communicate(timeout=300)
@@ -168,3 +221,6 @@ def test_two_processes_hold_every_number_once(tmp_path):
     for name, tensor in hf_tensors(config, params):
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
     assert max(sizes) < 0.7 * sum(sizes)
+    for content in map(np.load, gathered):
+        for name, tensor in hf_tensors(config, params, dtype="bfloat16"):
+            np.testing.assert_array_equal(content[name], tensor.astype(np.float32), err_msg=name)
