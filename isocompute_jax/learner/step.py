@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,13 @@ from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.moments import brought_to_device
 from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, Score, finish_metrics, make_loss, merge
 from isocompute_jax.learner.state import TrainState
+
+COMPILER_OPTIONS: dict[str, dict[str, Any]] = {
+    # It has cuBLAS write a projection right into the stack of what layers keep, and where the layer itself needs that
+    # projection too, multiplies once more: a fifth of the products of `remat=dots` (tests/aot/test_layouts.py counts).
+    "gpu": {"xla_gpu_enable_dynamic_slice_fusion": False},
+}
+"""Of the step, by the platform that it is compiled for."""
 
 
 @runtime_checkable
@@ -48,7 +55,8 @@ def make_train_step(
     The step returns the new state and a dict of float32 scalars. Micro-batches are summed, never averaged: weights
     hold the denominators of the whole batch. When no rollout takes part (every group had zero variance), parameters
     and optimizer state, moments included, stay as they are, and the step still counts. An `entropy_coef` that is given
-    stands in for the config's.
+    stands in for the config's. It is compiled with options of its own (`COMPILER_OPTIONS`), which JAX allows of the
+    outermost program alone: on GPUs no other jitted function can call it.
 
     Args:
       score: the model: `make_score` for ours, or a function of your own.
@@ -82,7 +90,13 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     out_shardings = None if mesh is None else (shardings, sharding.replicated(mesh))
-    return jax.jit(train_step, donate_argnums=0 if donate else (), out_shardings=out_shardings)
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    return jax.jit(
+        train_step,
+        donate_argnums=0 if donate else (),
+        out_shardings=out_shardings,
+        compiler_options=COMPILER_OPTIONS.get(device.platform),
+    )
 
 
 def accumulate_gradients(

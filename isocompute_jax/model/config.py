@@ -86,9 +86,9 @@ class QueryScaling:
 
 
 REMAT_HELP = (
-    "What each layer keeps for the backward pass: none, everything; dots, the results of its matrix products; "
-    "attention_output, what attention gives; full, nothing but its input; offload, the same, and the input in host "
-    "memory. What is not kept is computed again: full costs about a third more compute."
+    "What each layer keeps for the backward pass: none, everything; dots, the results of its matrix products and what "
+    "attention gives; attention_output, the last alone; full, nothing but its input; offload, the same, and the input "
+    "in host memory. What is not kept is computed again: full costs about a third more compute."
 )
 ATTENTION_HELP = (
     "Kernel of packed attention: auto, what the platform has; mosaic (NVIDIA Hopper and later) and triton (other "

@@ -13,7 +13,7 @@ from isocompute_jax.model.head import precision_of
 
 BODY_AGAIN = {"none": 0, "dots": 0, "attention_output": 1, "full": 1, "offload": 1}
 """By `remat`: whether the layers' products are computed again in the backward pass."""
-ATTENTION_AGAIN = {"none": 0, "dots": 1, "attention_output": 0, "full": 1, "offload": 1}
+ATTENTION_AGAIN = {"none": 0, "dots": 0, "attention_output": 0, "full": 1, "offload": 1}
 """The same of attention."""
 HEAD_PRODUCTS = {"float32": 4, "bf16": 4, "bf16_x3": 6}
 """Of hidden states and the head's matrix: logits, again in the backward pass, and two gradients. Of those, float32

@@ -18,7 +18,10 @@ _policies = jax.checkpoint_policies
 
 POLICIES: Mapping[Remat, Any] = {
     "full": _policies.nothing_saveable,
-    "dots": _policies.dots_with_no_batch_dims_saveable,
+    # Attention's output beside them: the kernels' products are none that XLA knows, and would run again.
+    "dots": _policies.save_from_both_policies(
+        _policies.dots_with_no_batch_dims_saveable, _policies.save_only_these_names(ATTENTION_OUTPUT)
+    ),
     "attention_output": _policies.save_only_these_names(ATTENTION_OUTPUT),
     "offload": _policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],

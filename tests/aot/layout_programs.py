@@ -4,14 +4,26 @@ import dataclasses
 import importlib.util
 
 from isocompute_jax.experiment.config import from_dict, override
+from isocompute_jax.model.flops import Work, step_flops
 from isocompute_jax.plan.dry_run import dry_run
 from isocompute_jax.plan.report import figures
 from isocompute_jax.plan.topology import parse_topology
+from tests.aot.products import products
 
 
 def figures_of(path):
+    """Those of the plan, and `products`: what the program multiplies over what its remat policy implies."""
     config = _config(path)
-    return figures(dry_run(config, parse_topology(config.plan.topology), advice=False))
+    plan = dry_run(config, parse_topology(config.plan.topology), advice=False)
+    return figures(plan) | {"products": None if plan.compiled is None else _products_share(plan.compiled)}
+
+
+def _products_share(compiled):
+    """Of one micro-batch on one device; attention is not among the products, for its kernels are none to XLA."""
+    shape = compiled.batch_shape
+    positions = shape.rows * shape.row_tokens
+    implied = step_flops(compiled.model_config, Work(0, positions, positions, 0, 0, 1)).computed
+    return products(compiled.program.as_text(), microbatches=1) * compiled.mesh.size / implied
 
 
 def misfit(path):

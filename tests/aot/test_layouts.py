@@ -50,6 +50,8 @@ def test_a_dense_model_is_fully_sharded(name, request):
     weights = 2 * DENSE * (1 - 1 / SHARDS[name])
     received = sum(found["collectives"].values()) / found["microbatches"]
     assert 1.6 * weights < received < 6 * weights
+    if name.startswith("h200"):  # on TPUs products are convolutions in fusions of their own
+        assert 0.99 < found["products"] < 1.08
 
 
 def test_experts_are_divided_and_never_gathered(request):
