@@ -2,14 +2,17 @@
 
     python -m isocompute_jax.train --config=configs/cispo_minimax_m1.py --dry_run
     python -m isocompute_jax.train --config=configs/cispo_minimax_m1.py --workdir=runs/cispo_minimax_m1 \
-      --config.model=DIRECTORY_OF_QWEN2_5_32B --config.train_set=data/train.jsonl
+      --config.model=DIRECTORY_OF_QWEN2_5_32B --config.train_set=data/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 CISPO without a lower bound, means over a problem's tokens, DAPO's dynamic sampling and length penalty, 16 updates on
 each batch, AdamW with b2 = 0.95 and eps = 1e-15. Data and layout are those of configs/dapo.py.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 7,208 to 12,040 H200-hours for 5,242,880 rollouts in 640
-steps of 8,192, each 16 updates of 17 to 30 s and 275 to 413 s of sampling on the same devices. It takes 75.3 of the 140
-GiB of each H200.
+vLLM servers sample, here on 64 H200 of 8 more hosts (docs/clusters.md).
+
+Cost, by its plan (estimates from rooflines; nothing was run): 15,454 to 25,649 H200-hours for 5,242,880 rollouts in 640
+steps of 8,192, each 16 updates of 17 to 30 s, 49 to 73 s of sending weights and 269 to 405 s of sampling by vLLM on 64
+others; evaluations and the last checkpoint are counted. It takes 75.3 of the 140 GiB of each H200 that learns.
 
 Expected, by the paper's second figure: on AIME 2024 DAPO's score in half of its steps.
 

@@ -3,16 +3,19 @@
     python -m isocompute_jax.convert --source=dapo-math-17k.parquet --adapter=dapo_math_17k --out=data/train.jsonl
     python -m isocompute_jax.train --config=configs/dapo.py --dry_run
     python -m isocompute_jax.train --config=configs/dapo.py --workdir=runs/dapo \
-      --config.model=DIRECTORY_OF_QWEN2_5_32B --config.train_set=data/train.jsonl
+      --config.model=DIRECTORY_OF_QWEN2_5_32B --config.train_set=data/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 Clip-higher (0.2 and 0.28), dynamic sampling, token means, the overlong penalty over the last 4,096 tokens, rewards of
 -1 and 1, no KL; 512 problems x 16 rollouts, 16 updates on each batch. Its problems ask for the form of the answer
 themselves, so that no suffix is added.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 7,208 to 12,040 H200-hours for 5,242,880 rollouts in 640
-steps of 8,192, each 16 updates of 17 to 30 s and 275 to 413 s of sampling on the same devices. It takes 75.3 of the 140
-GiB of each H200. Groups that dynamic sampling refills are paid from the same rollouts, so that there are fewer steps
-then.
+vLLM servers sample, here on 64 H200 of 8 more hosts (docs/clusters.md).
+
+Cost, by its plan (estimates from rooflines; nothing was run): 15,454 to 25,649 H200-hours for 5,242,880 rollouts in 640
+steps of 8,192, each 16 updates of 17 to 30 s, 49 to 73 s of sending weights and 269 to 405 s of sampling by vLLM on 64
+others; evaluations and the last checkpoint are counted. It takes 75.3 of the 140 GiB of each H200 that learns. Groups
+that dynamic sampling refills are paid from the same rollouts, so that there are fewer steps then.
 
 Expected, by the paper: avg@32 on AIME 2024 rises from near 0 to 50% within about 10,000 updates (640 steps are 10,240).
 
@@ -74,7 +77,14 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, points=15, first_compute=2**16
         ),
-        plan=PlanConfig(topology="h200:8x8", median_tokens=3072, prompt_tokens=256, sampler_tensor=4),
+        plan=PlanConfig(
+            topology="h200:8x8",
+            median_tokens=3072,
+            prompt_tokens=256,
+            sampler_devices=64,
+            sampler_tensor=4,
+            evaluation_problems=30,
+        ),
     )
 
 

@@ -2,18 +2,23 @@
 
     python -m isocompute_jax.train --config=configs/dr_grpo.py --dry_run
     python -m isocompute_jax.train --config=configs/dr_grpo.py --workdir=runs/dr_grpo \
-      --config.model=DIRECTORY_OF_QWEN2_5_MATH_7B --config.train_set=data/train.jsonl
+      --config.model=DIRECTORY_OF_QWEN2_5_MATH_7B --config.train_set=data/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 Neither the deviation of a group nor the length of a completion divides anything: advantages are centred alone, and
 tokens have one constant weight. 128 problems x 8 rollouts, 8 updates on each batch, no KL, rewards of 0 and 1; for
 problems of MATH, levels 3 to 5, with the Qwen-Math template.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 34 to 58 H200-hours for 524,288 rollouts in 512 steps of
-1,024, each 8 updates of 1.6 to 2.9 s and 13 to 20 s of sampling on the same devices. It takes 52.7 of the 140 GiB of
-each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 172 to 271 H200-hours for 524,288 rollouts in 512 steps
+of 1,024, each 8 updates of 1.6 to 2.9 s, 45 to 68 s of sending weights and 13 to 20 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 55.0 of the 140 GiB of each H200 that learns. On one host,
+where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=49152; weights go by a file): 60 to
+103 H200-hours.
 
 Expected, by the paper: 43.3% on AIME 2024 after 27 hours on 8 A100, and answers that do not grow longer where they are
-wrong.
+wrong. Of its hours and the plan's: docs/plan.md, "Beside figures that others published".
 
 Departures:
 
@@ -67,7 +72,7 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**13
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=768, prompt_tokens=192),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=768, prompt_tokens=192, sampler_devices=8),
     )
 
 

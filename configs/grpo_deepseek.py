@@ -2,15 +2,20 @@
 
     python -m isocompute_jax.train --config=configs/grpo_deepseek.py --dry_run
     python -m isocompute_jax.train --config=configs/grpo_deepseek.py --workdir=runs/grpo_deepseek \
-      --config.model=DIRECTORY_OF_DEEPSEEK_MATH_7B_INSTRUCT --config.train_set=data/train.jsonl
+      --config.model=DIRECTORY_OF_DEEPSEEK_MATH_7B_INSTRUCT --config.train_set=data/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 64 rollouts a problem, 1,024 a batch, one update on each; means over tokens of a completion, then over completions, the
 group's deviation, and a KL term of 0.04 in the loss (k3). Nothing is left out where rewards are equal. C is one pass
 over the paper's 144,000 questions.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 191 to 328 H200-hours for 9,216,000 rollouts in 9,000
-steps of 1,024, each 3.8 to 7.7 s of update and 5.8 to 8.7 s of sampling on the same devices. It takes 42.1 of the 140
-GiB of each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 2,021 to 3,114 H200-hours for 9,216,000 rollouts in 9,000
+steps of 1,024, each 3.8 to 7.7 s of update, 41 to 61 s of sending weights and 5.8 to 8.7 s of sampling by vLLM on 8
+others; evaluations and the last checkpoint are counted. It takes 44.0 of the 140 GiB of each H200 that learns. On one
+host, where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=32768; weights go by a file):
+362 to 637 H200-hours.
 
 Expected, by the paper: GSM8K 82.9% to 88.2%, MATH 46.8% to 51.7%, greedily.
 
@@ -66,7 +71,7 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**14
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=256, prompt_tokens=128),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=256, prompt_tokens=128, sampler_devices=8),
     )
 
 

@@ -2,14 +2,17 @@
 
     python -m isocompute_jax.train --config=configs/gspo.py --dry_run
     python -m isocompute_jax.train --config=configs/gspo.py --workdir=runs/gspo \
-      --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 The ratio is that of whole completions, its length's root taken, and is clipped at 3e-4 and 4e-4; each batch is cut into
 4 mini-batches. No routing replay: what the ratio of a token needs it for, that of a sequence does without.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 103 to 177 H200-hours for 262,144 rollouts in 256 steps
-of 1,024, each 4 updates of 10 to 23 s and 128 to 191 s of sampling on the same devices. It takes 108.3 of the 140 GiB
-of each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 267 to 448 H200-hours for 262,144 rollouts in 256 steps
+of 1,024, each 4 updates of 10 to 23 s, 45 to 68 s of sending weights and 127 to 191 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 108.3 of the 140 GiB of each H200 that learns.
 
 Expected, by the paper's figures: a reward that rises steadily where GRPO's needs routing replay to converge, with two
 orders of magnitude more tokens clipped (`clip_fraction_last`).
@@ -67,7 +70,14 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"aime24": "data/aime24.jsonl"}, samples=32, k=32, points=15, first_compute=2**13
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=4096, prompt_tokens=256, sampler_tensor=4),
+        plan=PlanConfig(
+            topology="h200:1x8",
+            median_tokens=4096,
+            prompt_tokens=256,
+            sampler_devices=8,
+            sampler_tensor=4,
+            evaluation_problems=30,
+        ),
     )
 
 

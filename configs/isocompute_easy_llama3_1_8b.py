@@ -2,18 +2,24 @@
 
     python -m isocompute_jax.train --config=configs/isocompute_easy_llama3_1_8b.py --dry_run
     python -m isocompute_jax.train --config=configs/isocompute_easy_llama3_1_8b.py --workdir=runs/easy_llama3_1_8b \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B_INSTRUCT --config.train_set=easy/train.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B_INSTRUCT --config.train_set=easy/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
     python -m isocompute_jax.sweep --config=configs/isocompute_easy_llama3_1_8b.py --workdir=runs/sweep_easy \
       --config.model=DIRECTORY_OF_LLAMA_3_1_8B_INSTRUCT --config.train_set=easy/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN \
       --grid='group_size=8,16,32,64,128'
 
 What `isocompute_jax.curate` cuts as Easy problems (those that the base model solves in 0.3 to 0.6 of its tries); n = 16
 and 64 problems a batch are one point of the paper's grid, n in 8 .. 2,048 and 32 .. 1,024 problems, which the last
 command sweeps along n. configs/playbook.py is the recipe.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 69 to 112 H200-hours for 524,288 rollouts in 512 steps of
-1,024, each 17 to 34 s of update and 43 to 65 s of sampling on the same devices. It takes 53.1 of the 140 GiB of each
-H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 249 to 391 H200-hours for 524,288 rollouts in 512 steps
+of 1,024, each 17 to 33 s of update, 48 to 71 s of sending weights and 43 to 65 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 55.7 of the 140 GiB of each H200 that learns. On one host,
+where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=40960; weights go by a file): 107 to
+179 H200-hours.
 
 Expected, by the paper's figures: the best n rises with C as a sigmoid in log C and saturates above that of Hard; at
 large C, a large n buys sharpening (worst@k) more than coverage. Without the KL and entropy terms, entropy collapses.

@@ -2,18 +2,24 @@
 
     python -m isocompute_jax.train --config=configs/isocompute_hard_qwen3_4b.py --dry_run
     python -m isocompute_jax.train --config=configs/isocompute_hard_qwen3_4b.py --workdir=runs/hard_qwen3_4b \
-      --config.model=DIRECTORY_OF_QWEN3_4B_INSTRUCT_2507 --config.train_set=hard/train.jsonl
+      --config.model=DIRECTORY_OF_QWEN3_4B_INSTRUCT_2507 --config.train_set=hard/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
     python -m isocompute_jax.sweep --config=configs/isocompute_hard_qwen3_4b.py --workdir=runs/sweep_hard \
       --config.model=DIRECTORY_OF_QWEN3_4B_INSTRUCT_2507 --config.train_set=hard/train.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN \
       --grid='group_size=8,16,32,64,128'
 
 What `isocompute_jax.curate` cuts as Hard problems (those that the base model solves in at most 1 of 16 tries); n = 16
 and 64 problems a batch are one point of the paper's grid, n in 8 .. 2,048 and 32 .. 1,024 problems, which the last
 command sweeps along n. configs/playbook.py is the recipe.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 45 to 71 H200-hours for 524,288 rollouts in 512 steps of
-1,024, each 10 to 19 s of update and 29 to 44 s of sampling on the same devices. It takes 32.5 of the 140 GiB of each
-H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 145 to 226 H200-hours for 524,288 rollouts in 512 steps
+of 1,024, each 9.9 to 18 s of update, 24 to 36 s of sending weights and 29 to 44 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 35.4 of the 140 GiB of each H200 that learns. On one host,
+where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=40960; weights go by a file): 74 to
+120 H200-hours.
 
 Expected, by the paper's figures: the best n rises with C and saturates below that of Easy; a large n buys coverage
 (best@k). With KL and entropy terms on, entropy explodes.

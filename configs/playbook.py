@@ -44,5 +44,5 @@ def recipe(model: str, problem_set: Literal["easy", "hard"]) -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"validation": f"data/{problem_set}/validation.jsonl"}, samples=4, k=4, points=15, first_compute=2**13
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=1024, prompt_tokens=256),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=1024, prompt_tokens=256, sampler_devices=8),
     )

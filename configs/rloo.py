@@ -2,14 +2,19 @@
 
     python -m isocompute_jax.train --config=configs/rloo.py --dry_run
     python -m isocompute_jax.train --config=configs/rloo.py --workdir=runs/rloo \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B_INSTRUCT --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B_INSTRUCT --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
 REINFORCE on whole completions, each rollout's baseline the mean of the other three of its problem, the KL to the start
 of the run (0.03) subtracted from the reward; no ratio, no clip, one update on each batch.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 23 to 39 H200-hours for 262,144 rollouts in 512 steps of
-512, each 4.5 to 8.7 s of update and 13 to 20 s of sampling on the same devices. It takes 42.1 of the 140 GiB of each
-H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 157 to 243 H200-hours for 262,144 rollouts in 512 steps
+of 512, each 4.5 to 8.6 s of update, 48 to 71 s of sending weights and 13 to 20 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 47.9 of the 140 GiB of each H200 that learns. On one host,
+where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=32768; weights go by a file): 38 to
+65 H200-hours.
 
 Expected, by the paper's figures: above PPO and far above RAFT at equal samples, more so with k = 4 than with k = 2; it
 has no curve for verified rewards.
@@ -68,7 +73,7 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"validation": "data/validation.jsonl"}, samples=8, k=4, points=15, first_compute=2**12
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=512, prompt_tokens=192),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=512, prompt_tokens=192, sampler_devices=8),
     )
 
 

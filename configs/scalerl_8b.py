@@ -9,12 +9,14 @@ CISPO on the ratio to the sampler with a cap above alone, prompt means, advantag
 of -1 and 1, groups without signal dropped, problems retired at 0.9, rollouts up to 8 updates old, thinking interrupted
 between 10,000 and 12,000 tokens. 8 H200 learn, 24 sample (launch/local.py, docs/samplers.md).
 
-Cost, by its plan (estimates from rooflines; nothing was run): 3,052 to 5,381 H200-hours for 5,683,200 rollouts in 7,400
-steps of 768, each 46 to 82 s of update and 79 to 118 s of sampling on 24 others, meanwhile. It takes 64.4 of the 140
-GiB of each H200.
+Cost, by its plan (estimates from rooflines; nothing was run): 12,383 to 19,410 H200-hours for 5,683,200 rollouts in
+7,400 steps of 768, each 44 to 79 s of update, 143 to 214 s of sending weights and 79 to 118 s of sampling by vLLM on 24
+others, meanwhile; evaluations and the last checkpoint are counted. It takes 68.5 of the 140 GiB of each H200 that
+learns.
 
 Expected, by the paper's first figure: mean@16 on held-out problems follows one sigmoid in compute over 7,400 steps and
 100,000 GPU-hours, whose ceiling the first half of the run foretells; `python -m isocompute_jax.fit` draws it.
+Its hours are many times the plan's: docs/plan.md, "Beside figures that others published".
 
 Departures:
 
@@ -86,7 +88,9 @@ def recipe() -> RunConfig:
         evaluation=EvaluationConfig(
             sets={"validation": "data/validation.jsonl"}, samples=16, k=4, points=15, first_compute=2**15
         ),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=4096, prompt_tokens=256, sampler_devices=24),
+        plan=PlanConfig(
+            topology="h200:1x8", median_tokens=4096, prompt_tokens=256, sampler_devices=24, evaluation_problems=1000
+        ),
     )
 
 

@@ -8,12 +8,13 @@
 The recipe is that of configs/scalerl_8b.py. 8 hosts of 8 H200 learn, experts divided within a host and all weights
 between the hosts, and 8 more sample, each one copy.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 12,396 to 18,599 H200-hours for 5,452,800 rollouts in
-7,100 steps of 768, each 19 to 54 s of update and 88 to 132 s of sampling on 64 others, meanwhile. It takes 82.7 of the
-140 GiB of each H200.
+Cost, by its plan (estimates from rooflines; nothing was run): 25,167 to 44,347 H200-hours for 5,452,800 rollouts in
+7,100 steps of 768, each 19 to 54 s of update, 80 to 120 s of sending weights and 88 to 132 s of sampling by vLLM on 64
+others, meanwhile; evaluations and the last checkpoint are counted. It takes 82.7 of the 140 GiB of each H200 that
+learns.
 
 Expected, by the paper's first figure: over 7,100 steps and 50,000 GPU-hours a sigmoid that ends above the 8B model's,
-and gets there sooner.
+and gets there sooner. Its hours beside the plan's: docs/plan.md, "Beside figures that others published".
 
 Departures:
 
@@ -41,7 +42,12 @@ def recipe() -> RunConfig:
         recipe=dataclasses.replace(smaller.recipe, microbatch_tokens=64 * scalerl_8b.ROW_TOKENS),
         service=ServiceConfig(endpoints=",".join(f"sampler-{host}:50051" for host in range(8))),
         plan=PlanConfig(
-            topology="h200:8x8", median_tokens=4096, prompt_tokens=256, sampler_devices=64, sampler_tensor=8
+            topology="h200:8x8",
+            median_tokens=4096,
+            prompt_tokens=256,
+            sampler_devices=64,
+            sampler_tensor=8,
+            evaluation_problems=1000,
         ),
     )
 

@@ -4,11 +4,14 @@ A row is cut over all eight devices, and so are the weights.
 
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_128k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_128k.py --workdir=runs/dense8b_128k \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 739 to 1,128 H200-hours for 2^16 rollouts in 256 steps of
-256, each 121 to 214 s of update and 1,179 to 1,769 s of sampling on the same devices. It takes 31.0 of the 140 GiB of
-each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 1,521 to 2,321 H200-hours for 65,536 rollouts in 256
+steps of 256, each 121 to 216 s of update, 48 to 71 s of sending weights and 1,168 to 1,752 s of sampling by vLLM on 8
+others; evaluations and the last checkpoint are counted. It takes 31.0 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict
@@ -40,5 +43,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=ROW_TOKENS),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=16384, prompt_tokens=512),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=16384, prompt_tokens=512, sampler_devices=8),
     ).editable()

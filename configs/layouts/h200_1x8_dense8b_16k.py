@@ -2,11 +2,14 @@
 
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_dense8b_16k.py --workdir=runs/h200_1x8_dense8b \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 77 to 122 H200-hours for 2^18 rollouts in 256 steps of
-1,024, each 37 to 65 s of update and 100 to 150 s of sampling on the same devices. It takes 64.4 of the 140 GiB of
-each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 208 to 325 H200-hours for 262,144 rollouts in 256 steps
+of 1,024, each 35 to 64 s of update, 48 to 71 s of sending weights and 100 to 150 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 68.5 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict
@@ -38,5 +41,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="dots"),
         recipe=RecipeConfig(microbatch_tokens=8 * ROW_TOKENS),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512),
+        plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_devices=8),
     ).editable()

@@ -2,11 +2,14 @@
 
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_qwen3_30b_a3b_16k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/h200_1x8_qwen3_30b_a3b_16k.py --workdir=runs/qwen3_30b_a3b \
-      --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_QWEN3_30B_A3B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 59 to 99 H200-hours for 2^18 rollouts in 256 steps of
-1,024, each 23 to 53 s of update and 80 to 120 s of sampling on the same devices. It takes 108.6 of the 140 GiB of
-each H200.
+vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
+
+Cost, by its plan (estimates from rooflines; nothing was run): 170 to 278 H200-hours for 262,144 rollouts in 256 steps
+of 1,024, each 23 to 53 s of update, 45 to 68 s of sending weights and 80 to 120 s of sampling by vLLM on 8 others;
+evaluations and the last checkpoint are counted. It takes 108.6 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict
@@ -38,5 +41,7 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=8 * ROW_TOKENS),
-        plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=4),
+        plan=PlanConfig(
+            topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=4, sampler_devices=8
+        ),
     ).editable()

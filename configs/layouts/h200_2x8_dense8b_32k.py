@@ -4,11 +4,14 @@ Weights are gathered within a host; only gradients cross between them.
 
     python -m isocompute_jax.train --config=configs/layouts/h200_2x8_dense8b_32k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/h200_2x8_dense8b_32k.py --workdir=runs/dense8b_32k \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 281 to 433 H200-hours for 2^18 rollouts in 256 steps of
-1,024, each 45 to 78 s of update and 202 to 303 s of sampling on the same devices. It takes 41.8 of the 140 GiB of
-each H200.
+vLLM servers sample, here on 16 H200 of two more hosts (docs/clusters.md).
+
+Cost, by its plan (estimates from rooflines; nothing was run): 670 to 1,031 H200-hours for 262,144 rollouts in 256 steps
+of 1,024, each 45 to 78 s of update, 48 to 71 s of sending weights and 202 to 303 s of sampling by vLLM on 16 others;
+evaluations and the last checkpoint are counted. It takes 41.8 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict
@@ -40,5 +43,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=16 * ROW_TOKENS),
-        plan=PlanConfig(topology="h200:2x8", median_tokens=4096, prompt_tokens=512),
+        plan=PlanConfig(topology="h200:2x8", median_tokens=4096, prompt_tokens=512, sampler_devices=16),
     ).editable()

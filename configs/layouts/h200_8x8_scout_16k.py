@@ -4,11 +4,14 @@ Experts are divided within a host, and all weights between the hosts.
 
     python -m isocompute_jax.train --config=configs/layouts/h200_8x8_scout_16k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/h200_8x8_scout_16k.py --workdir=runs/scout \
-      --config.model=DIRECTORY_OF_LLAMA_4_SCOUT --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_4_SCOUT --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 258 to 455 H200-hours for 2^18 rollouts in 128 steps of
-2,048, each 25 to 68 s of update and 88 to 132 s of sampling on the same devices. It takes 104.0 of the 140 GiB of each
-H200.
+vLLM servers sample, here on 64 H200 of 8 more hosts (docs/clusters.md).
+
+Cost, by its plan (estimates from rooflines; nothing was run): 891 to 1,484 H200-hours for 262,144 rollouts in 128 steps
+of 2,048, each 25 to 69 s of update, 80 to 120 s of sending weights and 88 to 132 s of sampling by vLLM on 64 others;
+evaluations and the last checkpoint are counted. It takes 103.9 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict
@@ -40,5 +43,7 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=128 * ROW_TOKENS),
-        plan=PlanConfig(topology="h200:8x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=8),
+        plan=PlanConfig(
+            topology="h200:8x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=8, sampler_devices=64
+        ),
     ).editable()

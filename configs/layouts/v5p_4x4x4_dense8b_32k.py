@@ -4,11 +4,15 @@ Not fsdp=64: shards of 4096 / 64 numbers fill half of a TPU's lanes, and are gat
 
     python -m isocompute_jax.train --config=configs/layouts/v5p_4x4x4_dense8b_32k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/v5p_4x4x4_dense8b_32k.py --workdir=runs/dense8b_32k \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 735 to 1,124 chip-hours for 2^18 rollouts in 128 steps
-of 2,048, each 48 to 81 s of update and 275 to 412 s of sampling on the same devices. It takes 40.1 of the 95 GiB of
-each v5p chip.
+Servers of the JAX engine sample, here on another slice (docs/clusters.md).
+
+Cost, by its plan (estimates from rooflines; nothing was run): 1,498 to 2,290 chip-hours for 262,144 rollouts in 128
+steps of 2,048, each 48 to 81 s of update, 5.9 to 8.9 s of sending weights and 275 to 412 s of sampling by the JAX
+engine on 64 others; evaluations and the last checkpoint are counted. It takes 38.4 of the 95 GiB of each v5p chip that
+learns.
 """
 
 from ml_collections import config_dict
@@ -40,5 +44,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=64 * ROW_TOKENS),
-        plan=PlanConfig(topology="tpu:v5p:4x4x4", median_tokens=4096, prompt_tokens=512),
+        plan=PlanConfig(topology="tpu:v5p:4x4x4", median_tokens=4096, prompt_tokens=512, sampler_devices=64),
     ).editable()

@@ -2,11 +2,12 @@
 
     python -m isocompute_jax.train --config=configs/layouts/v6e_16x16_dense8b_16k.py --dry_run
     python -m isocompute_jax.train --config=configs/layouts/v6e_16x16_dense8b_16k.py --workdir=runs/v6e_16x16_dense8b \
-      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl
+      --config.model=DIRECTORY_OF_LLAMA_3_1_8B --config.train_set=PROBLEMS.jsonl \
+      --config.service.endpoints=HOST:PORT,HOST:PORT --config.service.token_file=TOKEN
 
-Cost, by its plan (estimates from rooflines; nothing was run): 760 to 1,149 chip-hours for 2^18 rollouts in 64 steps
-of 4,096, each 6 to 12 s of update and 161 to 241 s of sampling on the same devices. It takes 27.3 of the 32 GiB of
-each v6e chip.
+Servers of the JAX engine sample, here on another slice (docs/clusters.md).
+
+Its plan takes many minutes to compile (BENCHMARKS.md has one); what it costs is said there, and by no test held here.
 """
 
 from ml_collections import config_dict
@@ -38,5 +39,5 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=256 * ROW_TOKENS),
-        plan=PlanConfig(topology="tpu:v6e:16x16", median_tokens=2048, prompt_tokens=512),
+        plan=PlanConfig(topology="tpu:v6e:16x16", median_tokens=2048, prompt_tokens=512, sampler_devices=256),
     ).editable()

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.plan.roofline import BANDWIDTH, Range, Sampling
 from isocompute_jax.plan.topology import Topology
 
-Push = Literal["shared", "stream", "nccl"]
-GPUS_OF_HOST = 8
+GPUS_OF_HOST, CHIPS_OF_HOST = 8, 4
 GB = 1e9
 SHARED = (6.3 * GB, 3.2 * GB)
 """Bytes per second of weights that servers read from a file on their host, once for all: as measured on a CPU
@@ -78,6 +76,7 @@ class RunCost:
 
     Attributes:
       step: seconds of a step, sampling and weights included.
+      weights: seconds of it in which new weights are sent.
       parts: of the run; those that take no time are left out.
       wall_hours: of all parts.
       device_hours: of learner and sampler, at work or waiting.
@@ -86,6 +85,7 @@ class RunCost:
     """
 
     step: Range
+    weights: Range
     parts: tuple[Part, ...]
     wall_hours: Range
     device_hours: Range
@@ -128,7 +128,7 @@ def run_cost(spans: Spans, *, num_steps: int, learner_devices: int, sampler_devi
     wall, hours = Range(0.0, 0.0), Range(0.0, 0.0)
     for part in parts:
         wall, hours = wall + part.seconds.times(1 / 3600), hours + part.device_hours
-    return RunCost(step, parts, wall, hours, _share(spans.update, step), _share(drawing, step))
+    return RunCost(step, spans.weights, parts, wall, hours, _share(spans.update, step), _share(drawing, step))
 
 
 def _share(part: Range, step: Range) -> Range:
@@ -163,7 +163,7 @@ def spans_of(
     times, rollouts = evaluations_of(config)
     sets = len(config.evaluation.sets)
     exports = 1 + (config.num_steps // config.export_every if config.export_every else 0)
-    written = state_bytes / topology.hosts + exports * weight_bytes  # exports are written by one process
+    written = state_bytes / processes(topology) + exports * weight_bytes  # exports are written by one process
     curated = config.plan.curation_rollouts
     return Spans(
         update=update,
@@ -176,8 +176,11 @@ def spans_of(
     )
 
 
-def push_path(config: RunConfig, topology: Topology) -> Push:
-    """How weights travel: as `service.push` says; `auto` takes a file where servers stand on the learner's host."""
+def push_path(config: RunConfig, topology: Topology) -> str:
+    """How weights travel: as `service.push` says; `auto` is `shared` where servers stand on the learner's host.
+
+    `nccl` goes from GPU to GPU.
+    """
     push = config.service.push
     if push != "auto":
         return push
@@ -189,18 +192,24 @@ def push_time(config: RunConfig, topology: Topology, weight_bytes: float, copies
     """Seconds in which every copy of the sampler gets new weights.
 
     A file is laid down once on each of the learner's hosts, and read by all servers of a host at once. Of a stream each
-    of the learner's hosts sends its share, to one server after the other. By NCCL the learner's first device sends
-    each server the whole.
+    of the learner's hosts sends its share, to one server after the other; on TPUs one server has all chips of its host,
+    and their copies. By NCCL the learner's first device sends each server the whole.
     """
     path = push_path(config, topology)
     if path == "shared":
         return Range(*(weight_bytes / rate for rate in SHARED))
     if path == "stream":
-        return Range(*(copies * weight_bytes / topology.hosts / rate for rate in STREAM))
+        servers = copies if topology.compiler != "tpu" else -(-config.plan.sampler_devices // CHIPS_OF_HOST)
+        return Range(*(servers * weight_bytes / processes(topology) / rate for rate in STREAM))
     link = (
         topology.device.network if topology.size + config.plan.sampler_devices > GPUS_OF_HOST else topology.device.link
     )
     return Range(*(copies * weight_bytes / (link * share) for share in BANDWIDTH))
+
+
+def processes(topology: Topology) -> int:
+    """Of the learner: one for each host."""
+    return topology.hosts if topology.compiler != "tpu" else -(-topology.size // CHIPS_OF_HOST)
 
 
 def evaluations_of(config: RunConfig) -> tuple[int, int]:

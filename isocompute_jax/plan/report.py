@@ -9,7 +9,7 @@ from typing import Any
 
 from isocompute_jax import model
 from isocompute_jax.accelerators import GIB
-from isocompute_jax.plan.cost import push_path, push_time
+from isocompute_jax.plan.cost import push_path
 from isocompute_jax.plan.dry_run import Plan
 from isocompute_jax.plan.hlo import KINDS
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range
@@ -63,7 +63,7 @@ def figures(plan: Plan) -> dict[str, Any]:
         "device_hours": _ends(plan.cost.device_hours),
         "wall_hours": _ends(plan.cost.wall_hours),
         "learner": _ends(plan.cost.learner),
-        "weights_s": _ends(_weights(plan)),
+        "weights_s": _ends(plan.cost.weights),
         "parts": {part.name: _ends(part.device_hours) for part in plan.cost.parts},
         "run_step_s": _ends(plan.cost.step),
     }
@@ -250,9 +250,10 @@ def _sampling(plan: Plan) -> Iterator[str]:
             f"{sampling.copies} copies of {_gib(sampling.weight_bytes)} GiB, {sampling.in_flight:,} rollouts in flight "
             f"(room for {sampling.room:,}), {_range(sampling.tokens_per_s)} tokens/s"
         )
-        sent = _weights(plan)
-        path = {"shared": "by a file on this host", "stream": "as streams", "nccl": "from GPU to GPU"}
-        yield f"  weights     {_range(sent)} s a step, {path[push_path(config, plan.topology)]}"
+        ways = {"shared": "by a file on this host", "stream": "as streams, one server after the other"}
+        way = ways.get(push_path(config, plan.topology), "from GPU to GPU")
+        if plan.cost is not None:
+            yield f"  weights     {_range(plan.cost.weights)} s a step, {way}"
         return
     keys = keys_bytes(config, plan.model_config, unit)
     yield (
@@ -269,13 +270,6 @@ def _sampling(plan: Plan) -> Iterator[str]:
             "              vLLM servers take a fraction of that: --config.plan.sampler_devices=N plans them "
             "(docs/clusters.md)"
         )
-
-
-def _weights(plan: Plan) -> Range:
-    """Seconds in which servers get new weights; none where the learner's process samples."""
-    if plan.sampling is None or plan.unit is not None:
-        return Range(0.0, 0.0)
-    return push_time(plan.config, plan.topology, plan.sampling.weight_bytes, plan.sampling.copies)
 
 
 def _by_kind(plan: Plan) -> Iterator[tuple[str, int, float]]:

@@ -65,6 +65,8 @@ def test_how_weights_reach_the_servers():
     assert streamed.high == pytest.approx(4 * 15.2e9 / STREAM[1])
     assert push_time(other_host, one, 15.2e9, 8).low == pytest.approx(2 * streamed.low)
     assert 45 < push_time(other_host, one, 15.2e9, 8).low < 68
+    chips = dataclasses.replace(CONFIG, plan=PlanConfig(sampler_devices=64))  # 16 VMs send shares, to 16 servers
+    assert push_time(chips, parse_topology("tpu:v5p:4x4x4"), 16e9, 64).low == pytest.approx(16e9 / STREAM[0])
     assert push_time(said, two, 15e9, 8).low == pytest.approx(8 * 15e9 / (50e9 * 0.9))
 
 
