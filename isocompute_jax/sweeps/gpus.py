@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from isocompute_jax.accelerators import SHARE, SHARE_VARIABLES
+from isocompute_jax.accelerators import SHARE, SHARE_VARIABLES, memory_share
 from isocompute_jax.records.errors import InputError
 
 LEARNER_MEMORY, SERVER_MEMORY = 0.6, 0.3
@@ -249,11 +249,13 @@ def settle(
       the shares, and what joins the servers' flags.
 
     Raises:
-      InputError: together they are more than a GPU has.
+      InputError: together they are more than a GPU has, or one of them is no share.
     """
     if not shares.common:
         return shares, []
-    learner, added = memory_set(environ) or LEARNER_MEMORY, []
+    learner, added = LEARNER_MEMORY, []
+    if any(environ.get(name) for name in SHARE_VARIABLES):
+        learner = memory_share(environ)
     server: float | None = SERVER_MEMORY
     if engine == "vllm" and value(arguments, "kv_cache_bytes"):
         server = None  # weights, activations and that many bytes
@@ -261,7 +263,7 @@ def settle(
         server = as_number("--gpu_memory_utilization", text)
     elif engine == "vllm":
         added = [f"--gpu_memory_utilization={SERVER_MEMORY:g}"]
-    if learner + (server or 0.0) > SHARE:
+    if round(learner + (server or 0.0), 6) > SHARE:
         raise InputError(
             f"a learner and a server share one GPU: {learner:g} ({SHARE_VARIABLES[0]}) and {server or 0:g} "
             f"(--gpu_memory_utilization in --server_args) of its memory are more than {SHARE:g}; lower one"
@@ -307,9 +309,3 @@ def as_number(what: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{what}={text}: must be a number") from None
-
-
-def memory_set(environ: Mapping[str, str]) -> float | None:
-    """The share of a device that the user has told JAX to take; None where nothing is said."""
-    said = [as_number(name, environ[name]) for name in SHARE_VARIABLES if environ.get(name)]
-    return said[0] if said else None

@@ -102,7 +102,14 @@ ONE = divide(1, learners=1, learner_gpus=1, servers=1, server_gpus=1)
     ("engine", "arguments", "environ", "learner", "server", "added"),
     [
         ("vllm", [], {}, 0.6, 0.3, ["--gpu_memory_utilization=0.3"]),
-        ("vllm", ["--gpu_memory_utilization", "0.25"], {"XLA_CLIENT_MEM_FRACTION": ".7"}, 0.7, 0.25, []),
+        (
+            "vllm",
+            ["--gpu_memory_utilization", "0.25"],
+            {"XLA_CLIENT_MEM_FRACTION": ".7"},
+            0.7,
+            0.25,
+            [],
+        ),  # exactly what there is,
         ("vllm", ["--kv_cache_bytes=1000"], {}, 0.6, None, []),
         ("jax", [], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, 0.5, 0.3, []),
     ],
