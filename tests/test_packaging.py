@@ -25,12 +25,14 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 
 
-def requirements(lines: list[str]) -> dict[str, Requirement]:
-    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+def requirements(lines: list[str], python: str = "3.12") -> dict[str, Requirement]:
+    """Those that count on a version of Python."""
+    found = [r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate({"python_version": python})]
+    return {canonicalize_name(r.name): r for r in found}
 
 
-def pins(python: str) -> dict[str, Requirement]:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+def pins(python: str, file: str = "constraints.txt") -> dict[str, Requirement]:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     found = [r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate({"python_version": python})]
     names = [canonicalize_name(r.name) for r in found]
     assert len(names) == len(set(names)), f"pinned twice for Python {python}"
@@ -237,10 +239,36 @@ def test_imports_are_declared():
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_constraints_pin_what_is_required(python):
     pinned = pins(python)
-    extras = EXTRAS["train"] + EXTRAS["serve"] + EXTRAS["dev"]
-    for name, required in requirements(PYPROJECT["project"]["dependencies"] + extras).items():
+    extras = [line for extra, lines in EXTRAS.items() if extra != "vllm" for line in lines]
+    for name, required in requirements(PYPROJECT["project"]["dependencies"] + extras, python).items():
         [pin] = pinned[name].specifier
         assert required.specifier.contains(pin.version), f"{required} against {pinned[name]}"
+
+
+def test_learners_and_servers_share_nvidias_libraries():
+    """So that both ends of NCCL are of one version, and a driver that suits one suits the other."""
+    ours, theirs = (
+        {name: str(pin.specifier) for name, pin in pins("3.12", file).items() if name.startswith("nvidia-")}
+        for file in ("constraints.txt", "constraints-vllm-cuda.txt")
+    )
+    assert ours and ours.items() <= theirs.items()
+
+
+def makefile(variable: str) -> str:
+    [value] = re.findall(rf"^{variable} :?\??= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return value
+
+
+def test_pages_install_what_is_compiled_with():
+    """Where people are told to install for GPUs or TPUs, it is what `make aot-env` makes, and a scheduler's client."""
+    texts = [path.read_text() for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md")]
+    texts += [path.read_text() for path in (ROOT / "launch").rglob("*") if path.suffix in (".py", ".sh", ".md")]
+    said = [found for text in texts for found in re.findall(r"\bEXTRAS=([\w,]+)|-e ['\"]\.\[([\w,]+)\]", text)]
+    extras = [{*(first or second).split(",")} - {"slurm", "kubernetes"} for first, second in said]
+    for device, variable in (("cuda", "GPU_EXTRAS"), ("tpu", "TPU_EXTRAS")):
+        installed = [names for names in extras if device in names]
+        assert installed and all(names == {*makefile(variable).split(",")} for names in installed)
+        assert f".[$({variable})]" in (ROOT / "Makefile").read_text()
 
 
 def test_constraints_are_names_and_versions_only():
