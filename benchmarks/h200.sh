@@ -6,7 +6,7 @@
 #                  needs, say. On a machine with a network: python3 -m pip download --only-binary=:all: -d DIR --no-deps \
 #                    --python-version=3.12 --platform=manylinux_2_17_x86_64 --platform=manylinux2014_x86_64 \
 #                    -c constraints.txt tokamax einshape immutabledict \
-#                    qwix tqdm tensorboardX typeguard pydantic pydantic-core annotated-types typing-inspection
+#                    packaging qwix tqdm tensorboardX typeguard pydantic pydantic-core annotated-types typing-inspection
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
