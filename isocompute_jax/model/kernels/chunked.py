@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT, filled_up
 
 
 def chunked_attention(
@@ -80,7 +80,7 @@ def _cut_row(q: Array, k: Array, v: Array, first: Array, chunk: int) -> _Row:
     """Tokens that fill up the last chunk see themselves."""
     length, kv_heads = len(first), k.shape[1]
     chunks = -(-length // chunk)
-    first = jnp.concatenate([first, jnp.arange(length, chunks * chunk, dtype=first.dtype)]).reshape(chunks, chunk)
+    first = filled_up(first, chunks * chunk).reshape(chunks, chunk)
     return _Row(_cut(q, kv_heads, chunk), _cut(k, kv_heads, chunk), _cut(v, kv_heads, chunk), first)
 
 

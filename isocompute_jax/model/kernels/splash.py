@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT, filled_up
 from isocompute_jax.model.kernels.imports import why_missing
 
 LANES = 128
@@ -88,8 +88,7 @@ def splash_attention(
     # The kernel takes scaled queries. A segment is where `first` is equal; padding is one segment a token.
     wide = jnp.promote_types(q.dtype, jnp.float32)
     scaled = (q.astype(wide) * size**-0.5).astype(q.dtype)
-    filled = jnp.broadcast_to(jnp.arange(length, padded, dtype=first.dtype), (len(first), padded - length))
-    segments = jnp.concatenate([first, filled], axis=1)
+    segments = filled_up(first, padded)
     # Row by row: what differs between rows cannot be batched, and JAX's loop over a batch would hold twice the memory.
     # The map over one row is none; it spares the copies that taking a row out and putting it back would make.
     rows = zip(*(jnp.split(x, len(first)) for x in (by_head(scaled), by_head(k), by_head(v), segments)), strict=True)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT, filled_up
 from isocompute_jax.model.kernels.imports import why_missing
 
 Implementation = Literal["mosaic", "triton"]
@@ -58,11 +58,10 @@ def tokamax_attention(
       implementation: of tokamax's.
       device: one of those that the program is compiled for.
     """
-    rows, length = first.shape
+    length = first.shape[1]
     padded = -(-length // BLOCK) * BLOCK
-    filled = jnp.broadcast_to(jnp.arange(length, padded, dtype=first.dtype), (rows, padded - length))
     q, k, v = (jnp.pad(x, ((0, 0), (0, padded - length), (0, 0), (0, 0))) for x in (q, k, v))
-    return _attention(q, k, v, jnp.concatenate([first, filled], axis=1), implementation, device)[:, :length]
+    return _attention(q, k, v, filled_up(first, padded), implementation, device)[:, :length]
 
 
 def _forward(
