@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import re
 import sys
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from isocompute_jax import sharding
 from isocompute_jax.model import packed_attention as module
 from isocompute_jax.model.grouped_product import grouped_kernel
-from isocompute_jax.model.kernels import ATTENTION_OUTPUT, imports, tokamax
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT, filled_up, imports, tokamax
 from isocompute_jax.model.kernels.chunked import chunk_size, chunked_attention
 from isocompute_jax.model.kernels.splash import splash_attention
 from isocompute_jax.model.packed_attention import choose_kernel, context_divides, packed_attention
@@ -54,6 +55,20 @@ def plain(q, k, v, first, gradient):
         found[2][shared] += dscores.T @ q[at]
         found[3][shared] += weights.T @ gradient[at]
     return found
+
+
+def test_no_array_without_elements_is_made_where_rows_fill_their_chunks():
+    """One in a `shard_map` crashed jaxlib 0.11.2, where the flag of Llama 4's layers decides on `first`."""
+    q, k, v, gradient = draws(2, 16, dtype=np.float32)
+    first = jnp.asarray([packed(16)] * 2)
+
+    def attend(q, k, v):
+        return jnp.sum(chunked_attention(q, k, v, first, chunk=8) * gradient)
+
+    text = str(jax.make_jaxpr(jax.grad(attend, argnums=(0, 1, 2)))(q, k, v))
+    assert "f32[2,16,6,8]" in text and not re.search(r"\w\[(\d+,)*0(,\d+)*\]", text)
+    assert filled_up(first, 16) is first
+    np.testing.assert_array_equal(filled_up(first[:, :3], 5), [[0, 0, 0, 3, 4]] * 2)
 
 
 def with_gradients(attend, q, k, v, first, gradient):
