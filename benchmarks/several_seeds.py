@@ -7,7 +7,7 @@ A step of a few rollouts is a hundred operations of ten to twenty microseconds e
 several seeds? The library's functions are pure: `jax.vmap` of `sample_unit` and of `make_train_step` over seeds, each
 with weights, moments, problems and rollouts of its own, is all it takes. Whole steps on one pinned core, but for
 logging: prompts, sampling, grading, packing, update, new weights; milliseconds, medians, and steps of all seeds in a
-second.
+second. For CPUs: on GPUs the step is compiled with options of its own, and no other jitted function can call it.
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from isocompute_jax import model
 from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
@@ -190,7 +187,7 @@ def export(parts: Parts, state: LoopState, path: pathlib.Path) -> None:
 def check_finite(parts: Parts, state: LoopState) -> None:
     """Raises Diverged where a parameter is not a number."""
     parts.team.arrive()
-    if not all_finite(state.learner.params):
+    if not model.all_finite(state.learner.params):
         raise Diverged(parts, state, "parameters")
 
 
@@ -230,9 +227,3 @@ def warn_of_nothing_trained(parts: Parts) -> None:
             len(lines),
             f" {failed} of {lines[-1]['compute']} rewards failed: look at these first." if failed else "",
         )
-
-
-@jax.jit
-def all_finite(params: model.Params) -> jax.Array:
-    """Whether every parameter is a number."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))

@@ -131,7 +131,7 @@ def _in_process(
 
 def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recompute"]:
     """What becomes of rollouts that are being drawn when new weights arrive; on-policy and in phases there are none."""
-    if not config.max_staleness or config.asynchrony == "phases":
+    if not config.overlapped:
         return "abort"
     if config.asynchrony == "boundary":
         return "wait"

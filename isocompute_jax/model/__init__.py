@@ -27,6 +27,7 @@ from isocompute_jax.model.packed_attention import choose_kernel, context_divides
 from isocompute_jax.model.params import (
     Params,
     abstract_params,
+    all_finite,
     cast_params,
     count_params,
     init_params,
@@ -57,6 +58,7 @@ __all__ = [
     "Routed",
     "SlotCache",
     "abstract_params",
+    "all_finite",
     "cast_params",
     "check_length",
     "choose_kernel",

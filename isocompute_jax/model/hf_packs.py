@@ -73,16 +73,6 @@ def lay_out(config: ModelConfig, params: Params) -> list[jax.Array]:
     return jax.tree.leaves(jax.block_until_ready(to_hf_layout(config, params)))
 
 
-def all_finite(leaves: Sequence[jax.Array]) -> bool:
-    """Whether all numbers are; every process must ask."""
-    return bool(_finite(tuple(leaves)))
-
-
-@jax.jit
-def _finite(leaves: tuple[jax.Array, ...]) -> jax.Array:
-    return functools.reduce(jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in leaves))
-
-
 def packed(found: Sequence[Bucket], leaves: Sequence[jax.Array]) -> Iterator[jax.Array]:
     """The numbers of each bucket, [numbers of all its tensors], on `first_device`.
 

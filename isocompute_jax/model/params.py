@@ -236,5 +236,15 @@ def count_params(config: ModelConfig) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(config)))
 
 
+def all_finite(params: Any) -> bool:
+    """Whether every number of a tree of arrays is one; every process that holds parts of them must ask."""
+    return bool(_all_finite(params))
+
+
+@jax.jit
+def _all_finite(params: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+
+
 def _is_spec(node: Any) -> bool:
     return isinstance(node, ParamSpec)

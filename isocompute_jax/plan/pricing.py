@@ -6,7 +6,7 @@ So the figures of one compilation price every run whose programs are the same, w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from isocompute_jax import model
@@ -18,8 +18,9 @@ from isocompute_jax.plan.lengths import lengths_of
 from isocompute_jax.plan.roofline import Range, Sampling, sampling_time
 from isocompute_jax.plan.topology import Topology, parse_topology
 from isocompute_jax.plan.unit import UnitFacts, keys_bytes, unit_time
+from isocompute_jax.records.tensors import DTYPE_BYTES
 
-MOMENTS = {"float32": 8, "bfloat16": 4, "host": 8}
+MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "host": 8}
 """Bytes of a parameter's two moments, by `optimizer.moments`."""
 
 
@@ -51,15 +52,15 @@ def price(
         update=update.times(passes_per_step(config)),
         sampling=sampling,
         draw=draw,
-        weight_bytes=float(count) * (4 if model_config.dtype == "float32" else 2),
-        state_bytes=float(count) * (4 + MOMENTS[config.optimizer.moments]),
+        weight_bytes=float(count) * DTYPE_BYTES[model_config.dtype],
+        state_bytes=float(count) * (4 + MOMENT_BYTES[config.optimizer.moments]),
     )
     cost = run_cost(
         spans,
         num_steps=config.num_steps,
         learner_devices=topology.size,
         sampler_devices=config.plan.sampler_devices,
-        overlapped=config.max_staleness > 0 and config.asynchrony != "phases",
+        overlapped=config.overlapped,
     )
     return Price(sampling, cost)
 
@@ -85,7 +86,9 @@ def passes_per_step(config: RunConfig) -> float:
     return config.updates_per_step + scored * config.recipe.minibatches / 3
 
 
-def _sampled(config: RunConfig, topology: Topology, model_config: ModelConfig, unit: UnitFacts | None) -> Any:
+def _sampled(
+    config: RunConfig, topology: Topology, model_config: ModelConfig, unit: UnitFacts | None
+) -> tuple[Sampling, Callable[[int], Range]]:
     """Sampling of a step, and a function that says how long so many rollouts take from nothing."""
     lengths = lengths_of(config)
     if unit is None:

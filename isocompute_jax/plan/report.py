@@ -44,7 +44,7 @@ def figures(plan: Plan) -> dict[str, Any]:
         "rollouts": plan.config.rollouts_per_step,
         "steps": plan.config.num_steps,
         "sampler_devices": plan.config.plan.sampler_devices,
-        "asynchronous": plan.config.max_staleness > 0 and plan.config.asynchrony != "phases",
+        "asynchronous": plan.config.overlapped,
         "updates_per_step": plan.config.updates_per_step,
         "row_tokens": plan.config.packing.row_tokens,
         "remat": plan.config.compute.remat,

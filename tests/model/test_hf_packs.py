@@ -32,7 +32,7 @@ def test_packs_are_the_tensors_one_behind_the_other(monkeypatch, name, axes):
     monkeypatch.setattr(hf_packs, "BUCKET_BYTES", 1)  # each layer by itself
     buckets = hf_packs.buckets(config)
     leaves = hf_packs.lay_out(config, params)
-    assert hf_packs.all_finite(leaves)
+    assert model.all_finite(leaves)
     names = []
     for bucket, pack in zip(buckets, hf_packs.packed(buckets, leaves), strict=True):
         assert pack.devices() == {hf_packs.first_device(leaves)}
@@ -59,4 +59,4 @@ def test_layers_go_together_as_long_as_they_are_small(monkeypatch):
 def test_one_number_that_is_not_finite_is_found():
     leaves = hf_packs.lay_out(DENSE, random_params(DENSE))
     leaves[1] = leaves[1].at[(0,) * leaves[1].ndim].set(np.nan)
-    assert not hf_packs.all_finite(leaves)
+    assert not model.all_finite(leaves)

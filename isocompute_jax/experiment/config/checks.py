@@ -204,7 +204,7 @@ def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
             "phases",
         ),
         (
-            not config.max_staleness or config.asynchrony == "phases" or config.service.remote,
+            not config.overlapped or config.service.remote,
             f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
             "a sampler in the learner's process shares its devices, so the two cannot work at once. Give endpoints, "
             "or set asynchrony='phases', or max_staleness=0",

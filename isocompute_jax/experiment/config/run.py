@@ -139,6 +139,11 @@ class RunConfig:
         return self.learner_temperature or self.sampling.temperature
 
     @property
+    def overlapped(self) -> bool:
+        """Whether rollouts are sampled while the learner updates."""
+        return self.max_staleness > 0 and self.asynchrony != "phases"
+
+    @property
     def updates_per_phase(self) -> int:
         """Batches between two sampling phases: one, or k of `phases`."""
         return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1

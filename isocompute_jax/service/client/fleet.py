@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_packs, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
@@ -201,7 +201,7 @@ class RemoteSampler:
         if self._links is None:
             self._links = links.Links(self._libraries, buckets, hf_packs.first_device(leaves))
         # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
-        by_nccl = hf_packs.all_finite(leaves)
+        by_nccl = all_finite(leaves)
         distributing = self._dispatcher.distribute(kept, self._links if by_nccl else None)
         done = asyncio.run_coroutine_threadsafe(distributing, self._loop)
         receiving: list[links.Link] = []

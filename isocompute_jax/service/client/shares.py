@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import grpc
 
 from isocompute_jax.distributed import Team
-from isocompute_jax.model import ModelConfig, Params, hf_boxes, hf_packs, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
@@ -95,7 +95,7 @@ class ShareSender:
         leaves = hf_packs.lay_out(self._config, params)
         kept = KeptWeights(self._config, leaves, version, self._outbox)
         asyncio.run_coroutine_threadsafe(self._take(kept), self._loop).result()
-        hf_packs.all_finite(leaves)
+        all_finite(leaves)  # process 0 asks, too
         while self._team.broadcast(lambda: False):  # what process 0 finds: servers wait for another broadcast
             for _ in hf_packs.packed(hf_packs.buckets(self._config), leaves):
                 pass
