@@ -1,8 +1,12 @@
-# Everything runs in .venv, which `setup` makes from python3 and pip alone. ARGS="..." is passed on to the command.
-PYTHON ?= python3
-# Of clusters, and so of what is compiled for them: 3.12, which pyenv may have beside PATH, and on PATH a stand-in that refuses.
-CLUSTER_PYTHON ?= $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
-  "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; echo python3.12)
+# Everything runs in .venv, which `setup` makes from a Python and pip alone. ARGS="..." is passed on to the command.
+# That Python is 3.12, which pyenv may have beside PATH, and on PATH a stand-in that refuses; without one that can make an
+# environment, python3.
+PYTHON_3_12 := $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bin/python3.12"; do \
+  "$$python" -c "from importlib.util import find_spec; assert find_spec('ensurepip') or find_spec('pip')" 2>/dev/null \
+  && echo "$$python" && exit; done)
+PYTHON ?= $(or $(PYTHON_3_12),python3)
+# What clusters install is for 3.12 alone.
+CLUSTER_PYTHON ?= $(or $(PYTHON_3_12),python3.12)
 WORKERS ?= 2
 PRESET ?= quick
 ARGS ?=
@@ -53,7 +57,7 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.12 chooses another Python)
+setup: $(RUNTIME) ## install the package into .venv (PYTHON=python3.13 chooses another Python than 3.12)
 
 setup-dev: $(DEV) ## the same, with what tests and lint need
 
@@ -153,7 +157,8 @@ endef
 define install
 @$(call environment,$(1),$(2),$(3)); \
 echo "Installing $(4) into $(1) (once; $(5)) ..."; \
-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable "$(4)"; \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+  $(addprefix --extra-index-url ,$(TORCH_INDEX)) --editable "$(4)"; \
 rm $$busy; touch $@
 endef
 
@@ -161,7 +166,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(EXTRAS)],a minute or two)
 
 $(DEV): $(RUNTIME)
-	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes, 6.7 GB where torch has no CPU build)
+	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes; 6 GB of torch for GPUs unless TORCH_INDEX=URL has its CPU build)
 
 .venv-aot-gpu/.installed: pyproject.toml constraints.txt
 	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes, 4.4 GB)
