@@ -11,7 +11,7 @@ from isocompute_jax import model
 from isocompute_jax.accelerators import DEVICES
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import PackShape
-from isocompute_jax.model.flops import Flops, Work, active_matrices, head_matrix, step_flops
+from isocompute_jax.model.flops import Flops, Work, active_matrices, head_matrix, matrices_again, step_flops
 from isocompute_jax.plan.hlo import Collective
 from isocompute_jax.plan.lengths import Lengths
 from isocompute_jax.plan.memory import Memory
@@ -58,6 +58,10 @@ def test_flops_by_hand():
         EXPERTS, qk_norm=False, shared_expert=True, sigmoid_routing=True, attention_chunk=8, experts_per_token=1
     )
     assert active_matrices(shared) == active_matrices(EXPERTS)  # one of the experts, and the shared one
+    # Where a layer is computed again, nobody reads what its last matrix gives, nor what the shared expert's gives.
+    assert matrices_again(CONFIG) == d * heads + 2 * d * f
+    assert matrices_again(EXPERTS) == active_matrices(EXPERTS)
+    assert matrices_again(shared) == active_matrices(shared) - d * 128
     assert head_matrix(CONFIG) == 256 * 512
     work = Work(rollouts=4, tokens=1000, positions=1100, pairs=5e5, computed_pairs=6e5, microbatches=2)
     found = step_flops(CONFIG, work)
@@ -68,7 +72,8 @@ def test_flops_by_hand():
     assert (found.computed, found.computed_float32) == (0, layers + 8 * head_matrix(CONFIG) * 1100)
     narrow = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full")
     found = step_flops(narrow, work)
-    assert found.computed == pytest.approx(layers * 4 / 3 + 12 * head_matrix(CONFIG) * 1100)
+    again = 2 * matrices_again(CONFIG) * 1100 + 4 * 4 * 64 * 6e5
+    assert found.computed == pytest.approx(layers + again + 12 * head_matrix(CONFIG) * 1100)
     assert found.computed_float32 == 0
     wide_head = step_flops(dataclasses.replace(narrow, head="float32"), work)
     assert wide_head.computed_float32 == pytest.approx(8 * head_matrix(CONFIG) * 1100)
