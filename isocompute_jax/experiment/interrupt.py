@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM end a run between two sampling phases, with a checkpoint; a second one ends it at once."""
+"""Ctrl-C and SIGTERM end a run between two sampling phases, with a checkpoint; a second one, later, ends it at once."""
 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -14,18 +15,22 @@ LOG = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+APART_S = 0.5
+"""Signals closer together are one: that of a whole process group comes once from its sender, and once more from a
+launcher in the group, which cannot know."""
 AGAIN_S = 0.01
 """After so long a signal is sent again whose KeyboardInterrupt Python dropped."""
 
 
 class Interrupt:
-    """A context in which `requested` turns True on the first signal, and the second raises KeyboardInterrupt.
+    """A context in which `requested` turns True on the first signal, and a second, later one raises KeyboardInterrupt.
 
     Outside the main thread Python delivers no signals; the context then does nothing.
     """
 
     def __init__(self) -> None:
         self.requested = False
+        self._first = -math.inf
         self._previous: dict[signal.Signals, object] = {}
         self._report_unraisable = sys.unraisablehook
         self._within_hook = False
@@ -45,8 +50,10 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if time.monotonic() - self._first < APART_S:
+                return
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self._first = True, time.monotonic()
         LOG.warning(
             "Interrupted: ending with a checkpoint after this step, or this phase of --config.asynchrony=phases; once "
             "more ends it at once."

@@ -125,9 +125,11 @@ def check_links(directory: str | os.PathLike[str]) -> None:
     to others. The directory itself may be a link, and links from place to place in it stay.
 
     Raises:
-      InputError: names the link, and what to do.
+      InputError: names the link, and what to do; or there is no such directory.
     """
     root = os.path.realpath(directory)
+    if not os.path.isdir(root):
+        raise InputError(f"{directory}: there is no such directory")
     folders = [root]
     for depth in range(2):
         entries = [entry for folder in folders for entry in os.scandir(folder)]

@@ -143,6 +143,7 @@ def test_what_cannot_be_exported_is_named(whole, tmp_path):
             exports.export_checkpoint(run, **options)
 
     ends("is not a run directory", run=tmp_path)
+    ends("there is no such directory", run=tmp_path / "none")
     ends(f"holds no checkpoint 99; there are: {STEPS - 1}, {STEPS}", name=99)
     ends("is not a Hugging Face checkpoint", base_model=tmp_path, out=tmp_path / "out")
     (tmp_path / "thesis").mkdir()

@@ -8,13 +8,17 @@ import time
 
 import pytest
 
+from isocompute_jax.experiment import interrupt as module
 from isocompute_jax.experiment.interrupt import Interrupt
 
 
 def test_the_first_signal_asks_and_the_second_raises():
+    """Not the same signal, come by two ways."""
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGTERM)
         assert interrupt.requested
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(module.APART_S)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
