@@ -10,9 +10,9 @@ each batch, AdamW with b2 = 0.95 and eps = 1e-15. Data and layout are those of c
 
 vLLM servers sample, here on 64 H200 of 8 more hosts (docs/clusters.md).
 
-Cost, by its plan (estimates from rooflines; nothing was run): 15,454 to 25,649 H200-hours for 5,242,880 rollouts in 640
-steps of 8,192, each 16 updates of 17 to 30 s, 49 to 73 s of sending weights and 269 to 405 s of sampling by vLLM on 64
-others; evaluations and the last checkpoint are counted. It takes 75.3 of the 140 GiB of each H200 that learns.
+Cost, by its plan (estimates from rooflines; nothing was run): 14,920 to 24,871 H200-hours for 5,242,880 rollouts in 640
+steps of 8,192, each 16 updates of 16 to 29 s, 49 to 73 s of sending weights and 269 to 405 s of sampling by vLLM on 64
+others; evaluations and the last checkpoint are counted. It takes 77.1 of the 140 GiB of each H200 that learns.
 
 Expected, by the paper's second figure: on AIME 2024 DAPO's score in half of its steps.
 

@@ -13,7 +13,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 172 to 271 H200-hours for 524,288 rollouts in 512 steps
 of 1,024, each 8 updates of 1.6 to 2.9 s, 45 to 68 s of sending weights and 13 to 20 s of sampling by vLLM on 8 others;
-evaluations and the last checkpoint are counted. It takes 55.0 of the 140 GiB of each H200 that learns. On one host,
+evaluations and the last checkpoint are counted. It takes 55.1 of the 140 GiB of each H200 that learns. On one host,
 where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=49152; weights go by a file): 60 to
 103 H200-hours.
 

@@ -13,7 +13,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 2,021 to 3,114 H200-hours for 9,216,000 rollouts in 9,000
 steps of 1,024, each 3.8 to 7.7 s of update, 41 to 61 s of sending weights and 5.8 to 8.7 s of sampling by vLLM on 8
-others; evaluations and the last checkpoint are counted. It takes 44.0 of the 140 GiB of each H200 that learns. On one
+others; evaluations and the last checkpoint are counted. It takes 44.1 of the 140 GiB of each H200 that learns. On one
 host, where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=32768; weights go by a file):
 362 to 637 H200-hours.
 

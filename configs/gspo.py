@@ -10,7 +10,7 @@ The ratio is that of whole completions, its length's root taken, and is clipped 
 
 vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 267 to 448 H200-hours for 262,144 rollouts in 256 steps
+Cost, by its plan (estimates from rooflines; nothing was run): 267 to 449 H200-hours for 262,144 rollouts in 256 steps
 of 1,024, each 4 updates of 10 to 23 s, 45 to 68 s of sending weights and 127 to 191 s of sampling by vLLM on 8 others;
 evaluations and the last checkpoint are counted. It takes 108.3 of the 140 GiB of each H200 that learns.
 

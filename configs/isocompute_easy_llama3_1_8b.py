@@ -17,7 +17,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 249 to 391 H200-hours for 524,288 rollouts in 512 steps
 of 1,024, each 17 to 33 s of update, 48 to 71 s of sending weights and 43 to 65 s of sampling by vLLM on 8 others;
-evaluations and the last checkpoint are counted. It takes 55.7 of the 140 GiB of each H200 that learns. On one host,
+evaluations and the last checkpoint are counted. It takes 55.9 of the 140 GiB of each H200 that learns. On one host,
 where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=40960; weights go by a file): 107 to
 179 H200-hours.
 

@@ -17,7 +17,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 221 to 348 H200-hours for 524,288 rollouts in 512 steps
 of 1,024, each 16 to 31 s of update, 45 to 68 s of sending weights and 35 to 52 s of sampling by vLLM on 8 others;
-evaluations and the last checkpoint are counted. It takes 54.2 of the 140 GiB of each H200 that learns. On one host,
+evaluations and the last checkpoint are counted. It takes 54.3 of the 140 GiB of each H200 that learns. On one host,
 where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=40960; weights go by a file): 87 to
 147 H200-hours.
 

@@ -8,9 +8,9 @@
 No KL, token means, advantages over the batch's deviation, clip-higher, groups without signal removed, a soft length
 penalty of up to 0.1, weights that reach rollouts while they are drawn. 4 hosts of 8 H200 learn, 4 more sample.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 1,869 to 3,269 H200-hours for 1,048,576 rollouts in 512
-steps of 2,048, each 153 to 280 s of update, 49 to 73 s of sending weights and 177 to 266 s of sampling by vLLM on 32
-others, meanwhile; evaluations and the last checkpoint are counted. It takes 108.5 of the 140 GiB of each H200 that
+Cost, by its plan (estimates from rooflines; nothing was run): 1,779 to 3,143 H200-hours for 1,048,576 rollouts in 512
+steps of 2,048, each 143 to 266 s of update, 49 to 73 s of sending weights and 177 to 266 s of sampling by vLLM on 32
+others, meanwhile; evaluations and the last checkpoint are counted. It takes 110.2 of the 140 GiB of each H200 that
 learns.
 
 Expected, by the paper (Mistral Medium 3, no supervised traces): AIME 2024 pass@1 from about 27% to 73.6%, completions

@@ -12,7 +12,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 157 to 243 H200-hours for 262,144 rollouts in 512 steps
 of 512, each 4.5 to 8.6 s of update, 48 to 71 s of sending weights and 13 to 20 s of sampling by vLLM on 8 others;
-evaluations and the last checkpoint are counted. It takes 47.9 of the 140 GiB of each H200 that learns. On one host,
+evaluations and the last checkpoint are counted. It takes 47.8 of the 140 GiB of each H200 that learns. On one host,
 where 4 learn and 4 sample (--config.mesh.fsdp=4 --config.recipe.microbatch_tokens=32768; weights go by a file): 38 to
 65 H200-hours.
 

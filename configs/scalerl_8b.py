@@ -11,7 +11,7 @@ between 10,000 and 12,000 tokens. 8 H200 learn, 24 sample (launch/local.py, docs
 
 Cost, by its plan (estimates from rooflines; nothing was run): 12,383 to 19,410 H200-hours for 5,683,200 rollouts in
 7,400 steps of 768, each 44 to 79 s of update, 143 to 214 s of sending weights and 79 to 118 s of sampling by vLLM on 24
-others, meanwhile; evaluations and the last checkpoint are counted. It takes 68.5 of the 140 GiB of each H200 that
+others, meanwhile; evaluations and the last checkpoint are counted. It takes 68.3 of the 140 GiB of each H200 that
 learns.
 
 Expected, by the paper's first figure: mean@16 on held-out problems follows one sigmoid in compute over 7,400 steps and

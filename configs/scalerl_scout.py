@@ -8,9 +8,9 @@
 The recipe is that of configs/scalerl_8b.py. 8 hosts of 8 H200 learn, experts divided within a host and all weights
 between the hosts, and 8 more sample, each one copy.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 25,167 to 44,347 H200-hours for 5,452,800 rollouts in
+Cost, by its plan (estimates from rooflines; nothing was run): 25,196 to 44,204 H200-hours for 5,452,800 rollouts in
 7,100 steps of 768, each 19 to 54 s of update, 80 to 120 s of sending weights and 88 to 132 s of sampling by vLLM on 64
-others, meanwhile; evaluations and the last checkpoint are counted. It takes 82.7 of the 140 GiB of each H200 that
+others, meanwhile; evaluations and the last checkpoint are counted. It takes 81.8 of the 140 GiB of each H200 that
 learns.
 
 Expected, by the paper's first figure: over 7,100 steps and 50,000 GPU-hours a sigmoid that ends above the 8B model's,

@@ -9,9 +9,9 @@ A row is cut over all eight devices, and so are the weights.
 
 vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
 
-Cost, by its plan (estimates from rooflines; nothing was run): 1,521 to 2,321 H200-hours for 65,536 rollouts in 256
-steps of 256, each 121 to 216 s of update, 48 to 71 s of sending weights and 1,168 to 1,752 s of sampling by vLLM on 8
-others; evaluations and the last checkpoint are counted. It takes 31.0 of the 140 GiB of each H200 that learns.
+Cost, by its plan (estimates from rooflines; nothing was run): 1,516 to 2,312 H200-hours for 65,536 rollouts in 256
+steps of 256, each 116 to 208 s of update, 48 to 71 s of sending weights and 1,168 to 1,752 s of sampling by vLLM on 8
+others; evaluations and the last checkpoint are counted. It takes 31.4 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict

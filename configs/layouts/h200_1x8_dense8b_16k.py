@@ -9,7 +9,7 @@ vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one
 
 Cost, by its plan (estimates from rooflines; nothing was run): 208 to 325 H200-hours for 262,144 rollouts in 256 steps
 of 1,024, each 35 to 64 s of update, 48 to 71 s of sending weights and 100 to 150 s of sampling by vLLM on 8 others;
-evaluations and the last checkpoint are counted. It takes 68.5 of the 140 GiB of each H200 that learns.
+evaluations and the last checkpoint are counted. It takes 68.3 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict

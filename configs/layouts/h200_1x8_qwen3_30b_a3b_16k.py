@@ -8,7 +8,7 @@
 vLLM servers sample, here on 8 H200 of another host (docs/clusters.md); docs/one_host.md shares out one host.
 
 Cost, by its plan (estimates from rooflines; nothing was run): 170 to 278 H200-hours for 262,144 rollouts in 256 steps
-of 1,024, each 23 to 53 s of update, 45 to 68 s of sending weights and 80 to 120 s of sampling by vLLM on 8 others;
+of 1,024, each 23 to 54 s of update, 45 to 68 s of sending weights and 80 to 120 s of sampling by vLLM on 8 others;
 evaluations and the last checkpoint are counted. It takes 108.6 of the 140 GiB of each H200 that learns.
 """
 

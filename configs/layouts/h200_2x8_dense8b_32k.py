@@ -9,8 +9,8 @@ Weights are gathered within a host; only gradients cross between them.
 
 vLLM servers sample, here on 16 H200 of two more hosts (docs/clusters.md).
 
-Cost, by its plan (estimates from rooflines; nothing was run): 670 to 1,031 H200-hours for 262,144 rollouts in 256 steps
-of 1,024, each 45 to 78 s of update, 48 to 71 s of sending weights and 202 to 303 s of sampling by vLLM on 16 others;
+Cost, by its plan (estimates from rooflines; nothing was run): 665 to 1,024 H200-hours for 262,144 rollouts in 256 steps
+of 1,024, each 42 to 75 s of update, 48 to 71 s of sending weights and 202 to 303 s of sampling by vLLM on 16 others;
 evaluations and the last checkpoint are counted. It takes 41.8 of the 140 GiB of each H200 that learns.
 """
 

@@ -9,9 +9,9 @@ Experts are divided within a host, and all weights between the hosts.
 
 vLLM servers sample, here on 64 H200 of 8 more hosts (docs/clusters.md).
 
-Cost, by its plan (estimates from rooflines; nothing was run): 891 to 1,484 H200-hours for 262,144 rollouts in 128 steps
-of 2,048, each 25 to 69 s of update, 80 to 120 s of sending weights and 88 to 132 s of sampling by vLLM on 64 others;
-evaluations and the last checkpoint are counted. It takes 103.9 of the 140 GiB of each H200 that learns.
+Cost, by its plan (estimates from rooflines; nothing was run): 888 to 1,479 H200-hours for 262,144 rollouts in 128 steps
+of 2,048, each 25 to 68 s of update, 80 to 120 s of sending weights and 88 to 132 s of sampling by vLLM on 64 others;
+evaluations and the last checkpoint are counted. It takes 101.4 of the 140 GiB of each H200 that learns.
 """
 
 from ml_collections import config_dict

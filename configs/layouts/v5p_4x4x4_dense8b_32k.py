@@ -9,8 +9,8 @@ Not fsdp=64: shards of 4096 / 64 numbers fill half of a TPU's lanes, and are gat
 
 Servers of the JAX engine sample, here on another slice (docs/clusters.md).
 
-Cost, by its plan (estimates from rooflines; nothing was run): 1,498 to 2,290 chip-hours for 262,144 rollouts in 128
-steps of 2,048, each 48 to 81 s of update, 5.9 to 8.9 s of sending weights and 275 to 412 s of sampling by the JAX
+Cost, by its plan (estimates from rooflines; nothing was run): 1,486 to 2,271 chip-hours for 262,144 rollouts in 128
+steps of 2,048, each 46 to 77 s of update, 5.9 to 8.9 s of sending weights and 275 to 412 s of sampling by the JAX
 engine on 64 others; evaluations and the last checkpoint are counted. It takes 38.4 of the 95 GiB of each v5p chip that
 learns.
 """

@@ -74,7 +74,7 @@ def active_matrices(config: ModelConfig) -> int:
 
 
 def matrices_again(config: ModelConfig) -> int:
-    """Those that are multiplied again where a layer is computed again: not w_down, whose result is added and never read."""
+    """Those that are multiplied again where a layer is computed again: not w_down, whose result nobody reads."""
     added = int(config.shared_expert) if config.num_experts else 1
     return active_matrices(config) - config.num_layers * config.embed_dim * config.mlp_dim * added
 
