@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jaxlib
+import jax
 
 from tests.fit.commands import fit, undrawn
 from tests.goldens import tables
@@ -123,7 +123,7 @@ def machine() -> str:
     """What the last digits depend on."""
     flags = pathlib.Path("/proc/cpuinfo").read_text() if platform.system() == "Linux" else ""
     width = "avx512" if "avx512f" in flags else "avx2" if "avx2" in flags else platform.machine()
-    return f"{width} jaxlib {jaxlib.__version__}"
+    return f"{width} jaxlib {jax.__version__}"
 
 
 def kept() -> dict[str, Golden]:
