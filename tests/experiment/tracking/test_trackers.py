@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -125,6 +126,7 @@ def test_wandb_offline_has_every_line_of_a_resumed_run_once(tmp_path, monkeypatc
             client.log(run_files.EVAL, {"step": step, "eval_set": "validation", "avg@4": step / 10})
         client.log(run_files.ROLLOUTS, line(last))
         client.close()
+        time.sleep(1.0)  # of two runs that begin within a second W&B may lose one's lines
     rows = wandb_rows(tmp_path / "wandb")
     assert len({run_id for run_id, _ in rows}) == 1
     for name in ("train/reward", "eval/validation/avg@4"):
