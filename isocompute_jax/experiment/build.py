@@ -16,7 +16,6 @@ from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.company import SharedGrading, SharedPipeline
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.curriculum import History, Refill
-from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
@@ -74,7 +73,6 @@ class Parts:
       grading: gives groups their rewards.
       pipeline: leads batches of training rollouts to the learner.
       checkpointer: writes and reads checkpoints.
-      evaluation_points: C at which to evaluate, ascending.
       team: the processes of the run.
       trackers: told of every line that is logged.
     """
@@ -91,7 +89,6 @@ class Parts:
     grading: Grades
     pipeline: SharedPipeline
     checkpointer: Checkpointer
-    evaluation_points: tuple[int, ...]
     team: Team
     trackers: Trackers
 
@@ -211,9 +208,6 @@ def build(
         grading=graders,
         pipeline=make_pipeline(config, inputs, sampler, graders, team),
         checkpointer=checkpointer,
-        evaluation_points=evaluation_points(
-            config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
-        ),
         team=team,
         trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
     )

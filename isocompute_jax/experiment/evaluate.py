@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.step_metrics import interruption_rate, reward_metrics, truncation_rate
@@ -35,7 +35,7 @@ def settled(config: RunConfig, inputs: Inputs) -> tuple[RunConfig, Inputs]:
     most = found.max_problems or None
     sets = {name: problems[:most] for name, problems in inputs.evaluation_sets.items()}
     if sizes and config.evaluation.is_open:
-        times = len(evaluation_points(found, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step))
+        times = len(dataclasses.replace(config, evaluation=found).evaluation_points)
         problems = sum(map(len, sets.values()))
         drawn = times * problems * found.samples
         LOG.info(
@@ -44,17 +44,6 @@ def settled(config: RunConfig, inputs: Inputs) -> tuple[RunConfig, Inputs]:
             *(times, problems, found.samples, drawn, 100 * drawn / config.max_compute, found.share),
         )
     return dataclasses.replace(config, evaluation=found), dataclasses.replace(inputs, evaluation_sets=sets)
-
-
-def evaluation_points(config: EvaluationConfig, *, num_steps: int, rollouts_per_step: int) -> tuple[int, ...]:
-    """C at which to evaluate, ascending: 0, `points` log-spaced ones from `first_compute`, and the last.
-
-    They lie where whole steps of `rollouts_per_step` end; steps that cost more are evaluated after the one that passes.
-    """
-    first = min(config.first_compute, num_steps * rollouts_per_step)
-    compute = np.geomspace(first, num_steps * rollouts_per_step, config.points)
-    steps = np.clip(np.round(compute / rollouts_per_step), 1, num_steps).astype(int)
-    return tuple(step * rollouts_per_step for step in sorted({0, num_steps, *steps.tolist()}))
 
 
 def evaluate_set(

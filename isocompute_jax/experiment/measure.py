@@ -68,7 +68,7 @@ def _compare(parts: Parts, state: LoopState) -> tuple[LoopState, agreement.Agree
 
 def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
     """Evaluates whenever C has passed a point that the config spaces out since the last time."""
-    points = parts.evaluation_points
+    points = parts.config.evaluation_points
     passed = bisect.bisect_right(points, state.ledger.compute)
     return evaluate(parts, state) if passed > bisect.bisect_right(points, state.evaluated_compute) else state
 

@@ -1,15 +1,21 @@
-"""What fields of a run's config cannot be together; single fields are checked by their classes."""
+"""What fields of a run's config cannot be together, and what a config from a file may not say by itself.
+
+Single fields are checked by their classes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 
 if TYPE_CHECKING:
-    from isocompute_jax.experiment.config.run import RunConfig
+    from isocompute_jax.experiment.config.fields import RunConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
@@ -244,3 +250,45 @@ def _checkpoint_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
             "phase, and weights are exported between phases: change one of them",
         ),
     )
+
+
+SERVICE = ("endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "shared_dir")
+
+
+def check_trusted(config: RunConfig, path: str | os.PathLike[str], *, said: Collection[str] = ()) -> None:
+    """Holds a config from a file to what a file may say.
+
+    Args:
+      config: as the file has it, and the command line.
+      path: the file, for the message.
+      said: fields that are the command line's.
+
+    Raises:
+      InputError: another field commands; says which.
+    """
+    found = [f"{field} = {value!r:.200}" for field, value in _commands(config) if field not in said]
+    if found:
+        raise InputError(
+            f"{path} names what a file may not by itself: {'; '.join(found)}. It would run code, reach an address, or "
+            f"use a secret: if you know the file and mean it, add --trust_config"
+        )
+
+
+def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Fields that run code, reach an address, or read or pass on a secret."""
+    tasks = {f"tasks.{task}": name for task, name in config.reward.tasks.items()}
+    for field, name in {"function": config.reward.function, **tasks}.items():
+        try:
+            check_named_by_file(name)
+        except InputError:
+            yield f"reward.{field}", name
+    for field in ("allow", "environment"):
+        if value := getattr(config.reward, field):
+            yield f"reward.{field}", value
+    for field in SERVICE:
+        if (value := getattr(config.service, field)) != getattr(type(config.service), field):
+            yield f"service.{field}", value
+    if config.track.wandb:
+        yield "track.wandb", config.track.wandb
+    if config.track.prometheus_port and config.track.prometheus_address != type(config.track).prometheus_address:
+        yield "track.prometheus_address", config.track.prometheus_address
