@@ -79,7 +79,7 @@ def measure(
     from isocompute_jax.experiment.config import SamplingConfig
     from isocompute_jax.experiment.curation.config import CurationConfig
     from isocompute_jax.experiment.curation.curate import curate
-    from isocompute_jax.experiment.curation.samplers import Source
+    from isocompute_jax.experiment.curation.measure import Source
 
     tasks.save_arithmetic_tokenizer(root / "tokenizer")
     shape = dataclasses.replace(model.EMBEDDED, max_positions=prompt_tokens + 4 * length)

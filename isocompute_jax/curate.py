@@ -37,7 +37,7 @@ with app.imports():
     from isocompute_jax.service.client.service_config import ServiceConfig
 
 if TYPE_CHECKING:
-    from isocompute_jax.experiment.curation.samplers import Source
+    from isocompute_jax.experiment.curation.measure import Source
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
 RESOLVED = flags.DEFINE_string(
@@ -78,12 +78,12 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.curation.curate import curate
-    from isocompute_jax.experiment.curation.samplers import said_as_flags
-    from isocompute_jax.experiment.show_prompts import show_prompts
+    from isocompute_jax.experiment.curation.measure import naming_flags
+    from isocompute_jax.experiment.inputs import show_prompts
     from isocompute_jax.tasks import ProblemFile
 
     path, out = needed(PROBLEMS), "" if SHOW_PROMPTS.value else needed(OUT)
-    with said_as_flags():
+    with naming_flags():
         source = source_of_a_run(RESOLVED.value) if RESOLVED.value else source_of_flags()
         problems = ProblemFile(path, grader_name=source.reward.name_for)
         if SHOW_PROMPTS.value:
@@ -105,7 +105,7 @@ def main() -> None:
 
 def source_of_flags() -> Source:
     """The model and how it is sampled, as the flags say."""
-    from isocompute_jax.experiment.curation.samplers import Source
+    from isocompute_jax.experiment.curation.measure import Source
 
     return Source(
         needed(MODEL),
@@ -127,7 +127,7 @@ def source_of_flags() -> Source:
 def source_of_a_run(path: str) -> Source:
     """Those of a run; where its samplers are say the flags."""
     from isocompute_jax.experiment.config import check_trusted, read_resolved
-    from isocompute_jax.experiment.curation.samplers import source_of
+    from isocompute_jax.experiment.curation.measure import source_of
 
     own = (MODEL, TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
     if given := [flag.name for flag in own if flag.present]:

@@ -20,7 +20,7 @@ import sympy.parsing.sympy_parser
 from isocompute_jax import model
 from isocompute_jax.experiment import workdir
 from isocompute_jax.experiment.config import RunConfig, check_trusted, from_dict, read_resolved
-from isocompute_jax.experiment.exports import export_checkpoint
+from isocompute_jax.experiment.workdir import export_checkpoint
 from isocompute_jax.fit.report import csv_tables, templating
 from isocompute_jax.learner import checkpoint_files
 from isocompute_jax.records import checksums, run_files

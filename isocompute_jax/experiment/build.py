@@ -13,15 +13,13 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment.company import SharedGrading, SharedPipeline
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.curriculum import History, Refill
-from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
-from isocompute_jax.experiment.rollouts import by_id, make_requests
+from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, make_requests
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
@@ -87,7 +85,7 @@ class Parts:
     reference_params: Params | None
     sampler: Sampler
     grading: Grades
-    pipeline: SharedPipeline
+    pipeline: Pipeline
     checkpointer: Checkpointer
     team: Team
     trackers: Trackers
@@ -101,6 +99,13 @@ class Parts:
         """The same, at the temperature that is sampled at: what the sampler should have reported."""
         self.team.arrive()
         return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
+
+    def send_weights(self, state: LoopState) -> LoopState:
+        """Gives the sampler the current weights unless it has them; every process lays down its share of them."""
+        if state.served == state.step:
+            return state
+        self.team.everywhere(lambda: self.sampler.update_weights(state.learner.params, version=state.step))
+        return dataclasses.replace(state, served=state.step)
 
 
 def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
@@ -215,32 +220,22 @@ def build(
     return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
 
 
-def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> SharedPipeline:
+def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
     """What leads batches of training rollouts to the learner."""
-    if not team.leads:
-        return SharedPipeline(team, None, None)
-    problems = by_id(inputs.problems)
-    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
-    pipeline = Pipeline(
+    problems, curriculum = by_id(inputs.problems), config.curriculum
+    most = int(curriculum.max_sampled_batches * config.problems_per_batch)
+    return Pipeline(
         inputs.stream,
-        rollouts,
+        GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id])) if team.leads else None,
         functools.partial(training_requests, config, inputs.prompts),
         problems_per_batch=config.problems_per_batch,
         group_size=config.group_size,
         max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
-        refill=refill_of(config),
+        refill=Refill(wanted=config.problems_per_batch, most=most) if curriculum.dynamic_sampling else None,
+        team=team,
     )
-    return SharedPipeline(team, pipeline, rollouts)
-
-
-def refill_of(config: RunConfig) -> Refill | None:
-    """When a step has enough groups with a signal; None without dynamic sampling."""
-    if not config.curriculum.dynamic_sampling:
-        return None
-    most = int(config.curriculum.max_sampled_batches * config.problems_per_batch)
-    return Refill(wanted=config.problems_per_batch, most=most)
 
 
 def training_requests(

@@ -18,11 +18,16 @@ import numpy as np
 from isocompute_jax import learner, model
 from isocompute_jax.experiment.build import MakeSampler, make_grading
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
-from isocompute_jax.experiment.inputs import check_length, model_config_of
-from isocompute_jax.experiment.length_control import length_penalties, masked_rollouts
+from isocompute_jax.experiment.inputs import (
+    check_length,
+    check_prompts,
+    check_vocabulary,
+    load_problems,
+    model_config_of,
+)
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
+from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
 from isocompute_jax.learner.alignment import (
     Alignment,
     MeanCosine,

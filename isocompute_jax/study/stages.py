@@ -22,7 +22,7 @@ from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source, source_of
+from isocompute_jax.experiment.curation.measure import Source, source_of
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.report.sections import Section

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax.experiment import alarms, loop, run_log
-from isocompute_jax.experiment.alarms import Watch
+from isocompute_jax.experiment import loop, workdir
 from isocompute_jax.experiment.config import (
     AlarmsConfig,
     EvaluationConfig,
@@ -17,6 +16,7 @@ from isocompute_jax.experiment.config import (
     ThinkingConfig,
     ToolConfig,
 )
+from isocompute_jax.experiment.metrics import ADVICE, Watch, cutting_field, next_watch, replay
 from isocompute_jax.records import run_files
 
 CONFIG = AlarmsConfig(window=2)
@@ -29,10 +29,10 @@ def walk(lines, config=CONFIG):
     watch, seen = Watch(), []
     for line in lines:
         if isinstance(line, tuple):
-            watch, new = alarms.after(watch, config, run_files.EVAL, {"eval_set": line[0], "avg@4": line[1]})
+            watch, new = next_watch(watch, config, run_files.EVAL, {"eval_set": line[0], "avg@4": line[1]})
             assert not new
             continue
-        watch, new = alarms.after(watch, config, run_files.METRICS, {**CALM, **line})
+        watch, new = next_watch(watch, config, run_files.METRICS, {**CALM, **line})
         seen.append((list(watch.active), list(new)))
     return seen
 
@@ -101,7 +101,7 @@ def test_an_evaluation_that_falls_below_the_best_of_its_set():
 def test_what_is_said_has_the_number_and_what_to_do():
     watch = Watch()
     for _ in range(2):
-        watch, new = alarms.after(watch, CONFIG, run_files.METRICS, {**CALM, "truncation_rate": 0.25})
+        watch, new = next_watch(watch, CONFIG, run_files.METRICS, {**CALM, "truncation_rate": 0.25})
     assert new == {"truncation": "25.0% of completions are cut off: raise sampling.max_tokens, or shorten answers"}
     said = []
     for sampling in (
@@ -110,14 +110,14 @@ def test_what_is_said_has_the_number_and_what_to_do():
         SamplingConfig(tool=ToolConfig("calculator")),
     ):
         line = {**CALM, "truncation_rate": 0.25}
-        config, limit = AlarmsConfig(window=1), alarms.limit_of(sampling)
-        said += alarms.after(Watch(), config, run_files.METRICS, line, limit=limit)[1].values()
+        config, limit = AlarmsConfig(window=1), cutting_field(sampling)
+        said += next_watch(Watch(), config, run_files.METRICS, line, limit=limit)[1].values()
     assert [text.split("raise ")[1].split(",")[0] for text in said] == [
         "sampling.max_tokens",
         "sampling.thinking.answer_tokens (and sampling.max_tokens with it)",
         "sampling.tool.call_tokens (and sampling.max_tokens with it)",
     ]
-    assert list(alarms.ADVICE) == [field.name for field in dataclasses.fields(AlarmsConfig) if field.name != "window"]
+    assert list(ADVICE) == [field.name for field in dataclasses.fields(AlarmsConfig) if field.name != "window"]
 
 
 NUMBERS = st.floats(0, 4, width=16)
@@ -138,19 +138,19 @@ def test_a_watch_made_from_the_logs_is_the_one_of_the_walk(lines, scores):
     watch = Watch()
     for step in range(len(lines) + 1):
         if step:
-            watch, _ = alarms.after(watch, CONFIG, run_files.METRICS, metrics[step - 1])
+            watch, _ = next_watch(watch, CONFIG, run_files.METRICS, metrics[step - 1])
         for line in evaluations:
             if line["step"] == step:
-                watch, _ = alarms.after(watch, CONFIG, run_files.EVAL, line)
+                watch, _ = next_watch(watch, CONFIG, run_files.EVAL, line)
         so_far = [line for line in evaluations if line["step"] <= step]
-        assert alarms.replayed(CONFIG, metrics[:step], so_far) == watch
+        assert replay(CONFIG, metrics[:step], so_far) == watch
 
 
 @pytest.mark.slow
 def test_a_run_says_it_once_and_logs_it_in_every_line(base_run, tmp_path, caplog):
     """Completions of at most two tokens: nearly all are cut off."""
     config = dataclasses.replace(base_run, max_compute=64 * 4, evaluation=EvaluationConfig(), alarms=CONFIG)
-    with caplog.at_level("WARNING", logger=run_log.__name__):
+    with caplog.at_level("WARNING", logger=workdir.__name__):
         loop.train(config, tmp_path)
     lines = run_files.read_lines(tmp_path / run_files.METRICS)
     assert ["truncation" in line["alarms"] for line in lines] == [False, True, True, True]

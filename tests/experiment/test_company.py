@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.experiment.company import RECORDS, SharedGrading
 from isocompute_jax.experiment.curriculum import Sampled
-from isocompute_jax.experiment.loop_state import ReadyBatch, Update
+from isocompute_jax.experiment.loop_state import ReadyBatch
+from isocompute_jax.experiment.rollouts import SharedGrading
 from isocompute_jax.experiment.updates import shared_of
+from isocompute_jax.experiment.workdir import RECORDS
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, RewardConfig
@@ -65,18 +66,18 @@ def test_a_reward_that_fails_in_another_process_fails_with_its_name(three):
 
 def ready() -> ReadyBatch:
     groups = make_groups()
-    return ReadyBatch(Sampled(groups, groups), [Update(*pack(groups))], {}, groups, 0.0)
+    return ReadyBatch(Sampled(groups, groups), [pack(groups)], {}, groups, 0.0)
 
 
 def other_advantages(batch: ReadyBatch) -> None:
     """The next number that a float can be, of one rollout."""
-    advantages = np.asarray(batch.updates[0].credit.advantages)
+    advantages = np.asarray(batch.updates[0][1].advantages)
     advantages[0, 0] = np.nextafter(advantages[0, 0], np.float32(9))
 
 
 def other_rows(batch: ReadyBatch) -> None:
     """Two rows, change places: shapes and sums stay as they are."""
-    rollout = np.asarray(batch.updates[0].tokens.rollout)
+    rollout = np.asarray(batch.updates[0][0].rollout)
     rollout[0, [0, 1]] = rollout[0, [1, 0]]
 
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from isocompute_jax.experiment.graded_stream import GradedStream
+from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.errors import Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import RolloutGroup

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from isocompute_jax.experiment import interrupt as module
-from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment import progress as module
+from isocompute_jax.experiment.progress import Interrupt
 
 
 def test_the_first_signal_asks_and_the_second_raises():

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 
-from isocompute_jax.experiment import kept_rollouts, loop
+from isocompute_jax.experiment import loop, metrics
 from isocompute_jax.experiment.config import TrackConfig, override
-from isocompute_jax.experiment.kept_rollouts import is_kept, kept_columns
+from isocompute_jax.experiment.metrics import is_kept, kept_columns
 from isocompute_jax.records import run_files
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.tasks import load_tokenizer
@@ -56,7 +56,7 @@ def test_a_group_by_hand(base_run, tokenizer):
 
 
 def test_long_completions_keep_both_ends(base_run, tokenizer, monkeypatch):
-    monkeypatch.setattr(kept_rollouts, "TOKENS", 4)
+    monkeypatch.setattr(metrics, "KEPT_TOKENS", 4)
     [found] = kept_columns(base_run, [group(completion(3, 4, 5, 6, 7, 8, 1))], tokenizer)["groups"]
     [kept] = found["completions"]
     assert kept["omitted"] == {"at": 2, "tokens": 3} and kept["num_tokens"] == 7
@@ -67,7 +67,7 @@ def test_long_completions_keep_both_ends(base_run, tokenizer, monkeypatch):
 def test_first_groups_and_rollouts_are_kept(base_run, tokenizer):
     two = override(base_run, "track.rollouts", 2)
     groups = kept_columns(two, [group(*[completion(3, 1)] * 20)] * 5, tokenizer)["groups"]
-    assert [len(found["completions"]) for found in groups] == [kept_rollouts.ROLLOUTS] * 2
+    assert [len(found["completions"]) for found in groups] == [metrics.KEPT_ROLLOUTS] * 2
     assert [len(found["rewards"]) for found in groups] == [20, 20]
 
 
@@ -76,7 +76,7 @@ def test_steps_that_keep_are_spread_over_the_run(base_run, steps, every):
     config = override(base_run, "max_compute", steps * base_run.rollouts_per_step)
     kept = [step for step in range(1, steps + 1) if is_kept(config, step)]
     assert kept[0] == 1 and {b - a for a, b in itertools.pairwise(kept)} == {every}
-    assert len(kept) <= kept_rollouts.STEPS
+    assert len(kept) <= metrics.KEPT_STEPS
 
 
 def test_how_often_can_be_said(base_run):

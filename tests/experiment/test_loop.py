@@ -20,9 +20,9 @@ import safetensors.numpy
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
-from isocompute_jax.experiment.evaluate import evaluation_seed
+from isocompute_jax.experiment.evaluation import evaluation_seed
 from isocompute_jax.experiment.inputs import read_inputs
-from isocompute_jax.experiment.step_metrics import PHASES
+from isocompute_jax.experiment.metrics import PHASES
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.curriculum import History
-from isocompute_jax.experiment.ledger import Ledger
-from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
+from isocompute_jax.experiment.loop_state import Ledger, LoopState, from_checkpoint
 
 LEARNER: Any = object()
 LEDGER = Ledger(step=5, compute=90, learner_device_hours={"cpu": 2.0}, sampler_device_hours={"H200": 8.0, "cpu": 1.0})

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
-from isocompute_jax.experiment.graded_stream import GradedStream
+from isocompute_jax.experiment.metrics import staleness_metrics
 from isocompute_jax.experiment.pipeline import Pipeline
-from isocompute_jax.experiment.step_metrics import staleness_metrics
+from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Problem

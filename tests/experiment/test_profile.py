@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import override
-from isocompute_jax.experiment.profile import Profiler, ProfileSteps, parse_steps
+from isocompute_jax.experiment.progress import Profiler, ProfileSteps, parse_steps
 from isocompute_jax.records.errors import InputError
 
 

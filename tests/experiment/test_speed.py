@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.experiment import speed
-from isocompute_jax.experiment.step_metrics import PHASES, Phases
+from isocompute_jax.experiment import metrics
+from isocompute_jax.experiment.metrics import PHASES, Phases
 from isocompute_jax.learner import batch_shape, layout
 from isocompute_jax.records import run_files
 from isocompute_jax.records.rollout import Completion, RolloutGroup
@@ -34,15 +34,15 @@ def group(prompt: int, *lengths: int) -> RolloutGroup:
     ],
 )
 def test_model_flops_are_six_a_parameter_and_token_and_those_of_attention(repeated, tokens, pairs):
-    found = speed.model_flops(MODEL, [group(4, 2, 6)], prompts_repeated=repeated)
+    found = metrics.model_flops(MODEL, [group(4, 2, 6)], prompts_repeated=repeated)
     attention = 12 * 1 * 2 * 8  # layers x heads x head size; forward and backward of two products
     assert found == 6 * (MATRICES + HEAD) * tokens + attention * pairs
 
 
 def test_peaks_add_up_and_are_not_known_of_cpus():
-    assert speed.peak_flops(["NVIDIA H200"] * 8, "bfloat16") == 8 * 989e12
-    assert speed.peak_flops(["TPU v5", "TPU v5"], "float32") == pytest.approx(2 * 459e12 / 6)
-    assert speed.peak_flops(["NVIDIA H200", "cpu"], "bfloat16") is None
+    assert metrics.peak_flops(["NVIDIA H200"] * 8, "bfloat16") == 8 * 989e12
+    assert metrics.peak_flops(["TPU v5", "TPU v5"], "float32") == pytest.approx(2 * 459e12 / 6)
+    assert metrics.peak_flops(["NVIDIA H200", "cpu"], "bfloat16") is None
 
 
 def test_a_run_says_its_speed(undisturbed, base_run):

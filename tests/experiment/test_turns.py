@@ -11,9 +11,9 @@ from isocompute_jax import learner, tasks
 from isocompute_jax.experiment import loop, samplers
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig, ThinkingConfig, ToolConfig, override
 from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.metrics import rollout_metrics
 from isocompute_jax.experiment.rollouts import make_requests
-from isocompute_jax.experiment.step_metrics import rollout_metrics
-from isocompute_jax.experiment.turns import make_turns
+from isocompute_jax.experiment.samplers import make_turns
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -190,9 +190,9 @@ def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
             assert completion.mask.tolist() == [True] * len(call) + [True] + [False] * len(context) + [True] * (
                 len(completion.tokens) - len(call) - 1 - len(context)
             )
-        [update] = ready.updates
-        kept = [group for group, keeps in zip(groups, update.credit.kept, strict=True) if keeps]
-        assert int(np.asarray(update.tokens.mask).sum()) == sum(group.num_tokens for group in kept)
+        [(tokens, credit)] = ready.updates
+        kept = [group for group, keeps in zip(groups, credit.kept, strict=True) if keeps]
+        assert int(np.asarray(tokens.mask).sum()) == sum(group.num_tokens for group in kept)
     assert called > 10
     lines = builders.log_lines(tmp_path / "run", run_files.METRICS)
     assert sum(line["trained_tokens"] for line in lines) > 100

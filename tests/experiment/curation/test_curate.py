@@ -12,11 +12,11 @@ import pytest
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax import model
 from isocompute_jax.experiment.config import MeshConfig
-from isocompute_jax.experiment.curation import pictures
+from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.measurement import BLOCK, PIECE, PIECES, fingerprint
-from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+from isocompute_jax.experiment.curation.measure import Source, naming_flags
+from isocompute_jax.experiment.curation.record import BLOCK, PIECE, PIECES, fingerprint
 from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
@@ -31,7 +31,7 @@ ALL = CurationConfig(ranges={"all": (0.0, 1.0)}, sets=(), validation_size=4)
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(pictures, "draw", lambda *_: None)
+    monkeypatch.setattr(room, "draw_pictures", lambda *_: None)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_what_lacks_a_server_or_a_device_names_flags(problems, source, tmp_path)
             curate(problems, tmp_path / "out", source=dataclasses.replace(source, **change), config=ALL)
     with (
         pytest.raises(RunError, match=r"^no server; start one \(--wait_s\), --dtype; see config.json$"),
-        said_as_flags(),
+        naming_flags(),
     ):
         raise RunError("no server; start one (config.service.wait_s), config.dtype; see config.json")
 

@@ -8,7 +8,7 @@ import pytest
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source
+from isocompute_jax.experiment.curation.measure import Source
 from isocompute_jax.tasks import ProblemFile, make_problems, write_problems
 from tests.experiment.processes import wait_for
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curation import store as room
+from isocompute_jax.experiment.curation import record as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.measure import measure
-from isocompute_jax.experiment.curation.measurement import Question, survey
-from isocompute_jax.experiment.curation.store import COUNTS, Store
+from isocompute_jax.experiment.curation.record import COUNTS, Question, Store, survey
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, PromptConfig, Prompts, RewardConfig, load_tokenizer, save_arithmetic_tokenizer

@@ -13,12 +13,11 @@ import pytest
 
 from isocompute_jax import curate as main
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curation import pictures
+from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.curate import publish
-from isocompute_jax.experiment.curation.measurement import Survey
-from isocompute_jax.experiment.curation.samplers import Source
-from isocompute_jax.experiment.curation.sets import cut, mix
+from isocompute_jax.experiment.curation.curate import cut, mix, publish
+from isocompute_jax.experiment.curation.measure import Source
+from isocompute_jax.experiment.curation.record import Survey
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
@@ -34,10 +33,10 @@ def measured_problems(counts: dict[int, int], samples: int = 16) -> list[Problem
 @pytest.fixture
 def cut_up(tmp_path, monkeypatch):
     """What follows from problems whose rates are given; returns the counts. Pictures are drawn where asked for."""
-    draw = pictures.draw
+    draw = room.draw_pictures
 
     def call(problems, config, *, drawn=False):
-        monkeypatch.setattr(pictures, "draw", draw if drawn else lambda *_: None)
+        monkeypatch.setattr(room, "draw_pictures", draw if drawn else lambda *_: None)
         rates = np.array([problem.measured[f"avg@{config.samples}"] for problem in problems])
         rewards = np.arange(config.samples) < np.round(rates * config.samples)[:, None]
         store: Any = types.SimpleNamespace(
@@ -265,4 +264,4 @@ def test_pass_at_k_is_what_drawing_k_of_the_samples_gives(cut_up, tmp_path):
         assert summary["best@k"][str(k)] == pytest.approx(np.mean(any_))
         assert summary["worst@k"][str(k)] == pytest.approx(np.mean(all_))
     assert list(summary["best@k"]) == ["1", "2", "4", "6"]
-    assert list(pictures.curves([1, 1])["best"]) == [1]
+    assert list(room.curves([1, 1])["best"]) == [1]

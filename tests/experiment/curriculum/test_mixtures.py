@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
-from isocompute_jax.experiment.curriculum.mixtures import EXPLORED, RECENT, adaptive_weights, share_out, weights_of
+from isocompute_jax.experiment.curriculum.stream import EXPLORED, RECENT, adaptive_weights, share_out, weights_of
 from tests.experiment.curriculum.builders import make_problems
 
 MEMBERS = {"a": np.arange(6), "b": np.arange(6, 8)}

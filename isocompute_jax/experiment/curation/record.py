@@ -1,4 +1,4 @@
-r"""The record of a measurement: one line for each group of rollouts, appended as it is graded.
+"""The record of a measurement: one line for each group of rollouts, appended as it is graded.
 
     {"measurement": {...}}                                           once: what was measured, and how
     {"problem": "p7", "asked": "3f...", "first": 16, "rewards": [1, 0, ...], "lengths": [512, ...], "truncated": [3]}
@@ -15,19 +15,25 @@ what lies beyond belongs to no line, and goes too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import logging
+import os
 import pathlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.curation.config import COMPLETIONS
-from isocompute_jax.experiment.curation.measurement import BLOCK, Survey
-from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.experiment.rollouts import make_requests
+from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Problem, RolloutGroup
+from isocompute_jax.tasks import Prompts
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +42,123 @@ PART_BYTES = 2**28
 """A file of completions that is as long as this is followed by another."""
 LONGEST_REASON = 300
 """Characters of a failure that are recorded."""
+
+
+BLOCK = 16
+"""Rollouts of a problem are drawn in blocks of so many, whatever k is: what is drawn next does not depend on it."""
+
+DIGEST_BYTES = 8
+PIECE, PIECES = 2**16, 64
+WHOLE_FILES = ("config.json", "tokenizer.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """How rollouts are asked for, of any problem.
+
+    Attributes:
+      prompts: renders them, with the model's tokenizer.
+      sampling: temperature and lengths.
+      seed: of the random numbers.
+    """
+
+    prompts: Prompts
+    sampling: SamplingConfig
+    seed: int
+
+    def request(self, problem: Problem, *, first: int, count: int) -> SampleRequest:
+        """Asks for `count` rollouts of the block that begins with rollout `first`, from there on."""
+        [request] = make_requests(
+            [problem], self.prompts, self.sampling, group_size=count, seed=self.seed, step=first // BLOCK
+        )
+        return request
+
+
+def first_rollout(group: RolloutGroup) -> int:
+    """Index of a group's first rollout among all of its problem's."""
+    return group.step * BLOCK
+
+
+def identity_of(
+    model_directory: str | os.PathLike[str], question: Question, *, dtype: str, reward: str = ""
+) -> dict[str, Any]:
+    """What two calls must have in common to use each other's samples, as JSON has it; prompts are compared one by one.
+
+    Where the model is computed, and where its directory lies, does not matter. `reward` names what grades in place of
+    what tasks name.
+    """
+    thinking = question.sampling.thinking
+    return {
+        "model": fingerprint(model_directory),
+        "dtype": dtype,
+        "temperature": question.sampling.temperature,
+        "top_p": question.sampling.top_p,
+        "max_tokens": question.sampling.max_tokens,
+        "stop_tokens": list(question.prompts.tokenizer.eos_ids),
+        "seed": question.seed,
+        **({"thinking": dataclasses.asdict(thinking)} if thinking.high else {}),
+        **({"reward": reward} if reward else {}),
+    }
+
+
+def fingerprint(directory: str | os.PathLike[str]) -> str:
+    """Tells models apart by their files: config.json and the tokenizer whole, of weights their sizes and 64 pieces.
+
+    Two steps of training differ in nearly every weight, so pieces suffice, and a hundred gigabytes are not read twice.
+    """
+    directory, digest = pathlib.Path(directory), hashlib.blake2b(digest_size=16)
+    for path in [*(directory / name for name in WHOLE_FILES), *sorted(directory.glob("*.safetensors"))]:
+        if not path.is_file():
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size};".encode())
+        whole = path.name in WHOLE_FILES or size <= PIECE * PIECES
+        with open(path, "rb") as file:
+            for start in range(0, size, PIECE) if whole else (size * i // PIECES for i in range(PIECES)):
+                file.seek(start)
+                digest.update(file.read(PIECE))
+    return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """The problems of a measurement without their texts.
+
+    Attributes:
+      rows: id -> row, in the order of the set.
+      digests: what each problem asks, and which answer counts, by row.
+    """
+
+    rows: dict[str, int]
+    digests: bytes
+
+    def digest(self, row: int) -> str:
+        """That of one problem, as text."""
+        return self.digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES].hex()
+
+
+def survey(problems: Iterable[Problem], question: Question) -> Survey:
+    """Looks at every problem once, before anything costly.
+
+    Raises:
+      InputError: an id twice, no problems, or a prompt that is too long; names the problem.
+    """
+    rows: dict[str, int] = {}
+    digests = bytearray()
+    for problem in problems:
+        if problem.id in rows:
+            raise InputError(f"problem {problem.id!r} is there twice; ids must differ")
+        request = question.request(problem, first=0, count=1)
+        request.check_prompt(question.sampling.max_prompt_tokens, "--max_prompt_tokens")
+        rows[problem.id] = len(rows)
+        asked = (request.prompt_tokens.tobytes(), problem.answer.encode(), problem.task.encode())
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for part in asked:
+            digest.update(len(part).to_bytes(8, "little") + part)
+        digests += digest.digest()
+    if not rows:
+        raise InputError("there is no problem to measure")
+    return Survey(rows, bytes(digests))
 
 
 class Store:
@@ -304,3 +427,52 @@ def _said(name: str, identity: dict[str, Any]) -> str:
     if name == "reward" and not identity.get(name):
         return "the problems' own tasks"
     return repr(identity.get(name))
+
+
+MOST_FAILED = 0.5
+"""Share of all rollouts that may be without a reward."""
+NAMED = 5
+"""Problems that are named where rewards failed."""
+
+
+def check_failures(found: Survey, store: Store) -> None:
+    """Holds a measurement to what sets can be cut by.
+
+    Raises:
+      RunError: of more than half of all rollouts no reward is recorded, or no problem is measured.
+    """
+    without = int((~store.known | store.failed).sum())
+    if without > MOST_FAILED * store.known.size or not store.measured.any():
+        ids, why = _names(found, ~store.measured | store.failed.any(axis=1)), _reason(store)
+        raise RunError(
+            f"no reward is recorded of {without} of {store.known.size} rollouts (problems {ids}; {why}): no set is cut "
+            "by such a measurement. See to what gives rewards; the same command draws again what is not recorded, and "
+            'a line of counts.jsonl with "failures" is drawn again once it is deleted'
+        )
+
+
+def failure_report(found: Survey, store: Store) -> str:
+    """How many rewards failed, on which problems, and why; empty where none did."""
+    failed, left_out = int(store.failed.sum()), ~store.measured
+    parts = []
+    if failed:
+        ids = _names(found, np.asarray(store.failed.any(axis=1)))
+        parts.append(f"{failed} of {store.known.size} rollouts count as wrong (problems {ids})")
+    if left_out.any():
+        ids = _names(found, left_out)
+        parts.append(
+            f"{int(left_out.sum())} of {len(left_out)} problems are in no set ({ids}), the same command measures them"
+        )
+    return f"rewards failed: {'; '.join(parts)}; {_reason(store)}" if parts else ""
+
+
+def _names(found: Survey, rows: np.ndarray) -> str:
+    """The first ids of the problems in `rows` [P]."""
+    ids: Sequence[str] = [id for id, row in found.rows.items() if rows[row]]
+    return ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+
+
+def _reason(store: Store) -> str:
+    """Why, of the first problem of whom that is known."""
+    id, why = next(iter(store.reasons.items()), ("", "no reason is recorded"))
+    return f"{id}: {why}" if id else why
