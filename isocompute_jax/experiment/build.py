@@ -61,18 +61,10 @@ class Parts:
     Attributes:
       config: the run's, resolved.
       path: its directory.
-      inputs: its model's shape, tokenizer and problems.
-      programs: the compiled functions of the learner.
       schedule: step -> learning rate.
-      lay_out: makes batches of graded groups.
       lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
-      sampler: what draws rollouts.
-      grading: gives groups their rewards.
       pipeline: leads batches of training rollouts to the learner.
-      checkpointer: writes and reads checkpoints.
-      team: the processes of the run.
-      trackers: told of every line that is logged.
     """
 
     config: RunConfig
@@ -149,17 +141,7 @@ def build(
 ) -> tuple[Parts, LoopState]:
     """Loads the model, then reaches the sampler, which the caller closes, as it does the checkpointer.
 
-    Args:
-      config: the run's, resolved.
-      inputs: from `read_inputs`.
-      path: the run's directory.
-      grading: gives groups their rewards.
-      make_sampler: makes the sampler.
-      interrupted: whether the user wants the run to end.
-      team: the processes of the run; None for this one alone.
-
-    Returns:
-      The parts, and the state before the first step.
+    Returns the parts, and the state before the first step. `interrupted` says whether the user wants the run to end.
 
     Raises:
       InputError: the weights cannot be loaded, or a service refuses the run.

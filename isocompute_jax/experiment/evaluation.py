@@ -253,13 +253,7 @@ def probes(problems: Sequence[Problem], prompts: Prompts, config: RunConfig, *, 
 
 
 def compare(groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut) -> Agreement:
-    """Scores the groups' tokens and compares them with what the sampler reported.
-
-    Args:
-      groups: sampled under the weights that `score` uses.
-      score: the learner's log-probabilities of the tokens of a batch.
-      lay_out: makes the batch.
-    """
+    """Compares what the sampler reported of the groups' tokens with the learner's `score` of them, same weights."""
     batch = lay_out(groups, None)
     differences = np.abs(score(batch) - np.asarray(batch.sampler_logprobs))[np.asarray(batch.mask)]
     return Agreement(float(differences.mean()), float(differences.max()), differences.size)

@@ -50,9 +50,7 @@ class Inputs:
 def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     """Reads tokenizer, model shape and problem sets, and checks that they fit together.
 
-    Args:
-      config: the run's, resolved.
-      processes: how many share the mesh.
+    `processes` is how many share the mesh.
 
     Raises:
       InputError: names the file or field at fault.
@@ -241,13 +239,8 @@ def show_prompts(problems: Sequence[Problem], model_directory: str, config: Prom
     """What the model reads of each problem.
 
     The text is decoded from the very ids that are sampled from, special tokens included; each line stands behind a bar,
-    and an arrow marks where it breaks, so that white space at the ends is seen.
-
-    Args:
-      problems: the problems.
-      model_directory: its tokenizer, and chat template, are used.
-      config: how prompts are rendered.
-      limit: longest prompt that can be sampled from, in tokens.
+    and an arrow marks where it breaks, so that white space at the ends is seen. Longer prompts than `limit` tokens are
+    marked.
 
     Raises:
       InputError: a prompt cannot be rendered; names the problem and what to do.

@@ -113,7 +113,7 @@ def measure_interference(
       weights: Hugging Face directory of the policy.
       problems_file: problem set; of the run's own, those that it trained on.
       out: made if absent.
-      options: how.
+      options: how many problems and rollouts.
       make_sampler: makes what draws the rollouts.
 
     Raises:

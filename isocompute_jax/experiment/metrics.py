@@ -155,13 +155,7 @@ def what_was_not_measured(config: RunConfig) -> dict[str, None]:
 def curriculum_metrics(
     config: CurriculumConfig, sampled: Sampled, history: History, stream: ProblemStream
 ) -> dict[str, Any]:
-    """Columns of one step.
-
-    Args:
-      config: what is on.
-      sampled: what the step cost.
-      history: after it.
-      stream: where its problems came from.
+    """Columns of one step about its problems, given their history after it; nothing of what is off.
 
     Returns:
       With dynamic sampling `sampled_groups`, `kept_groups` and `refill_rounds`; with retirement `retired_problems`;

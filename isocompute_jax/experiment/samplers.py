@@ -45,15 +45,8 @@ def make_sampler(
 ) -> Sampler:
     """The sampler of a run; it serves nothing before the first `update_weights`.
 
-    Args:
-      config: the run.
-      model_config: model shape.
-      params: weights for the sampler in this process, until it is given others.
-      workdir: the run's directory, whose path names the run to servers.
-      tokenizer: knows the tokens that end a completion.
-      mesh: the learner's, which the sampler in this process shares.
-      interrupted: whether the user wants the run to end.
-      team: the processes that share the mesh, of which the first draws; None for this one alone.
+    A sampler in this process has `params` until it is given others, and shares the learner's `mesh`; servers know the
+    run by the path of its `workdir`. Of the processes of a `team` the first draws.
 
     Raises:
       InputError: a field of `config.service` or `config.sampling` cannot work.
@@ -166,11 +159,7 @@ def rollouts_per_dispatch(
 ) -> int:
     """Completions decoded at once: `sampling.max_rollouts_per_dispatch`, or what has room beside the learner's state.
 
-    Args:
-      config: the run's, resolved.
-      model_config: its model.
-      mesh: of the learner, which samples on it in turns.
-      device: what is known of its devices; None where that is nothing.
+    `device` is what is known of the devices of the learner's `mesh`; None where that is nothing.
 
     Raises:
       InputError: not one rollout a device has room; or the config wants more than JAX takes of them.

@@ -136,11 +136,7 @@ def reward_penalties(
     tokens of a rollout (PPO in InstructGPT, 2203.02155; RLOO, 2402.14740). Both are constants to the gradient: what
     makes them act is that they are part of what a rollout is worth.
 
-    Args:
-      parts: of the run.
-      batches: that hold each rollout at most once.
-      old: their log-probabilities.
-      shape: [P, G] of the step.
+    `batches` hold each rollout at most once, `old` are their log-probabilities, and `shape` is [P, G] of the step.
     """
     loss, rollouts = parts.config.loss, int(np.prod(shape))
     penalties, metrics = np.zeros(rollouts), {}

@@ -122,15 +122,13 @@ def publish(
     """Writes everything that follows from a whole record, problems that could not be measured aside; see `curate`."""
     check_failures(found, store)
     (out / SUMMARY).unlink(missing_ok=True)
-    measured = store.measured
-    solved = ((store.rewards >= config.solved_at) & ~store.failed).sum(axis=1)  # [P]
-    rewards = store.rewards.mean(axis=1, dtype=np.float64)
+    measured, solved = store.measured, store.solved(config.solved_at)
     histogram = np.bincount(solved[measured], minlength=config.samples + 1).tolist()
     chosen: dict[str, list[Problem]] = {name: [] for name in config.wanted}
-    rated = with_rates(problems, found, measured, solved / config.samples, rewards, config)
-    write_problems(out / MEASURED, into_sets(rated, chosen, config))
+    write_problems(out / MEASURED, rated(problems, found, store, config, chosen))
     draw_pictures(histogram, out, config)
-    splits = cut_all(chosen, config)
+    splits = {name: cut(name, inside, config) for name, inside in chosen.items()}
+    splits |= {name: mix(shares, splits, config) for name, shares in config.mixtures.items()}
     write_sets(out, splits)
     if others := of_other_cuts(out, splits):
         LOG.warning(
@@ -153,7 +151,7 @@ def publish(
         "problems": int(measured.sum()),
         "unmeasured": int((~measured).sum()),
         "mean": float(solved[measured].mean() / config.samples),
-        "mean_reward": float(rewards[measured].mean()),
+        "mean_reward": float(store.mean_rewards[measured].mean()),
         "ranges": config.wanted,
         "in_range": counts,
         "train": {name: len(train) for name, (train, _) in splits.items()},
@@ -170,45 +168,33 @@ def publish(
     return counts
 
 
-def with_rates(
+def rated(
     problems: Iterable[Problem],
     found: Survey,
-    measured: np.ndarray,
-    rates: np.ndarray,
-    rewards: np.ndarray,
+    store: Store,
     config: CurationConfig,
+    chosen: Mapping[str, list[Problem]],
 ) -> Iterator[Problem]:
-    """The problems that are `measured` [P], with their `avg@k` of `rates` [P] and `mean_reward` of `rewards` [P]."""
+    """The measured problems with their rates, each put into the sets of `chosen` whose range holds its rate."""
+    measured, rates, rewards = store.measured, store.solved(config.solved_at) / config.samples, store.mean_rewards
     for problem in problems:
         row = found.rows[problem.id]
-        if measured[row]:
-            yield dataclasses.replace(
-                problem,
-                measured={**problem.measured, f"avg@{config.samples}": float(rates[row])},
-                extra={**problem.extra, "mean_reward": float(rewards[row])},
-            )
-
-
-Halves = tuple[list[Problem], list[Problem]]
-"""Training and validation problems."""
-
-
-def into_sets(
-    measured: Iterable[Problem], chosen: Mapping[str, list[Problem]], config: CurationConfig
-) -> Iterator[Problem]:
-    """Passes measured problems on, and puts each of them into the sets of `chosen` whose range holds its rate."""
-    column = f"avg@{config.samples}"
-    for problem in measured:
+        if not measured[row]:
+            continue
+        rate = float(rates[row])
+        problem = dataclasses.replace(
+            problem,
+            measured={**problem.measured, f"avg@{config.samples}": rate},
+            extra={**problem.extra, "mean_reward": float(rewards[row])},
+        )
         for name, (low, high) in config.wanted.items():
-            if low <= problem.measured[column] <= high:
+            if low <= rate <= high:
                 chosen[name].append(problem)
         yield problem
 
 
-def cut_all(chosen: Mapping[str, Sequence[Problem]], config: CurationConfig) -> dict[str, Halves]:
-    """Every set, then every mixture, as its training and validation problems."""
-    splits = {name: cut(name, problems, config) for name, problems in chosen.items()}
-    return splits | {name: mix(shares, splits, config) for name, shares in config.mixtures.items()}
+Halves = tuple[list[Problem], list[Problem]]
+"""Training and validation problems."""
 
 
 def cut(name: str, chosen: Sequence[Problem], config: CurationConfig) -> Halves:
@@ -278,13 +264,7 @@ def of_other_cuts(out: pathlib.Path, splits: Mapping[str, Halves]) -> list[str]:
 
 
 def emptiness(splits: Mapping[str, Halves], histogram: Sequence[int], config: CurationConfig) -> str:
-    """What is wrong with the sets that hold nothing to train on, and which ranges would; empty where all do.
-
-    Args:
-      splits: training and validation problems of every set and mixture.
-      histogram: [samples + 1] problems by how many of their samples were solved.
-      config: which ranges were asked for.
-    """
+    """What is wrong with the sets that hold nothing to train on, and which ranges would; empty where all do."""
     samples, problems = config.samples, sum(histogram)
     empty = [name for name, (train, _) in splits.items() if not train]
     said = []
@@ -324,10 +304,7 @@ INK = "#4c6a92"
 def draw_pictures(histogram: Sequence[int], out: pathlib.Path, config: CurationConfig) -> None:
     """Writes `histogram` and `pass_at_k`, each as .png and .svg.
 
-    Args:
-      histogram: [samples + 1] problems by how many of their samples were solved.
-      out: the directory.
-      config: the sets, which the histogram shades.
+    `histogram` [samples + 1] has problems by how many of their samples were solved.
     """
     from matplotlib.figure import Figure
 
@@ -348,11 +325,7 @@ def draw_pictures(histogram: Sequence[int], out: pathlib.Path, config: CurationC
 
 
 def curves(histogram: Sequence[int]) -> dict[str, dict[int, float]]:
-    """best@k (pass@k) and worst@k over all problems, at k = 1, 2, 4, ... and all samples; unbiased.
-
-    Args:
-      histogram: [samples + 1] problems by how many of their samples were solved.
-    """
+    """best@k (pass@k) and worst@k over all problems, at k = 1, 2, 4, ... and all samples; unbiased."""
     samples, weights = len(histogram) - 1, np.asarray(histogram) / sum(histogram)
     ks = sorted({samples, *(2**i for i in range(samples.bit_length()) if 2**i <= samples)})
 

@@ -44,16 +44,9 @@ def measure(
 ) -> None:
     """Draws what the record lacks, problem by problem; `config.groups_in_flight` groups are out at a time.
 
-    Args:
-      problems: in the order in which they are drawn. Only those of which a group is out are held.
-      store: the record.
-      sampler: serves the model.
-      question: how rollouts are asked for.
-      config: how many.
-      grading: what they are worth.
-      rounds: whether the next groups are submitted when all that were out are back, so that a sampler in this process,
-        which draws what is out in one go, always has one compiled shape. Otherwise with each that comes back the next
-        one is submitted, so that servers never wait.
+    Problems are drawn in their order, and only those of which a group is out are held. With `rounds` the next groups
+    are submitted when all that were out are back, so that a sampler in this process, which draws what is out in one go,
+    always has one compiled shape; otherwise with each that comes back the next one is, so that servers never wait.
 
     Raises:
       InputError: a server refuses a group, or the token.
@@ -110,12 +103,6 @@ def measure(
     rollouts.close()  # nothing is out: the thread that reads a fleet waits for more
 
 
-IN_PROCESS = ServiceConfig()
-ONE_DEVICE = MeshConfig()
-PLAIN = PromptConfig()
-OF_TASKS = RewardConfig()
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
     """A model, and where its rollouts are drawn.
@@ -133,10 +120,10 @@ class Source:
     directory: str
     sampling: SamplingConfig
     dtype: Literal["float32", "bfloat16"] = "float32"
-    service: ServiceConfig = IN_PROCESS
-    mesh: MeshConfig = ONE_DEVICE
-    prompts: PromptConfig = PLAIN
-    reward: RewardConfig = OF_TASKS
+    service: ServiceConfig = dataclasses.field(default_factory=ServiceConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    prompts: PromptConfig = dataclasses.field(default_factory=PromptConfig)
+    reward: RewardConfig = dataclasses.field(default_factory=RewardConfig)
 
     def read(self) -> tuple[ModelConfig, Tokenizer]:
         """Shape and tokenizer: cheap, and where most bad input shows.

@@ -239,6 +239,15 @@ class Store:
         """[P] whether all k rollouts of a problem are known."""
         return np.asarray(self.known.all(axis=1))
 
+    @property
+    def mean_rewards(self) -> np.ndarray:
+        """[P] float64 mean reward of each problem."""
+        return self.rewards.mean(axis=1, dtype=np.float64)
+
+    def solved(self, reward: float) -> np.ndarray:
+        """[P] how many rollouts of each problem have this reward or more."""
+        return ((self.rewards >= reward) & ~self.failed).sum(axis=1)
+
     def missing(self, problem_id: str) -> Iterator[tuple[int, int]]:
         """(first rollout of a block, how many of it are wanted) for each block that is not there whole."""
         known = self.known[self._survey.rows[problem_id]]

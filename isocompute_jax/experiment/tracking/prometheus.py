@@ -14,7 +14,7 @@ import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from isocompute_jax.experiment.tracking.__init__ import PREFIXES
+from isocompute_jax.experiment.tracking import PREFIXES
 from isocompute_jax.records import run_files
 
 LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from isocompute_jax.experiment import loop, tracking
 from isocompute_jax.experiment.config import TrackConfig, override
-from isocompute_jax.experiment.tracking.__init__ import Trackers, numbers
+from isocompute_jax.experiment.tracking import Trackers, numbers
 from isocompute_jax.experiment.tracking.prometheus import Prometheus
 from isocompute_jax.experiment.tracking.tensorboard import TensorBoard
 from isocompute_jax.records import run_files
