@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 
 
 def settled(config: RunConfig, inputs: Inputs) -> tuple[RunConfig, Inputs]:
-    """The run with what its config leaves open of evaluation said, and its sets cut to that; said in the log, too.
+    """The run with numbers for all that its config leaves open of evaluation, logged, and its sets cut to them.
 
     Settled by `max_compute` and the sizes of the sets, so that the runs of a sweep are measured alike.
     """
@@ -158,7 +158,7 @@ def check_restart(parts: Parts, state: LoopState) -> LoopState:
     return dataclasses.replace(state, ledger=state.ledger.charge_redrawn(rollouts))
 
 
-def _sample_and_compare(parts: Parts, state: LoopState) -> tuple[LoopState, Agreement, int, int]:
+def _sample_and_compare(parts: Parts, state: LoopState) -> tuple[LoopState, Difference, int, int]:
     """The state, what was found, and how many rollouts and tokens that took."""
     config, inputs = parts.config, parts.inputs
     state = parts.send_weights(state)
@@ -217,7 +217,7 @@ AGREEMENT = "agreement"
 
 
 @dataclasses.dataclass(frozen=True)
-class Agreement:
+class Difference:
     """Absolute differences of log-probabilities, in nats per token.
 
     Attributes:
@@ -252,14 +252,14 @@ def probes(problems: Sequence[Problem], prompts: Prompts, config: RunConfig, *, 
     )
 
 
-def compare(groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut) -> Agreement:
+def compare(groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut) -> Difference:
     """Compares what the sampler reported of the groups' tokens with the learner's `score` of them, same weights."""
     batch = lay_out(groups, None)
     differences = np.abs(score(batch) - np.asarray(batch.sampler_logprobs))[np.asarray(batch.mask)]
-    return Agreement(float(differences.mean()), float(differences.max()), differences.size)
+    return Difference(float(differences.mean()), float(differences.max()), differences.size)
 
 
-def judge(agreement: Agreement, config: AgreementConfig, *, step: int) -> None:
+def judge(agreement: Difference, config: AgreementConfig, *, step: int) -> None:
     """Warns above `config.warn`.
 
     Raises:

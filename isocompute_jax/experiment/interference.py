@@ -246,10 +246,10 @@ def _draw(found: Interference, out: pathlib.Path) -> None:
     image = left.imshow(found.alignment.cosines[np.ix_(order, order)], vmin=-1, vmax=1, cmap="RdBu_r")
     left.set(xlabel="problems, rarely solved first", ylabel="problems")
     figure.colorbar(image, ax=left, label="cosine of gradients")
-    told = {name: mean for name, mean in found.means.items() if np.isfinite(mean.value)}
-    for place, mean in enumerate(told.values()):
+    means = {name: mean for name, mean in found.means.items() if np.isfinite(mean.value)}
+    for place, mean in enumerate(means.values()):
         right.errorbar(place, mean.value, yerr=2 * np.nan_to_num(mean.error), fmt="o", color="#4c6a92", capsize=3)
-    right.set_xticks(range(len(told)), list(told), rotation=30)
+    right.set_xticks(range(len(means)), list(means), rotation=30)
     right.axhline(0, color="#9aa1a9", linewidth=1)
     right.set(ylabel="mean cosine ± 2 s.e.")
     right.spines[["top", "right"]].set_visible(False)

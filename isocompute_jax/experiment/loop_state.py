@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.experiment.curriculum import History, Sampled
-from isocompute_jax.experiment.metrics import Watch
+from isocompute_jax.experiment.metrics import AlarmState
 from isocompute_jax.learner import Batch, Credit, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -176,7 +176,7 @@ class LoopState:
       served: the step whose weights the sampler has; -1 for none yet.
       redrawn: what the sampler had drawn again when the ledger was last charged with it.
       clock: when the ledger was last charged with time, in monotonic seconds.
-      held: the sampler's `device_seconds` then.
+      sampler_seconds: the sampler's `device_seconds` then.
       saved_at: when the last checkpoint was written, in monotonic seconds.
       reward: mean reward of the last step.
       spent: phase -> seconds, since the last step was logged, that the next one's line says.
@@ -190,12 +190,12 @@ class LoopState:
     evaluated_compute: int = -1
     checked: int = -1
     entropy_coef: float = 0.0
-    watch: Watch = dataclasses.field(default_factory=Watch)
+    watch: AlarmState = dataclasses.field(default_factory=AlarmState)
     ready: tuple[ReadyBatch, ...] = ()
     served: int = -1
     redrawn: int = 0
     clock: float = dataclasses.field(default_factory=time.monotonic)
-    held: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sampler_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
     reward: float = 0.0
     spent: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,7 @@
 Kept rollouts are the first groups of a step in the order of drawing, which no reward has a say in, and the first
 rollouts of each. Steps, groups, rollouts and tokens are all bounded, and so the file is: with the defaults to about
 60 MB. An alarm is on while a number lies above its bound, and stays on until it is clearly below (`CLEAR`), so that a
-number that hovers about its bound is said once.
+number that hovers about its bound is logged once.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ ADVICE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Watch:
+class AlarmState:
     """What alarms look back on; a run that resumes makes it from its logs, and is warned as the undisturbed run is.
 
     Attributes:
@@ -351,9 +351,9 @@ class Watch:
 
 
 def next_watch(
-    watch: Watch, config: AlarmsConfig, log: str, line: Mapping[str, Any], *, limit: str = "sampling.max_tokens"
-) -> tuple[Watch, dict[str, str]]:
-    """What a line of the log of that name changes, and what is to be said of alarms that it turned on.
+    watch: AlarmState, config: AlarmsConfig, log: str, line: Mapping[str, Any], *, limit: str = "sampling.max_tokens"
+) -> tuple[AlarmState, dict[str, str]]:
+    """What a line of the log of that name changes, and the advice of alarms that it turned on.
 
     `limit` is what cuts completions off (see `cutting_field`).
     """
@@ -385,7 +385,7 @@ def cutting_field(sampling: SamplingConfig) -> str:
     return "sampling.max_tokens"
 
 
-def _readings(watch: Watch, config: AlarmsConfig) -> dict[str, float]:
+def _readings(watch: AlarmState, config: AlarmsConfig) -> dict[str, float]:
     """The number that each alarm bounds; those are left out that the lines so far do not tell."""
     found = {}
     if len(watch.recent) == config.window:
@@ -407,11 +407,11 @@ def _readings(watch: Watch, config: AlarmsConfig) -> dict[str, float]:
 
 def replay(
     config: AlarmsConfig, metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
-) -> Watch:
+) -> AlarmState:
     """The watch after the lines of a run's logs; an evaluation comes after the step whose weights it measures."""
     lines = [(line["step"], 0, run_files.METRICS, line) for line in metrics]
     lines += [(line["step"], 1, run_files.EVAL, line) for line in evaluations]
-    watch = Watch()
+    watch = AlarmState()
     for _, _, log, line in sorted(lines, key=lambda item: item[:2]):
         watch, _ = next_watch(watch, config, log, line)
     return watch

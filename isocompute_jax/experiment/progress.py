@@ -152,10 +152,10 @@ def pace(completed: int, seconds: float, left: int, unit: str) -> str:
     """How fast it goes, where a unit has a name, and how long the rest takes so; empty before anything is done."""
     if completed <= 0 or seconds <= 0:
         return ""
-    said = [f"{completed / seconds:,.1f} {unit}/s"] if unit else []
+    parts = [f"{completed / seconds:,.1f} {unit}/s"] if unit else []
     if left > 0:
-        said.append(f"{datetime.timedelta(seconds=round(left * seconds / completed))} left")
-    return ", ".join(said)
+        parts.append(f"{datetime.timedelta(seconds=round(left * seconds / completed))} left")
+    return ", ".join(parts)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

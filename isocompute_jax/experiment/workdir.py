@@ -98,8 +98,8 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
       InputError: another process is at work in it, or it holds a run of another config; or another host does not see
         it, and could not write its share of checkpoints there.
     """
-    with contextlib.ExitStack() as held:
-        new = team.broadcast(lambda: _open(path, config, facts, held))
+    with contextlib.ExitStack() as opened:
+        new = team.broadcast(lambda: _open(path, config, facts, opened))
         try:
             team.everywhere(lambda: _check_seen(path))
             yield
@@ -109,11 +109,11 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
             raise
 
 
-def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, held: contextlib.ExitStack) -> bool:
+def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, opened: contextlib.ExitStack) -> bool:
     """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        held.enter_context(locked(path, "run"))
+        opened.enter_context(locked(path, "run"))
     except (FileExistsError, NotADirectoryError):
         raise _in_its_place(path) from None
     except OSError as error:
@@ -257,7 +257,7 @@ class Diverged(RunError):
 def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
     """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
 
-    A line of metrics.jsonl ends with the alarms that are on; those that it turned on are said.
+    A line of metrics.jsonl ends with the alarms that are on; new ones are logged.
 
     Raises:
       Diverged: a number is not finite.
@@ -270,7 +270,7 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     ledger = state.ledger.charge_time(
         seconds,
         {jax.devices()[0].device_kind: seconds * (1 if parts.inputs.mesh is None else len(jax.devices()))},
-        {kind: held - state.held.get(kind, 0.0) for kind, held in sampler.items()},
+        {kind: spent - state.sampler_seconds.get(kind, 0.0) for kind, spent in sampler.items()},
     ).charge_redrawn(redrawn - state.redrawn)
     line = {**ledger.columns(), **columns}
     limit = cutting_field(parts.config.sampling)
@@ -280,9 +280,9 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     if parts.team.leads:
         run_files.append_line(parts.path / name, line)
         parts.trackers.log(name, line)
-        for alarm, said in new.items():
-            LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, said)
-    return dataclasses.replace(state, ledger=ledger, clock=now, held=sampler, redrawn=redrawn, watch=watch)
+        for alarm, advice in new.items():
+            LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, advice)
+    return dataclasses.replace(state, ledger=ledger, clock=now, sampler_seconds=sampler, redrawn=redrawn, watch=watch)
 
 
 def export_checkpoint(
@@ -344,7 +344,7 @@ def step_of(path: pathlib.Path) -> int:
 
 
 class FleetFile:
-    """Writes the file anew whenever it is called; a disk that is full is said once, and ends nothing.
+    """Writes the file anew whenever it is called; a full disk is logged once, and ends nothing.
 
     Args:
       path: the run's directory.

@@ -16,7 +16,7 @@ from isocompute_jax.experiment.config import (
     ThinkingConfig,
     ToolConfig,
 )
-from isocompute_jax.experiment.metrics import ADVICE, Watch, cutting_field, next_watch, replay
+from isocompute_jax.experiment.metrics import ADVICE, AlarmState, cutting_field, next_watch, replay
 from isocompute_jax.records import run_files
 
 CONFIG = AlarmsConfig(window=2)
@@ -26,7 +26,7 @@ CALM |= {"correction_cut": 0.0, "truncation_rate": 0.0}
 
 def walk(lines, config=CONFIG):
     """(alarms that are on, those that were said) after each line; (set, avg) pairs are evaluations."""
-    watch, seen = Watch(), []
+    watch, seen = AlarmState(), []
     for line in lines:
         if isinstance(line, tuple):
             watch, new = next_watch(watch, config, run_files.EVAL, {"eval_set": line[0], "avg@4": line[1]})
@@ -99,7 +99,7 @@ def test_an_evaluation_that_falls_below_the_best_of_its_set():
 
 
 def test_what_is_said_has_the_number_and_what_to_do():
-    watch = Watch()
+    watch = AlarmState()
     for _ in range(2):
         watch, new = next_watch(watch, CONFIG, run_files.METRICS, {**CALM, "truncation_rate": 0.25})
     assert new == {"truncation": "25.0% of completions are cut off: raise sampling.max_tokens, or shorten answers"}
@@ -111,7 +111,7 @@ def test_what_is_said_has_the_number_and_what_to_do():
     ):
         line = {**CALM, "truncation_rate": 0.25}
         config, limit = AlarmsConfig(window=1), cutting_field(sampling)
-        said += next_watch(Watch(), config, run_files.METRICS, line, limit=limit)[1].values()
+        said += next_watch(AlarmState(), config, run_files.METRICS, line, limit=limit)[1].values()
     assert [text.split("raise ")[1].split(",")[0] for text in said] == [
         "sampling.max_tokens",
         "sampling.thinking.answer_tokens (and sampling.max_tokens with it)",
@@ -135,7 +135,7 @@ def test_a_watch_made_from_the_logs_is_the_one_of_the_walk(lines, scores):
     """As a run that resumes makes it, whatever step it resumes from."""
     metrics = [{**line, "step": step} for step, line in enumerate(lines, 1)]
     evaluations = [{"step": step, "eval_set": "v", "avg@2": score} for step, score in sorted(scores.items())]
-    watch = Watch()
+    watch = AlarmState()
     for step in range(len(lines) + 1):
         if step:
             watch, _ = next_watch(watch, CONFIG, run_files.METRICS, metrics[step - 1])

@@ -52,7 +52,7 @@ def has_bonus(loss: LossConfig) -> bool:
 
 
 def how_to_hold_out(config: RunConfig, problems: int = 1500) -> str:
-    """What a run without held-out problems is told; `problems` are those that it trains on."""
+    """Advice for a run without held-out problems; `problems` are those that it trains on."""
     task = f" --task={config.reward.function}" if config.reward.function else ""
     return (
         "config.evaluation.sets is empty: no problems are held out, and there are no curves for `fit` to read. `python "

@@ -21,7 +21,7 @@ from isocompute_jax.experiment.build import MakeSampler, make_grading
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.measure import Source, measure, open_sampler
 from isocompute_jax.experiment.curation.record import (
-    Question,
+    RolloutOrder,
     Store,
     Survey,
     check_failures,
@@ -75,7 +75,7 @@ def curate(
     """
     out = pathlib.Path(out)
     shape, tokenizer = source.read()
-    question = Question(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
+    question = RolloutOrder(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
     identity = identity_of(source.directory, question, dtype=source.dtype, reward=source.reward.function)
     check_same(out, identity)
     found = survey(problems, question)
@@ -267,21 +267,23 @@ def emptiness(splits: Mapping[str, Halves], histogram: Sequence[int], config: Cu
     """What is wrong with the sets that hold nothing to train on, and which ranges would; empty where all do."""
     samples, problems = config.samples, sum(histogram)
     empty = [name for name, (train, _) in splits.items() if not train]
-    said = []
+    faults = []
     for name, (low, high) in config.wanted.items():
         if name in empty:
-            said.append(
+            faults.append(
                 f"set {name!r} is empty: none of {problems} problems has avg@{samples} in [{low:g}, {high:g}]"
                 + _nearest(low, high, histogram)
             )
     for name in config.mixtures:
-        if name in empty and not (said and any(part in empty for part in config.mixtures[name])):
+        if name in empty and not (faults and any(part in empty for part in config.mixtures[name])):
             parts = ", ".join(f"{part} {len(splits[part][0])}" for part in config.mixtures[name])
-            said.append(f"mixture {name!r} is empty: its parts have too few training problems for its shares ({parts})")
-    if not said:
+            faults.append(
+                f"mixture {name!r} is empty: its parts have too few training problems for its shares ({parts})"
+            )
+    if not faults:
         return ""
     counts = ", ".join(f"{solved}: {number}" for solved, number in enumerate(histogram) if number)
-    return f"{'; '.join(said)}. Problems by how many of {samples} samples were right: {counts}"
+    return f"{'; '.join(faults)}. Problems by how many of {samples} samples were right: {counts}"
 
 
 def _nearest(low: float, high: float, histogram: Sequence[int]) -> str:

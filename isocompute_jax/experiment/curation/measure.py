@@ -14,7 +14,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment.build import MakeSampler
 from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.record import BLOCK, Question, Store, first_rollout
+from isocompute_jax.experiment.curation.record import BLOCK, RolloutOrder, Store, first_rollout
 from isocompute_jax.experiment.inputs import check_mesh, check_vocabulary, make_mesh
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
@@ -36,7 +36,7 @@ def measure(
     problems: Iterable[Problem],
     store: Store,
     sampler: Sampler,
-    question: Question,
+    question: RolloutOrder,
     config: CurationConfig,
     *,
     grading: Grading,

@@ -53,7 +53,7 @@ WHOLE_FILES = ("config.json", "tokenizer.json")
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class RolloutOrder:
     """How rollouts are asked for, of any problem.
 
     Attributes:
@@ -80,7 +80,7 @@ def first_rollout(group: RolloutGroup) -> int:
 
 
 def identity_of(
-    model_directory: str | os.PathLike[str], question: Question, *, dtype: str, reward: str = ""
+    model_directory: str | os.PathLike[str], question: RolloutOrder, *, dtype: str, reward: str = ""
 ) -> dict[str, Any]:
     """What two calls must have in common to use each other's samples, as JSON has it; prompts are compared one by one.
 
@@ -137,7 +137,7 @@ class Survey:
         return self.digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES].hex()
 
 
-def survey(problems: Iterable[Problem], question: Question) -> Survey:
+def survey(problems: Iterable[Problem], question: RolloutOrder) -> Survey:
     """Looks at every problem once, before anything costly.
 
     Raises:

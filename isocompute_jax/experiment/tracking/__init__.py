@@ -1,7 +1,7 @@
-"""Those who are told of every line that a run logs: TensorBoard, Weights & Biases, Prometheus.
+"""Where logged lines go beside the run's own logs: TensorBoard, Weights & Biases, Prometheus.
 
 The logs of the run directory are the truth; trackers repeat it. So none of them may end a run or hold it up: each works
-in a thread of its own behind a short queue, the first thing that fails is said once, and from then on it is left alone.
+in a thread of its own behind a short queue, the first thing that fails is logged, and from then on it is left alone.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def make_trackers(config: TrackConfig, path: pathlib.Path) -> Trackers:
 
 
 WAITING = 256
-"""Lines that may wait for a tracker; what is more is dropped, and said."""
+"""Lines that may wait for a tracker; what is more is dropped, with a warning."""
 CLOSE_S = 30.0
 """How long the end of a run waits for a tracker that has not finished."""
 
 
 class Tracker(Protocol):
-    """Who is told of what a run logs. What it raises ends it, and nothing else."""
+    """Gets every line that a run logs. What it raises ends it, and nothing else."""
 
     def start(self, step: int) -> None:
         """A process begins, or goes on after the checkpoint of `step` (-1: with nothing)."""

@@ -45,7 +45,7 @@ class Prometheus:
         LOG.info("Prometheus metrics: http://%s:%d/metrics", address, self.port)
 
     def start(self, step: int) -> None:
-        """Nothing: nobody is told of lines before the next."""
+        """Nothing: scrapes see the next line first."""
 
     def log(self, name: str, line: Mapping[str, Any]) -> None:
         """From now on this line is the log's last one."""

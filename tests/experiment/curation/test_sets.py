@@ -44,6 +44,8 @@ def cut_up(tmp_path, monkeypatch):
             known=np.ones_like(rewards),
             failed=np.zeros_like(rewards),
             measured=np.ones(len(rewards), bool),
+            mean_rewards=rates,
+            solved=lambda _: rewards.sum(axis=1),
             reasons={},
             tokens=0,
             truncated=0,
