@@ -32,8 +32,7 @@ from isocompute_jax.records import metrics, run_files
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grades, Prompts, graded
+from isocompute_jax.tasks import Prompts, graded
 
 LOG = logging.getLogger(__name__)
 
@@ -59,17 +58,8 @@ def settled(config: RunConfig, inputs: Inputs) -> tuple[RunConfig, Inputs]:
     return dataclasses.replace(config, evaluation=found), dataclasses.replace(inputs, evaluation_sets=sets)
 
 
-def evaluate_set(
-    name: str,
-    problems: Sequence[Problem],
-    *,
-    config: RunConfig,
-    step: int,
-    sampler: Sampler,
-    grading: Grades,
-    prompts: Prompts,
-) -> tuple[dict[str, Any], int]:
-    """Samples `evaluation.samples` completions of each problem under the weights of `step`.
+def evaluate_set(parts: Parts, name: str, *, step: int) -> tuple[dict[str, Any], int]:
+    """Samples `evaluation.samples` completions of each problem of a set under the weights of `step`.
 
     Training rollouts in flight meanwhile continue in their own lane; no update is made while this one is read. A
     completion solves its problem if its reward is at least `evaluation.solved_at`; one whose reward failed does not.
@@ -77,12 +67,17 @@ def evaluate_set(
     Returns:
       The columns of eval.jsonl, and how many tokens were sampled.
     """
+    config, inputs, problems = parts.config, parts.inputs, parts.inputs.evaluation_sets[name]
     samples, k = config.evaluation.samples, config.evaluation.k
     seed = evaluation_seed(config.seed, name)
-    requests = make_requests(problems, prompts, config.sampling, group_size=samples, seed=seed, step=step)
     known = by_id(problems)
+    requests = make_requests(problems, inputs.prompts, config.sampling, group_size=samples, seed=seed, step=step)
     groups = sample(
-        sampler, requests, lane=EVALUATION, version=step, grade=lambda arriving: graded(arriving, known, grading)
+        parts.sampler,
+        requests,
+        lane=EVALUATION,
+        version=step,
+        grade=lambda arriving: graded(arriving, known, parts.grading),
     )
     correct = np.array([int(np.sum(rewards_of(group) >= config.evaluation.solved_at)) for group in groups])
     completions = [completion for group in groups for completion in group.completions]
@@ -127,39 +122,20 @@ def evaluation_seed(seed: int, name: str) -> int:
 def check_if_due(parts: Parts, state: LoopState) -> LoopState:
     """Compares sampler and learner: every so many updates, unless the log has it, and whenever a process starts."""
     every = parts.config.check_every
-    due = bool(every) and state.step % every == 0 and state.checked != state.step
-    if due:
+    if every and state.step % every == 0 and state.checked != state.step:
         return check_agreement(parts, state)
-    return check_restart(parts, state) if every and state.served < 0 else state
+    return check_agreement(parts, state, logged=False) if every and state.served < 0 else state
 
 
-def check_agreement(parts: Parts, state: LoopState) -> LoopState:
+def check_agreement(parts: Parts, state: LoopState, *, logged: bool = True) -> LoopState:
     """Compares sampler and learner, logs it and charges it as evaluation.
 
-    Raises:
-      RunError: they differ too much.
-    """
-    state, found, rollouts, tokens = _sample_and_compare(parts, state)
-    if math.isfinite(found.mean):
-        state = dataclasses.replace(state, ledger=state.ledger.charge_evaluation(rollouts, tokens))
-        state = workdir.append(parts, state, run_files.AGREEMENT, found.columns())
-    judge(found, parts.config.agreement, step=state.step)
-    return dataclasses.replace(state, checked=state.step)
-
-
-def check_restart(parts: Parts, state: LoopState) -> LoopState:
-    """The check of a process that starts: an undisturbed run has none, so what it samples counts as redrawn.
+    The check of a process that starts is not `logged`: an undisturbed run has none, so what it samples counts as
+    redrawn.
 
     Raises:
       RunError: they differ too much.
     """
-    state, found, rollouts, _ = _sample_and_compare(parts, state)
-    judge(found, parts.config.agreement, step=state.step)
-    return dataclasses.replace(state, ledger=state.ledger.charge_redrawn(rollouts))
-
-
-def _sample_and_compare(parts: Parts, state: LoopState) -> tuple[LoopState, Difference, int, int]:
-    """The state, what was found, and how many rollouts and tokens that took."""
     config, inputs = parts.config, parts.inputs
     state = parts.send_weights(state)
     requests = probes(inputs.problems, inputs.prompts, config, step=state.step)
@@ -169,8 +145,14 @@ def _sample_and_compare(parts: Parts, state: LoopState) -> tuple[LoopState, Diff
         lambda tokens: sharding.to_host(parts.score_as_sampled(state.learner.params, tokens)),
         parts.lay_out_probes,
     )
-    rollouts = sum(len(group.completions) for group in groups)
-    return state, found, rollouts, sum(group.num_tokens for group in groups)
+    rollouts, tokens = sum(len(group.completions) for group in groups), sum(group.num_tokens for group in groups)
+    if logged and math.isfinite(found.mean):
+        state = dataclasses.replace(state, ledger=state.ledger.charge_evaluation(rollouts, tokens))
+        state = workdir.append(parts, state, run_files.AGREEMENT, found.columns())
+    judge(found, config.agreement, step=state.step)
+    if logged:
+        return dataclasses.replace(state, checked=state.step)
+    return dataclasses.replace(state, ledger=state.ledger.charge_redrawn(rollouts))
 
 
 def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
@@ -189,21 +171,8 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     """Evaluates every named set with the current weights, then logs one line for each."""
     config, inputs = parts.config, parts.inputs
     state = parts.send_weights(state)
-    results = [
-        parts.team.broadcast(
-            functools.partial(
-                evaluate_set,
-                name,
-                problems,
-                config=config,
-                step=state.step,
-                sampler=parts.sampler,
-                grading=parts.grading,
-                prompts=inputs.prompts,
-            )
-        )
-        for name, problems in inputs.evaluation_sets.items()
-    ]
+    measure = functools.partial(evaluate_set, parts, step=state.step)
+    results = [parts.team.broadcast(functools.partial(measure, name)) for name in inputs.evaluation_sets]
     for columns, tokens in results:
         ledger = state.ledger.charge_evaluation(columns["problems"] * columns["samples"], tokens)
         epochs = ledger.compute / (config.group_size * len(inputs.problems))

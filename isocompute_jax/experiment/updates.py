@@ -56,7 +56,11 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
     if not kept:
         masked = np.ones(rewards.shape, bool)
-    columns = length_metrics(penalties, masked)
+    columns = {}  # what length took from rewards, and the share of rollouts that left the loss
+    if penalties is not None:
+        columns["length_penalty"] = float(penalties.mean())
+    if masked is not None:
+        columns["masked_share"] = float(masked.mean())
     credit = functools.partial(
         learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
     )
@@ -221,13 +225,3 @@ def length_penalties(config: RunConfig, groups: Sequence[RolloutGroup], rewards:
 def masked_rollouts(config: RunConfig, groups: Sequence[RolloutGroup]) -> np.ndarray | None:
     """[P, G] bool, completions that leave the loss; None for none."""
     return learner.truncated(groups) if config.length.truncated == "mask" else None
-
-
-def length_metrics(penalties: np.ndarray | None, masked: np.ndarray | None) -> dict[str, float]:
-    """Columns of metrics.jsonl: the mean penalty, and the share of rollouts that was masked, of what was trained on."""
-    columns = {}
-    if penalties is not None:
-        columns["length_penalty"] = float(penalties.mean())
-    if masked is not None:
-        columns["masked_share"] = float(masked.mean())
-    return columns
