@@ -7,28 +7,17 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.fit.report.figures.style import PALETTE, QUIET, in_style, legend, panels
-from isocompute_jax.gallery.curves import Curves
-from isocompute_jax.gallery.findings import (
+from isocompute_jax.theory.forecast_files import read_forecast
+from research.findings.chapter import NOISE, RISE, Chapter, Gallery, above, overlaid, points, save, table, verdict
+from research.findings.statistics import (
     LITTLE,
+    Curves,
     Saturation,
     saturation,
     saturation_shift,
     saturation_size,
     size_shift,
 )
-from isocompute_jax.gallery.page.chapter import (
-    NOISE,
-    RISE,
-    Chapter,
-    Gallery,
-    above,
-    not_run,
-    points,
-    table,
-    verdict,
-)
-from isocompute_jax.gallery.page.figures import overlaid, save
-from isocompute_jax.theory.forecast_files import read_forecast
 
 LATE, EASY = "late", "easy_64"
 """A sweep of the problems of `RISE` with larger groups and twice its budget, and one of Easy problems."""
@@ -37,16 +26,8 @@ REACHED = 64
 """n up to which 2^17 rollouts are enough to get as high as it gets; `RISE` has more seeds of them than `LATE`."""
 
 
-def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
-    """Of this module."""
-    return [saturating(gallery, docs), easy_and_hard(gallery, docs)]
-
-
 def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 2: what larger groups gain beyond an n, beside what was gained up to it."""
-    claim = "n\\* saturates"
-    if LATE not in gallery:
-        return not_run(2, claim, [LATE])
     late = gallery.curves(LATE)
     curves: Curves = {n: one for n, one in gallery.hard().items() if n <= REACHED} | {
         n: one for n, one in late.items() if n > REACHED
@@ -61,7 +42,7 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     picture = _draw({"Hard": found, "Easy": saturation(gallery.curves(EASY))}, level, docs)
     return Chapter(
         2,
-        claim,
+        "n\\* saturates",
         "shown in part" if found.sure else "refuted" if found.rising else "not settled",
         f"reward at n = {_range(found)}: {points(found.gained)} up to it, {points(found.left)} beyond; n\\* itself is "
         "a tie",
@@ -128,9 +109,6 @@ def _draw(sweeps: dict[str, Saturation], expected: dict[int, float], docs: pathl
 
 def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 3."""
-    claim = "Easy problems saturate at a larger n than Hard ones"
-    if EASY not in gallery:
-        return not_run(3, claim, [EASY])
     easy, hard = gallery.curves(EASY), gallery.hard()
     ends, course = saturation_shift(easy, hard), size_shift(easy, hard)
     sizes = {name: saturation(curves) for name, curves in (("Easy", easy), ("Hard", hard))}
@@ -140,7 +118,7 @@ def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     picture = overlaid({"64 Easy problems": easy, "64 Hard problems": hard}, docs, "easy_and_hard")
     return Chapter(
         3,
-        claim,
+        "Easy problems saturate at a larger n than Hard ones",
         verdict(ends),
         f"saturation {above(ends)} that of Hard; n\\* at equal compute {above(course)}",
         ends.seeds,

@@ -7,11 +7,15 @@ r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished run
 
 `record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
 not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
-`build` writes docs/findings.md and its pictures anew, from what was recorded. `calibrate` prints the constants under
-which theory errs least on some sweeps, from its present ones on.
+`build` writes docs/findings.md and its pictures anew, from what was recorded, by research/findings of a checkout of
+this project. `calibrate` prints the constants under which theory errs least on some sweeps, from its present ones on.
 """
 
 from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
 
 from absl import flags
 
@@ -32,31 +36,44 @@ RECORD, BUILD, CALIBRATE = ACTIONS = ("record", "build", "calibrate")
 
 def main(action: str) -> None:
     """Flags -> one call."""
-    from isocompute_jax.gallery import record
-
-    if action == BUILD:
-        from isocompute_jax.gallery.page import build
-
-        say(build(GALLERY.value, DOCS.value))
-        return
-    if action == CALIBRATE:
-        calibrate()
-        return
-    if action != RECORD:
+    if action == RECORD:
+        record_sweep()
+    elif action == BUILD:
+        build_page()
+    elif action == CALIBRATE:
+        calibrate_theory()
+    else:
         raise InputError(
             f"say what to do: `python -m isocompute_jax.gallery {RECORD} --sweep=DIR`, `{BUILD}` or `{CALIBRATE}`"
         )
+
+
+def record_sweep() -> None:
+    """Keeps the curves of a sweep's finished runs."""
+    from isocompute_jax.sweeps.record import record
+
     if not SWEEP.value:
         raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
-    found = record(SWEEP.value, GALLERY.value, name=NAME.value)
-    say(f"{len(found.added)} runs recorded, {len(found.known)} there already, {len(found.unfinished)} not done yet")
+    runs = record(SWEEP.value, GALLERY.value, name=NAME.value)
+    say(f"{len(runs.added)} runs recorded, {len(runs.known)} there already, {len(runs.unfinished)} not done yet")
 
 
-def calibrate() -> None:
+def build_page() -> None:
+    """Writes docs/findings.md, where the package lies in a checkout."""
+    checkout = pathlib.Path(__file__).absolute().parents[1]
+    if not (checkout / "research" / "findings").is_dir():
+        raise InputError(
+            f"{BUILD}: there is no {checkout}/research/findings, which writes findings.md: run `make gallery` in a "
+            "checkout of this project"
+        )
+    sys.path.insert(0, str(checkout))
+    say(importlib.import_module("research.findings").build(GALLERY.value, DOCS.value))
+
+
+def calibrate_theory() -> None:
     """Prints constants and their error as the solver goes."""
-    from isocompute_jax.gallery import read_sweep
-    from isocompute_jax.gallery.tables import SUFFIX
-    from isocompute_jax.gallery.theory_check import SEARCHED, calibrated, measured
+    from isocompute_jax.sweeps.calibrate import SEARCHED, calibrated, measured
+    from isocompute_jax.sweeps.record import SUFFIX, read_sweep
     from isocompute_jax.theory.forecast import EMBEDDED
     from isocompute_jax.theory.world import Constants
 
@@ -66,11 +83,11 @@ def calibrate() -> None:
         measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in SWEEPS.value
     ]
 
-    def told(constants: Constants, error: float) -> None:
+    def progress(constants: Constants, error: float) -> None:
         values = "  ".join(f"{name} {getattr(constants, name):.4g}" for name in SEARCHED)
         say(f"error {error:.3f} in log-odds: {values}", flush=True)
 
-    calibrated(sweeps, EMBEDDED, rounds=ROUNDS.value, told=told)
+    calibrated(sweeps, EMBEDDED, rounds=ROUNDS.value, progress=progress)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,24 @@
-"""What a sweep leaves in the gallery."""
+"""What a sweep leaves in the gallery, and the command that keeps it."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit.read import ReadOptions, read_curves
-from isocompute_jax.gallery import read_sweep, record, recording
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.sweeps.record import Facts, Sweep, curves_of, read_sweep, record
 from tests import mains
 
+ROOT = pathlib.Path(__file__).parents[2]
 SET = [
     {"id": "a", "prompt": "1=", "answer": "1", "avg@16": 0.0},
     {"id": "b", "prompt": "2=", "answer": "2", "avg@16": 0.0625},
@@ -124,7 +129,7 @@ def test_bad_input_leaves_the_file_as_it_was(sweep, tmp_path, monkeypatch):
     write_run(sweep, n=32, fields={"model": "gone/base"})
     with pytest.raises(InputError, match="there is no gone/base"):
         record(sweep, gallery)
-    monkeypatch.setattr(recording, "LARGEST", 100)
+    monkeypatch.setattr("isocompute_jax.sweeps.record.LARGEST", 100)
     write_run(tmp_path / "third", n=4)
     with pytest.raises(InputError, match="100 is the most that is kept"):
         record(tmp_path / "third", gallery)
@@ -143,8 +148,38 @@ def test_files_that_are_none_of_ours(tmp_path):
         read_sweep(tmp_path / "theirs.parquet")
 
 
+def test_curves_are_read_by_size_seed_and_set():
+    rows = [
+        {"group_size": n, "seed": seed, "eval_set": name, "compute": c, "avg@4": n + seed + c / 1000, "best@4": 1.0}
+        for n in (4, 8)
+        for seed in (0, 1)
+        for name in ("easy", "validation")
+        for c in (2000, 0, 1000)
+    ]
+    sweep = Sweep("made", pa.Table.from_pylist(rows), Facts({}, {}, {}))
+    found = curves_of(sweep, "avg@4", "best@4")
+    assert sorted(found) == [4, 8]
+    np.testing.assert_array_equal(found[8].compute, [1000, 2000])
+    np.testing.assert_allclose(found[8].values[1], [[10, 1], [11, 1]])
+
+
 def test_the_command(sweep, tmp_path):
     done = mains.run("isocompute_jax.gallery", ["record", f"--sweep={sweep}", f"--gallery={tmp_path / 'gallery'}"])
     assert (done.returncode, done.stdout) == (0, "2 runs recorded, 0 there already, 0 not done yet\n")
     done = mains.run("isocompute_jax.gallery", [f"--sweep={sweep}"])
     assert done.returncode == 2 and "gallery record --sweep=DIR" in done.stderr
+
+
+def test_the_page_is_written_in_a_checkout(tmp_path):
+    """An installation has no research/."""
+    (tmp_path / "isocompute_jax").symlink_to(ROOT / "isocompute_jax")
+    done = subprocess.run(
+        [sys.executable, "-m", "isocompute_jax.gallery", "build"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"build: there is no {tmp_path}/research/findings" in done.stderr and "run `make gallery`" in done.stderr

@@ -7,9 +7,8 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
-from isocompute_jax.gallery.curves import Curves, Estimate, Means, estimates
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, Verdict, not_run, points, table
-from isocompute_jax.gallery.page.figures import save
+from research.findings.chapter import Chapter, Gallery, Verdict, points, save, table
+from research.findings.statistics import Curves, Estimate, Means, estimates
 
 PLAIN = {"Easy": "easy_64", "Hard": "problems_64"}
 TERMS = {0.001: {"Easy": "terms_easy", "Hard": "terms_hard"}, 0.03: {"Easy": "strong_easy", "Hard": "strong_hard"}}
@@ -21,22 +20,13 @@ Gains = dict[float, dict[str, list[tuple[int, Estimate, Estimate, Estimate]]]]
 """Coefficient -> set -> (n, gain of the highest mean reward, gain at the last budget, change of entropy there)."""
 
 
-def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
-    """Of this module."""
-    return [terms(gallery, docs)]
-
-
 def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 10."""
-    claim = "KL and entropy terms help on Easy and hurt on Hard"
-    if needed := [name for name in (*TERMS[0.001].values(), *PLAIN.values()) if name not in gallery]:
-        return not_run(10, claim, needed)
     gains: Gains = {
         coefficient: {
             where: _gains(_curves(gallery, name), _curves(gallery, PLAIN[where])) for where, name in each.items()
         }
         for coefficient, each in TERMS.items()
-        if all(name in gallery for name in each.values())
     }
     rows = [
         (
@@ -54,7 +44,7 @@ def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     heads = ("coefficients", "gain of the highest avg@4", "gain at the last budget", "change of entropy there, nats")
     return Chapter(
         10,
-        claim,
+        "KL and entropy terms help on Easy and hurt on Hard",
         _of_terms(gains),
         f"no change seen of the highest avg@4; none above {100 * bound:.1f} points",
         min(highest.seeds for _, highest, _, _ in everywhere),

@@ -1,8 +1,8 @@
-"""Theory beside the recorded sweeps: what it expects of each of them, and the constants under which it errs least.
+"""The constants of theory under which it errs least on recorded sweeps.
 
-A sweep of the gallery says of itself what theory asks (`theory.Question`): pass@1 of its problems, their number, n,
-B_problem and the rate. The model's constants (`theory.world.Constants`) are what is left, and all sweeps
-share them: `calibrated` finds them by least squares.
+A recorded sweep says of itself what theory asks (`theory.Question`): pass@1 of its problems, their number, n, B_problem
+and the rate. The model's constants (`theory.world.Constants`) are what is left, and all sweeps share them: `calibrated`
+finds them by least squares.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float
 
-from isocompute_jax.gallery.curves import best_sizes, curves_of, estimates, means
-from isocompute_jax.gallery.tables import Sweep
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.sweeps.record import Sweep, curves_of
 from isocompute_jax.theory import Question, forecast
 from isocompute_jax.theory.exchange import RULES
-from isocompute_jax.theory.forecast_files import Filed
 from isocompute_jax.theory.pass_rates import smoothed
 from isocompute_jax.theory.world import Constants
 
@@ -33,7 +31,7 @@ STEP, SCALE = 0.2, 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A sweep, as theory is held against it.
+    """A recorded sweep that theory is compared with.
 
     Attributes:
       name: of the sweep.
@@ -65,14 +63,14 @@ def measured(sweep: Sweep, *, points: int = 13, runs: int = 16) -> Measured:
     solved = np.concatenate([np.full(count, round(float(rate) * samples)) for rate, count in counts.items()])
     budgets = np.geomspace(question.first_budget, question.budget, points)
     rows = []
-    for compute, mean in means(curves_of(sweep, f"avg@{question.k}")).values():
-        found = np.interp(np.log(budgets), np.log(compute), mean[:, 0])
-        rows.append(np.where(budgets < compute[0], np.nan, found))
+    for one in curves_of(sweep, f"avg@{question.k}").values():
+        reward = np.interp(np.log(budgets), np.log(one.compute), one.values.mean(axis=0)[:, 0])
+        rows.append(np.where(budgets < one.compute[0], np.nan, reward))
     return Measured(sweep.name, question, smoothed(solved, samples), np.stack(rows))
 
 
 def question_of(sweep: Sweep, *, points: int, runs: int) -> Question:
-    """See `measured`."""
+    """What theory is asked of a sweep; arguments and errors are those of `measured`."""
     shared = sweep.facts.shared
     varied = {name for fields in sweep.facts.runs.values() for name in fields} - {"seed", "group_size"}
     rule = RULES.get(shared["optimizer.lr_scaling_exponent"])
@@ -103,8 +101,8 @@ def question_of(sweep: Sweep, *, points: int, runs: int) -> Question:
 
 def residuals(measured: Measured, constants: Constants) -> Float[np.ndarray, "N T"]:
     """Log-odds of held-out reward, expected minus measured; NaN where nothing was measured."""
-    found = forecast(measured.pass_rates, measured.question, constants, repeated=True)
-    return _log_odds(found.reward) - _log_odds(measured.reward)
+    expected = forecast(measured.pass_rates, measured.question, constants, repeated=True)
+    return _log_odds(expected.reward) - _log_odds(measured.reward)
 
 
 def error(measured: Sequence[Measured], constants: Constants) -> float:
@@ -113,7 +111,7 @@ def error(measured: Sequence[Measured], constants: Constants) -> float:
 
 
 def calibrated(
-    measured: Sequence[Measured], start: Constants, *, rounds: int, told: Callable[[Constants, float], object]
+    measured: Sequence[Measured], start: Constants, *, rounds: int, progress: Callable[[Constants, float], object]
 ) -> Constants:
     """The constants under which theory errs least, by least squares over log-odds and over the log of each constant.
 
@@ -121,7 +119,7 @@ def calibrated(
       measured: sweeps, each of which weighs the same.
       start: constants to begin with.
       rounds: steps of the solver, each with a simulation for every constant.
-      told: is called with constants and their error after every simulation.
+      progress: is called with constants and their error after every simulation.
     """
 
     def constants(logs: np.ndarray) -> Constants:
@@ -130,61 +128,13 @@ def calibrated(
     def errors(logs: np.ndarray) -> np.ndarray:
         parts = [residuals(one, constants(logs)) for one in measured]
         known = [part[np.isfinite(part)] for part in parts]
-        found = np.concatenate([part / np.sqrt(part.size * len(parts)) for part in known])
-        told(constants(logs), float(np.linalg.norm(found)))
-        return found
+        weighed = np.concatenate([part / np.sqrt(part.size * len(parts)) for part in known])
+        progress(constants(logs), float(np.linalg.norm(weighed)))
+        return weighed
 
     first = np.log([getattr(start, name) for name in SEARCHED])
     solved = scipy.optimize.least_squares(errors, first, x_scale=SCALE, diff_step=STEP / np.abs(first), max_nfev=rounds)
     return constants(solved.x)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Agreement:
-    """n*(C) expected and measured, as log2, at T budgets.
-
-    Attributes:
-      compute: [T] C.
-      expected: [T] of the forecast.
-      measured: [T] of the mean curves.
-      low: [T] lower end of the 95% interval of `measured` over seeds.
-      high: [T] its upper end.
-    """
-
-    compute: Float[np.ndarray, "T"]
-    expected: Float[np.ndarray, "T"]
-    measured: Float[np.ndarray, "T"]
-    low: Float[np.ndarray, "T"]
-    high: Float[np.ndarray, "T"]
-
-    @property
-    def apart(self) -> Float[np.ndarray, "T"]:
-        """Octaves between the two."""
-        return np.abs(self.expected - self.measured)
-
-    @property
-    def beyond(self) -> Float[np.ndarray, "T"]:
-        """Octaves by which the expected one lies outside the interval of the measured one."""
-        return np.maximum(np.maximum(self.low - self.expected, self.expected - self.high), 0.0)
-
-
-def agreement(sweep: Sweep, filed: Filed) -> Agreement:
-    """A forecast beside the sweep that it is of, over the n that were run.
-
-    Raises:
-      InputError: the forecast is of another sweep.
-    """
-    asked = question_of(sweep, points=filed.question.points, runs=filed.question.runs)
-    changed = [name for name, value in vars(asked).items() if value != getattr(filed.question, name)]
-    changed = [name for name in changed if name != "group_sizes"]
-    if changed or not set(asked.group_sizes) <= set(filed.question.group_sizes):
-        name = (*changed, "group_sizes")[0]
-        raise InputError(f"{sweep.name}: the forecast is of another sweep: {name} is {getattr(filed.question, name)!r}")
-    compute = filed.forecast.compute
-    found = estimates(lambda mean: best_sizes(mean, compute).tolist(), curves_of(sweep, f"avg@{asked.k}"))
-    columns = ([getattr(one, name) for one in found] for name in ("value", "low", "high"))
-    expected = np.log2(filed.forecast.of(asked.group_sizes).best)
-    return Agreement(compute, expected, *(np.array(column) for column in columns))
 
 
 def _log_odds(reward: np.ndarray) -> np.ndarray:

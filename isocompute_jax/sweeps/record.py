@@ -1,6 +1,15 @@
-"""Run directories -> a file of the gallery. What is there already is left alone, so that it may be called at any time.
+"""Learning curves of finished runs, kept: `gallery/NAME.parquet` holds those of one sweep, in kilobytes.
 
-A sweep may take many sittings: each records what it finished, and the run directories may then be removed.
+`python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits them, and nothing has to be trained again. A sweep may
+take many sittings: each records what it finished, and the run directories may then be removed.
+
+A file has a row for each evaluation of each run. Its columns are those that `isocompute_jax.fit` reads (run, seed,
+group_size, problems_per_batch, compute, avg@4, ...), one for each config field in which the runs differ, and
+
+    solve_counts    [problems] how many of `samples` completions solved each problem, in the order of the set
+    train/NAME      mean of a column of metrics.jsonl over the steps since the evaluation before
+
+Under `METADATA` the schema has a JSON object, the fields of `Facts`.
 """
 
 from __future__ import annotations
@@ -17,13 +26,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from isocompute_jax.gallery.tables import METADATA, SUFFIX, Facts, Sweep, read_sweep
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity_of
 
+METADATA = b"isocompute_jax"
+SUFFIX = ".parquet"
 LARGEST = 2_000_000
 """Bytes of all files of a gallery: it is cloned with the project."""
 
@@ -38,6 +49,97 @@ AVERAGED = ("reward", "zero_variance_share", "entropy", "kl", "gradient_norm", "
 
 FILES = ("model", "train_set", "train_sets", "evaluation.sets")
 """Fields, or groups of them, that name a file or directory on one machine; a checksum means something on every one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What the runs of a sweep were.
+
+    Attributes:
+      shared: dotted config field -> value, where it is the same for all runs. Files are named by their checksum.
+      runs: name of a run -> its other fields, the seed among them.
+      pass_rates: checksum of a problem set -> how many of its problems the base model solved at each measured rate
+        ({"0.0625": 120, ...}), where the set says.
+    """
+
+    shared: Mapping[str, Any]
+    runs: Mapping[str, Mapping[str, Any]]
+    pass_rates: Mapping[str, Mapping[str, int]]
+
+    def fields(self, run: str) -> dict[str, Any]:
+        """Every field of a run."""
+        return {**self.shared, **self.runs[run]}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sweep:
+    """One file of the gallery.
+
+    Attributes:
+      name: of the file, without its ending.
+      table: its rows; see the module.
+      facts: what its runs were.
+    """
+
+    name: str
+    table: pa.Table
+    facts: Facts
+
+    def column(self, name: str) -> np.ndarray:
+        """[rows] a column; NaN where a row has no number.
+
+        Raises:
+          InputError: there is no such column.
+        """
+        if name not in self.table.column_names:
+            raise InputError(f"{self.name}{SUFFIX} has no column {name!r}; it has {', '.join(self.table.column_names)}")
+        return self.table[name].to_numpy(zero_copy_only=False)
+
+
+def read_sweep(path: str | pathlib.Path) -> Sweep:
+    """Reads a file of the gallery.
+
+    Raises:
+      InputError: it is missing, or was not written by `record`.
+    """
+    path = pathlib.Path(path)
+    try:
+        table = pq.read_table(path, use_threads=False)
+    except FileNotFoundError:
+        known = ", ".join(sorted(other.stem for other in path.parent.glob(f"*{SUFFIX}"))) or "none"
+        raise InputError(f"{path} does not exist; sweeps beside it: {known}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a Parquet file ({error})") from error
+    found = (table.schema.metadata or {}).get(METADATA)
+    if found is None:
+        raise InputError(f"{path} is a table of something else: sweeps are written by `make gallery-record`")
+    return Sweep(path.stem, table, Facts(**json.loads(found)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seeds:
+    """One configuration: `compute` [T] rollouts above 0, rising, and `values` [S, T, M] of S seeds in M columns."""
+
+    compute: np.ndarray
+    values: np.ndarray
+
+
+def curves_of(sweep: Sweep, *columns: str, eval_set: str = "validation") -> dict[int, Seeds]:
+    """n -> its curves, in a sweep with one B_problem for each n; runs of an n are evaluated at the same C.
+
+    Raises:
+      InputError: there is no such column.
+    """
+    table = sweep.table.filter(pc.field("eval_set") == eval_set).sort_by("compute")
+    evaluated = Sweep(sweep.name, table, sweep.facts)
+    size, seed, compute = (evaluated.column(name) for name in ("group_size", "seed", "compute"))
+    values = np.stack([evaluated.column(name) for name in columns], axis=-1).astype(float)
+    curves = {}
+    for n in np.unique(size):
+        trained = (size == n) & (compute > 0)
+        runs = [values[trained & (seed == one)] for one in np.unique(seed[size == n])]
+        curves[int(n)] = Seeds(np.unique(compute[trained]), np.stack(runs))
+    return curves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,44 +7,34 @@ import pathlib
 
 import numpy as np
 
-from isocompute_jax.gallery.curves import Curves, estimate
-from isocompute_jax.gallery.findings import level, level_gain, size_shift
-from isocompute_jax.gallery.page.chapter import Chapter, Gallery, not_run, octaves, points, table, verdict_of_all
-from isocompute_jax.gallery.page.figures import overlaid
-from isocompute_jax.gallery.page.rising import SIZES
+from research.findings.chapter import Chapter, Gallery, octaves, overlaid, points, table, verdict_of_all
+from research.findings.rising import SIZES
+from research.findings.statistics import Curves, estimate, level, level_gain, size_shift
 
 BASES = {"taught for 1,200 steps": "problems_64", "taught for 600 steps": "base_600", "twice as wide": "wide_64"}
 """Sweeps that differ in their base model; the first is beside each of the others."""
 
 
-def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
-    """Of this module."""
-    return [data_size(gallery), base_models(gallery, docs)]
-
-
 def data_size(gallery: Gallery) -> Chapter:
     """Finding 12."""
-    claim = "A smaller data set lowers the level at which reward saturates"
-    sweeps = {size: gallery.curves(name) for size, name in SIZES.items() if name in gallery}
-    if len(sweeps) < len(SIZES):
-        return not_run(12, claim, list(SIZES.values()))
+    sweeps = {size: gallery.curves(name) for size, name in SIZES.items()}
     sizes = sorted(sweeps)
     gains = {(small, large): level_gain(sweeps[large], sweeps[small]) for small, large in itertools.pairwise(sizes)}
     levels = {size: estimate(level, sweeps[size]) for size in sizes}
     rows = [
         (f"D = {size}", f"{one.value:.2f}", f"{one.low:.2f} to {one.high:.2f}") for size, one in levels.items()
     ]  # fmt: skip
-    signs = [found.sign for found in gains.values()]
+    signs = [gain.sign for gain in gains.values()]
     heart = ", ".join(
         f"{_trained(gallery.curves(sweep, 'avg@4', 'train/reward')):.0%} of {size}"
         for size, sweep in sorted(SIZES.items())
     )
     return Chapter(
         12,
-        claim,
+        "A smaller data set lowers the level at which reward saturates",
         verdict_of_all(signs),
-        "; ".join(f"{small} to {large} problems: {points(found)}" for (small, large), found in gains.items()),
-        min(found.seeds for found in gains.values()),
+        "; ".join(f"{small} to {large} problems: {points(gain)}" for (small, large), gain in gains.items()),
+        min(gain.seeds for gain in gains.values()),
         f"Highest mean avg@4 on held-out problems within the budget, over n; that of 256 still rises at its end:\n\n"
         f"{table(('', 'highest avg@4', '95% interval'), rows)}\n\n(Curves: the picture of finding 8.)",
         "Few problems are learned by heart before what they have in common with others is: where held-out reward is "
@@ -63,12 +53,10 @@ def _trained(curves: Curves) -> float:
 
 def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 13."""
-    claim = "Base models differ"
-    sweeps = {label: gallery.curves(name) for label, name in BASES.items() if name in gallery}
-    if len(sweeps) < 2:
-        return not_run(13, claim, list(BASES.values()))
-    gains = {label: level_gain(curves, sweeps[_FIRST]) for label, curves in sweeps.items() if label != _FIRST}
-    shifts = {label: size_shift(curves, sweeps[_FIRST]) for label, curves in sweeps.items() if label != _FIRST}
+    sweeps = {label: gallery.curves(name) for label, name in BASES.items()}
+    first, *others = sweeps
+    gains = {label: level_gain(sweeps[label], sweeps[first]) for label in others}
+    shifts = {label: size_shift(sweeps[label], sweeps[first]) for label in others}
     rows = [
         (
             label,
@@ -84,10 +72,10 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     differs = all(gains[label].sign or shifts[label].sign for label in gains)
     return Chapter(
         13,
-        claim,
+        "Base models differ",
         "shown" if differs else "not settled",
         "; ".join(f"{label}: {points(gains[label])} of reward, {octaves(shifts[label])} of n\\*" for label in gains),
-        min(found.seeds for found in gains.values()),
+        min(gain.seeds for gain in gains.values()),
         "Base models beside the one of finding 1, each on 64 problems that are Hard for itself: the problems differ "
         f"too, and the differences have that in them. n\\* is over the n that both have:\n\n{table(heads, rows)}\n\n"
         f"![Reward and n* for each base model]({picture})",
@@ -97,6 +85,3 @@ def base_models(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "Base models from other data: these differ in time and width alone, and were taught by the same teacher.",
         "Qwen2.5-7B, Qwen3-4B and Llama 3.1-8B have the same shape of n\\*(C), with other levels and switch points.",
     )
-
-
-_FIRST = next(iter(BASES))

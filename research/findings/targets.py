@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import pathlib
 
-from isocompute_jax.gallery.curves import Curves, Estimate, estimate
-from isocompute_jax.gallery.findings import rise_of, target_shift
-from isocompute_jax.gallery.page.chapter import (
+from research.findings.chapter import (
     Chapter,
     Gallery,
     Verdict,
     above,
-    not_run,
     octaves,
+    overlaid,
     points,
+    side_by_side,
     table,
     verdict,
 )
-from isocompute_jax.gallery.page.figures import overlaid, side_by_side
+from research.findings.statistics import Curves, Estimate, estimate, rise_of, target_shift
 
 EASY, HARD = "easy_64", "problems_64"
 MIXED, HARD_ALONE = "crossed_mixture", "crossed_hard"
 
 
-def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
-    """Of this module."""
-    return [
-        target(gallery, docs, 4, "worst@4", "Easy", EASY),
-        target(gallery, docs, 5, "best@4", "Hard", HARD),
-        mixtures(gallery, docs),
-    ]
-
-
 def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name: str, sweep: str) -> Chapter:
     """Findings 4 and 5: n* of a metric beside that of avg@4 on the same runs."""
-    claim = f"{metric} wants a larger n than avg@4 on {name}"
-    if sweep not in gallery:
-        return not_run(number, claim, [sweep])
     shift = target_shift(gallery.curves(sweep, metric, "avg@4"))
     others = {
         f"{other} on {where}": target_shift(gallery.curves(which, other, "avg@4"))
         for where, which in (("Easy", EASY), ("Hard", HARD))
         for other in ("worst@4", "best@4")
-        if which in gallery and (other, where) != (metric, name)
+        if (other, where) != (metric, name)
     }
     picture = overlaid(
         {one: gallery.curves(sweep, one) for one in (metric, "avg@4")}, docs, f"{metric.split('@')[0]}_{name.lower()}",
@@ -60,7 +47,7 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
     )
     return Chapter(
         number,
-        claim,
+        f"{metric} wants a larger n than avg@4 on {name}",
         verdict(shift),
         octaves(shift),
         shift.seeds,
@@ -78,9 +65,6 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
 
 def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 11."""
-    claim = "On mixtures a larger n still wins late; Hard alone forgets Easy, a mixture does not"
-    if needed := [name for name in (MIXED, HARD_ALONE) if name not in gallery]:
-        return not_run(11, claim, needed)
     rise = rise_of(gallery.curves(MIXED))
     easy = {name: gallery.curves(sweep, eval_set="easy") for name, sweep in (("Hard", HARD_ALONE), ("mixture", MIXED))}
     base = gallery.base(HARD_ALONE, "easy")
@@ -97,7 +81,7 @@ def mixtures(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     lost = [n for n, found in changes["mixture"].items() if found.high < 0]
     return Chapter(
         11,
-        claim,
+        "On mixtures a larger n still wins late; Hard alone forgets Easy, a mixture does not",
         _of_mixtures(rise, changes),
         f"n\\* {octaves(rise)}; Easy at the end: "
         + ", ".join(

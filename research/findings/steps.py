@@ -7,10 +7,17 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.fit.comparisons.steps_law import steps_laws
-from isocompute_jax.gallery.curves import common_budgets, means, records_at
-from isocompute_jax.gallery.findings import analysed, batch_effect, level_gain, rise_of, size_effect
-from isocompute_jax.gallery.page.chapter import NOISE, Chapter, Gallery, not_run, octaves, points, table, verdict_of_all
-from isocompute_jax.gallery.page.figures import side_by_side
+from research.findings.chapter import NOISE, Chapter, Gallery, octaves, points, side_by_side, table, verdict_of_all
+from research.findings.rising import analysed
+from research.findings.statistics import (
+    batch_effect,
+    common_budgets,
+    level_gain,
+    means,
+    records_at,
+    rise_of,
+    size_effect,
+)
 
 BATCHES = {2: "batch_2", 8: "problems_64", 32: "batch_32"}
 """Sweeps that differ in B_problem."""
@@ -23,24 +30,16 @@ LARGE = (64, 128)
 STEPS = "steps_64"
 
 
-def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
-    """Of this module."""
-    return [batches(gallery, docs), rates(gallery, docs), against_steps(gallery, docs)]
-
-
 def batches(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 6."""
-    claim = "B_problem matters little at fixed n"
-    sweeps = {size: gallery.curves(name) for size, name in BATCHES.items() if name in gallery}
-    if len(sweeps) < len(BATCHES):
-        return not_run(6, claim, list(BATCHES.values()))
+    sweeps = {size: gallery.curves(name) for size, name in BATCHES.items()}
     by_batch, by_size, ratio = batch_effect(sweeps)
     sizes = sorted(set.intersection(*(set(curves) for curves in sweeps.values())))
     each = {f"n = {n}": {size: curves[n] for size, curves in sweeps.items()} for n in sizes}
     picture = side_by_side(each, docs, "batches", label="B_problem = {}".format)
     return Chapter(
         6,
-        claim,
+        "B_problem matters little at fixed n",
         "shown" if ratio.high < LITTLE else "refuted" if ratio.low > LITTLE else "not settled",
         f"{ratio.value:.2f} of what n does ({ratio.low:.2f} to {ratio.high:.2f})",
         ratio.seeds,
@@ -60,9 +59,6 @@ def batches(gallery: Gallery, docs: pathlib.Path) -> Chapter:
 
 def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 7."""
-    claim = "A rate that grows as sqrt(B) beats a constant and a linear one at large B"
-    if needed := [name for name in RATES.values() if name not in gallery]:
-        return not_run(7, claim, needed)
     sweeps = {rule: gallery.curves(name) for rule, name in RATES.items()}
     gains = {rule: level_gain(sweeps["sqrt"], sweeps[rule], LARGE) for rule in ("constant", "linear")}
     budgets = common_budgets(*sweeps.values())
@@ -77,7 +73,7 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         if leads.max() > 0
         else "at no budget"
     )
-    signs = [found.sign for found in gains.values()]
+    signs = [gain.sign for gain in gains.values()]
     rules = list(sweeps)
     picture = side_by_side(
         {f"n = {n}": {at: sweeps[rule][n] for at, rule in enumerate(rules)} for n in LARGE},
@@ -90,10 +86,10 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     ]
     return Chapter(
         7,
-        claim,
+        "A rate that grows as sqrt(B) beats a constant and a linear one at large B",
         verdict_of_all(signs),
-        "; ".join(f"sqrt less {rule}: {points(found)}" for rule, found in gains.items()),
-        min(found.seeds for found in gains.values()),
+        "; ".join(f"sqrt less {rule}: {points(gain)}" for rule, gain in gains.items()),
+        min(gain.seeds for gain in gains.values()),
         f"One rate at 64 rollouts per step, 2.5e-4, and three rules for larger batches. Highest avg@4 within the "
         f"budget at n = {' and '.join(map(str, LARGE))}, 512 and 1,024 rollouts per step:\n\n"
         f"{table(('', *(f'sqrt less {rule}' for rule in gains)), rows)}\n\n"
@@ -110,27 +106,24 @@ def rates(gallery: Gallery, docs: pathlib.Path) -> Chapter:
 
 def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 9."""
-    claim = "At fixed B, n\\* is a sigmoid in the number of steps M"
-    if STEPS not in gallery:
-        return not_run(9, claim, [STEPS])
     curves = gallery.curves(STEPS)
     rise = rise_of(curves)
     picture = side_by_side({"128 rollouts per step": curves}, docs, "steps")
-    found = steps_laws(analysed(gallery.sweep(STEPS), bootstrap=True))
-    said, settled = "n\\* moves at too few budgets to tell a shape.", "open"
-    if found:
-        law = found[0].law
+    laws = steps_laws(analysed(gallery.sweep(STEPS), bootstrap=True))
+    shape, settled = "n\\* moves at too few budgets to tell a shape.", "open"
+    if laws:
+        law = laws[0].law
         settled = law.against("line")
         share = f" ({law.shares['line']:.0%} of replicates have it lower)" if "line" in law.shares else ""
         ahead = law.ahead("line")
-        said = (
+        shape = (
             f"Against log M, the AICc of a sigmoid between the smallest and the largest n is {abs(ahead):.1f} "
             f"{'lower' if ahead > 0 else 'higher'} than that of a straight line{share}."
         )
     effect = size_effect(curves, gallery.curves(BATCHES[8]))
     return Chapter(
         9,
-        claim,
+        "At fixed B, n\\* is a sigmoid in the number of steps M",
         "shown" if settled == "better" and rise.low > 0 else "refuted" if settled == "worse" else "not settled",
         f"what n does at fixed B is {effect.value:.2f} ({effect.low:.2f} to {effect.high:.2f}) of what it does at "
         f"fixed B_problem; n\\* rises {octaves(rise)}",
@@ -138,7 +131,7 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"128 rollouts per step, shared out as n times B_problem, n = {min(curves)} to {max(curves)}. Over n reward "
         f"spreads by {effect.value:.2f} ({effect.low:.2f} to {effect.high:.2f}) of what it does at 8 problems per "
         f"batch: n\\* of so flat an optimum moves by {octaves(rise)} from the first budget to the last, and its shape "
-        f"is lost in noise. {said}\n\n![Reward of each n at fixed B]({picture})",
+        f"is lost in noise. {shape}\n\n![Reward of each n at fixed B]({picture})",
         "At fixed B every split takes the same steps and leaves the same noise in the weights, and that is most of "
         f"what n does here ({NOISE}). Only batches of two problems fall behind early, when problems are new.",
         "Problems on which n changes reward at fixed B, as it does where a small group has no signal.",

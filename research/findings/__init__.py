@@ -6,10 +6,9 @@ import collections
 import pathlib
 from typing import get_args
 
-from isocompute_jax.gallery.page import data, expected, noise, recorded, rising, saturation, sets, steps, terms
-from isocompute_jax.gallery.page.chapter import RISE, Chapter, Gallery, Verdict
-from isocompute_jax.gallery.page.figures import FOLDER
 from isocompute_jax.records.run_files import write_atomic
+from research.findings import closing, data, rising, saturation, steps, targets, terms
+from research.findings.chapter import FOLDER, RISE, Chapter, Gallery, Verdict
 
 PAGE = "findings.md"
 
@@ -47,8 +46,21 @@ rollouts, optimizers other than Adam, and models of more than a few hundred thou
 
 def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """All findings, in order; their pictures are drawn into docs/findings."""
-    parts = (rising, saturation, sets, steps, terms, data)
-    return sorted((one for part in parts for one in part.chapters(gallery, docs)), key=lambda one: one.number)
+    return [
+        rising.rising(gallery, docs),
+        saturation.saturating(gallery, docs),
+        saturation.easy_and_hard(gallery, docs),
+        targets.target(gallery, docs, 4, "worst@4", "Easy", targets.EASY),
+        targets.target(gallery, docs, 5, "best@4", "Hard", targets.HARD),
+        steps.batches(gallery, docs),
+        steps.rates(gallery, docs),
+        rising.at_epochs(gallery, docs),
+        steps.against_steps(gallery, docs),
+        terms.terms(gallery, docs),
+        targets.mixtures(gallery, docs),
+        data.data_size(gallery),
+        data.base_models(gallery, docs),
+    ]
 
 
 def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path:
@@ -57,19 +69,19 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     Raises:
       InputError: a sweep that it rests on is not in the gallery.
     """
-    found, docs = Gallery(pathlib.Path(gallery)), pathlib.Path(docs)
+    sweeps, docs = Gallery(pathlib.Path(gallery)), pathlib.Path(docs)
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
-    written = chapters(found, docs)
+    findings = chapters(sweeps, docs)
     introduction = INTRODUCTION.format(
-        base=found.base(RISE), rows="\n".join(one.row for one in written), score=_score(written)
+        base=sweeps.base(RISE), rows="\n".join(one.row for one in findings), score=_score(findings)
     )
-    closing = [noise.section(found, docs), expected.section(found), recorded.section(found), NOT_TRIED]
-    write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in written), *closing]))
+    last = [closing.noise(sweeps, docs), closing.expected(sweeps), closing.recorded(sweeps), NOT_TRIED]
+    write_atomic(docs / PAGE, "\n".join([introduction, *(one.text for one in findings), *last]))
     return docs / PAGE
 
 
-def _score(written: list[Chapter]) -> str:
+def _score(findings: list[Chapter]) -> str:
     """`4 are shown, 2 shown in part, ...`."""
-    counts = collections.Counter(one.verdict for one in written)
+    counts = collections.Counter(one.verdict for one in findings)
     first, *others = [f"{counts[name]} {name}" for name in get_args(Verdict) if counts[name]]
     return ", ".join([first.replace(" ", " are ", 1), *others])

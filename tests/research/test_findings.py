@@ -1,4 +1,4 @@
-"""Each finding of docs/findings.md, from the gallery: its verdict, and its effect by a plain loop over rows."""
+"""docs/findings.md from the gallery: each finding's verdict, its effect by a plain loop over rows, and the README's."""
 
 import collections
 import math
@@ -8,10 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from isocompute_jax.gallery import findings, page, read_sweep
-from isocompute_jax.gallery.curves import curves_of
-from isocompute_jax.gallery.page import build, chapters
-from isocompute_jax.gallery.page.chapter import Gallery
+from isocompute_jax.fit.comparisons.held_out import held_out_quarter
+from isocompute_jax.sweeps.record import LARGEST, curves_of, read_sweep
+from research import findings
+from research.findings import statistics
+from research.findings.chapter import Gallery
+from research.findings.rising import analysed, course, octaves_of, seeds_of, switches
 
 ROOT = pathlib.Path(__file__).parents[2]
 GALLERY = ROOT / "gallery"
@@ -43,7 +45,7 @@ def docs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(docs):
-    return {one.number: one for one in chapters(Gallery(GALLERY), docs)}
+    return {one.number: one for one in findings.chapters(Gallery(GALLERY), docs)}
 
 
 @pytest.mark.slow
@@ -63,8 +65,8 @@ def test_verdicts(found, number):
 @pytest.mark.slow
 def test_the_page_is_what_the_gallery_says(found, docs, monkeypatch):
     """Words are the same; numbers too, but for the last digit that another processor may round otherwise."""
-    monkeypatch.setattr(page, "chapters", lambda *_: list(found.values()))  # they take minutes
-    built, kept = build(GALLERY, docs).read_text(), (ROOT / "docs/findings.md").read_text()
+    monkeypatch.setattr(findings, "chapters", lambda *_: list(found.values()))  # they take minutes
+    built, kept = findings.build(GALLERY, docs).read_text(), (ROOT / "docs/findings.md").read_text()
     assert NUMBER.sub("#", built) == NUMBER.sub("#", kept)
     numbers = [[float(each.replace(",", "")) for each in NUMBER.findall(text)] for text in (built, kept)]
     np.testing.assert_allclose(*numbers, rtol=0.06)
@@ -116,14 +118,14 @@ def shift(one, other):
 
 @pytest.mark.parametrize(("one", "other"), [("easy_64", "problems_64"), ("problems_64", "problems_256")])
 def test_shifts_between_sweeps(one, other):
-    assert findings.size_shift(curves(one), curves(other)).value == pytest.approx(
+    assert statistics.size_shift(curves(one), curves(other)).value == pytest.approx(
         shift(mean_curves(one), mean_curves(other)), abs=1e-6
     )
 
 
 @pytest.mark.parametrize(("name", "metric"), [("easy_64", "worst@4"), ("problems_64", "best@4")])
 def test_shifts_between_targets(name, metric):
-    assert findings.target_shift(curves(name, metric, "avg@4")).value == pytest.approx(
+    assert statistics.target_shift(curves(name, metric, "avg@4")).value == pytest.approx(
         shift(mean_curves(name, metric), mean_curves(name)), abs=1e-6
     )
 
@@ -159,7 +161,7 @@ def test_b_problem_does_as_much_as_n():
     names = ("batch_2", "problems_64", "batch_32")
     sweeps, sizes = [mean_curves(name) for name in names], (4, 8, 16, 32, 64)
     budgets = budgets_of(*({n: sweep[n] for n in sizes} for sweep in sweeps))
-    by_batch, by_size, _ = findings.batch_effect({2 ** (2 * i + 1): curves(name) for i, name in enumerate(names)})
+    by_batch, by_size, _ = statistics.batch_effect({2 ** (2 * i + 1): curves(name) for i, name in enumerate(names)})
     assert by_batch.value == pytest.approx(spread(sweeps, sizes, budgets, "sweep"), abs=1e-9)
     assert by_size.value == pytest.approx(spread(sweeps, sizes, budgets, "n"), abs=1e-9)
 
@@ -169,7 +171,7 @@ def test_n_does_little_at_fixed_b():
     sweeps, sizes = [mean_curves("steps_64"), mean_curves("problems_64")], (4, 8, 16, 32, 64)
     budgets = budgets_of(*({n: sweep[n] for n in sizes} for sweep in sweeps))
     fixed, free = (spread([sweep], sizes, budgets, "n") for sweep in sweeps)
-    assert findings.size_effect(curves("steps_64"), curves("problems_64")).value == pytest.approx(fixed / free)
+    assert statistics.size_effect(curves("steps_64"), curves("problems_64")).value == pytest.approx(fixed / free)
 
 
 def test_rate_rules_at_large_batches():
@@ -179,7 +181,7 @@ def test_rate_rules_at_large_batches():
         for name in ("problems_64", "rate_sqrt", "rate_linear")
     }
     for rule in ("problems_64", "rate_linear"):
-        found = findings.level_gain(curves("rate_sqrt"), curves(rule), (64, 128))
+        found = statistics.level_gain(curves("rate_sqrt"), curves(rule), (64, 128))
         assert found.value == pytest.approx(best["rate_sqrt"] - best[rule])
 
 
@@ -206,7 +208,7 @@ def test_hard_alone_forgets_easy_and_the_mixture_less():
 def test_base_models_reach_other_levels():
     """Finding 13."""
     one, other = ({n: level(curve) for n, curve in mean_curves(name).items()} for name in ("base_600", "problems_64"))
-    found = findings.level_gain(curves("base_600"), curves("problems_64"))
+    found = statistics.level_gain(curves("base_600"), curves("problems_64"))
     assert found.value == pytest.approx(max(one.values()) - max(other.values()))
 
 
@@ -220,3 +222,62 @@ def test_levels_of_large_groups():
 def curves(name, *columns):
     """As the page reads them."""
     return curves_of(read_sweep(GALLERY / f"{name}.parquet"), *(columns or ("avg@4",)))
+
+
+@pytest.fixture(scope="module")
+def few_problems():
+    return read_sweep(GALLERY / "problems_64.parquet")
+
+
+@pytest.mark.slow
+def test_group_sizes_rise_with_compute(few_problems):
+    result = analysed(few_problems)
+    sizes = [size for _, size in course(result)]
+    assert sizes == sorted(sizes) and octaves_of(result) >= 4
+
+
+@pytest.mark.slow
+def test_they_rise_by_two_octaves_in_every_seed(few_problems):
+    assert len(seeds_of(few_problems)) == 5
+    assert min(octaves_of(analysed(few_problems, [seed])) for seed in seeds_of(few_problems)) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [(0, 1), (2, 3, 4)])
+def test_disjoint_seeds_say_the_same(few_problems, seeds):
+    assert octaves_of(analysed(few_problems, seeds)) >= 2
+
+
+@pytest.mark.slow
+def test_switches_fall_at_one_number_of_epochs_and_their_intervals_exclude_each_other(few_problems):
+    found = switches(analysed(few_problems, bootstrap=True))
+    epochs = np.array([switch.row.epochs for switch in found])
+    assert len(found) == 5 and epochs.max() / epochs.min() < 1.6
+    ends = [switch.interval95 or (np.nan, np.nan) for switch in found]
+    for (_, before), (after, _) in zip(ends, ends[2:], strict=False):  # two octaves apart
+        assert before < after
+
+
+@pytest.mark.slow
+def test_what_the_readme_says_of_other_seeds_and_of_the_whole():
+    """n* of the study with other seeds, its held-out quarter, the number of runs, and the score of the findings."""
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    again = read_sweep(GALLERY / "again_64.parquet")
+    result = analysed(again)
+    sizes = [size for _, size in course(result)]
+    assert f"say {sizes[0]} to {sizes[-1]}, and each of nine seeds" in readme and sizes[-1] >= 4 * sizes[0]
+    found = held_out_quarter(result.runs, result.options)
+    assert found is not None
+    assert f"for either set of seeds {found.inside.sum()} of {found.known.sum()} measured rewards" in readme
+    assert (
+        f"within an octave at 4 and at {np.sum(np.abs(found.octaves) <= 1)} of {len(found.octaves)} budgets" in readme
+    )
+    runs = sum(len(read_sweep(path).facts.runs) for path in GALLERY.glob("*.parquet"))
+    assert f"{runs} recorded runs say" in readme
+    [score] = re.findall(r"Of thirteen findings (.*?)\. What", (ROOT / "docs/findings.md").read_text())
+    assert score == "4 are shown, 3 shown in part, 3 refuted, 3 not settled"
+    assert "four are shown, three in part, three refuted and three not settled" in readme
+
+
+def test_the_gallery_is_small():
+    assert sum(path.stat().st_size for path in GALLERY.glob("*.parquet")) < LARGEST
