@@ -7,7 +7,7 @@ import pathlib
 from typing import get_args
 
 from isocompute_jax.records.run_files import write_atomic
-from research.findings import closing, data, rising, saturation, steps, targets, terms
+from research.findings import closing, levels, recipe, rising, targets
 from research.findings.chapter import FOLDER, RISE, Chapter, Gallery, Verdict
 
 PAGE = "findings.md"
@@ -48,18 +48,18 @@ def chapters(gallery: Gallery, docs: pathlib.Path) -> list[Chapter]:
     """All findings, in order; their pictures are drawn into docs/findings."""
     return [
         rising.rising(gallery, docs),
-        saturation.saturating(gallery, docs),
-        saturation.easy_and_hard(gallery, docs),
+        levels.saturating(gallery, docs),
+        levels.easy_and_hard(gallery, docs),
         targets.target(gallery, docs, 4, "worst@4", "Easy", targets.EASY),
         targets.target(gallery, docs, 5, "best@4", "Hard", targets.HARD),
-        steps.batches(gallery, docs),
-        steps.rates(gallery, docs),
+        recipe.batches(gallery, docs),
+        recipe.rates(gallery, docs),
         rising.at_epochs(gallery, docs),
-        steps.against_steps(gallery, docs),
-        terms.terms(gallery, docs),
+        recipe.against_steps(gallery, docs),
+        recipe.terms(gallery, docs),
         targets.mixtures(gallery, docs),
-        data.data_size(gallery),
-        data.base_models(gallery, docs),
+        levels.data_size(gallery),
+        levels.base_models(gallery, docs),
     ]
 
 

@@ -147,14 +147,7 @@ def save(figure: Figure, docs: pathlib.Path, name: str) -> str:
 
 
 def overlaid(sweeps: Mapping[str, Curves], docs: pathlib.Path, name: str, *, reward: str = "avg@4") -> str:
-    """The frontier of each sweep, and its n*(C); returns the picture's path from `docs`.
-
-    Args:
-      sweeps: label -> curves.
-      docs: directory of the page.
-      name: of the picture.
-      reward: what is on the upper axis.
-    """
+    """The frontier of each sweep (label -> curves), and its n*(C); returns the picture's path from `docs`."""
     with in_style():
         figure, (top, bottom) = panels(2, height=5.6, share=False)
         shift = np.linspace(-0.08, 0.08, len(sweeps))  # so that lines at one n do not cover each other
@@ -190,15 +183,9 @@ def side_by_side(
     reward: str = "avg@4",
     base: float | None = None,
 ) -> str:
-    """Mean curves of every configuration, a panel for each sweep; returns the picture's path from `docs`.
+    """Mean curves of every configuration, a panel for each sweep (head -> curves); returns the picture's path.
 
-    Args:
-      sweeps: head of a panel -> its curves.
-      docs: directory of the page.
-      name: of the picture.
-      label: of a curve, from its key.
-      reward: what is on the vertical axis.
-      base: the base model's, as a dotted line.
+    `label` names a curve by its key; `base` is the base model's reward, a dotted line.
     """
     with in_style():
         columns = min(2, len(sweeps))

@@ -13,16 +13,8 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps.calibrate import question_of
 from isocompute_jax.sweeps.record import SUFFIX, Sweep, curves_of
 from isocompute_jax.theory.forecast_files import Filed, read_forecast
+from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, octaves, points, save, table
-from research.findings.statistics import (
-    Point,
-    best_sizes,
-    estimates,
-    level_gain,
-    noise_explains,
-    points_of,
-    size_shift,
-)
 
 CONSTANT = {
     "problems_64": "8 problems per batch",
@@ -63,9 +55,9 @@ matters where B is fixed (9).
 
 def noise(gallery: Gallery, docs: pathlib.Path) -> str:
     """Learning rate over rollouts per step decides how high reward gets."""
-    configurations = {name: points_of(gallery.sweep(name)) for name in (*CONSTANT, *GROWING)}
+    configurations = {name: statistics.points_of(gallery.sweep(name)) for name in (*CONSTANT, *GROWING)}
     constant = [point for name in CONSTANT for point in configurations[name]]
-    explained = noise_explains([gallery.sweep(name) for name in CONSTANT])
+    explained = statistics.noise_explains([gallery.sweep(name) for name in CONSTANT])
     by_batch = {name: {point.rollouts_per_step: point.level for point in configurations[name]} for name in BATCHES}
     rows = [
         (f"B = {rollouts:,}", *(f"{row[rollouts]:.3f}" if rollouts in row else "" for row in by_batch.values()))
@@ -78,13 +70,13 @@ def noise(gallery: Gallery, docs: pathlib.Path) -> str:
         high=explained.high,
         count=len(constant),
         rate=f"{max(point.rate for point in constant):.1e}".replace("e-0", "e-"),
-        kept=points(level_gain(gallery.curves("keep_64"), gallery.curves("problems_64"))),
-        moved=octaves(size_shift(gallery.curves("keep_64"), gallery.curves("problems_64"))),
+        kept=points(statistics.level_gain(gallery.curves("keep_64"), gallery.curves("problems_64"))),
+        moved=octaves(statistics.size_shift(gallery.curves("keep_64"), gallery.curves("problems_64"))),
         picture=_draw_noise(configurations, docs),
     )
 
 
-def _draw_noise(configurations: dict[str, list[Point]], docs: pathlib.Path) -> str:
+def _draw_noise(configurations: dict[str, list[statistics.Point]], docs: pathlib.Path) -> str:
     """Levels over noise, a colour for each sweep."""
     with in_style():
         figure, [axis] = panels(1, height=4.2)
@@ -195,7 +187,9 @@ def agreement(sweep: Sweep, filed: Filed) -> Agreement:
         name = (*changed, "group_sizes")[0]
         raise InputError(f"{sweep.name}: the forecast is of another sweep: {name} is {getattr(filed.question, name)!r}")
     compute = filed.forecast.compute
-    measured = estimates(lambda mean: best_sizes(mean, compute).tolist(), curves_of(sweep, f"avg@{asked.k}"))
+    measured = statistics.estimates(
+        lambda mean: statistics.best_sizes(mean, compute).tolist(), curves_of(sweep, f"avg@{asked.k}")
+    )
     columns = (np.array([getattr(one, name) for one in measured]) for name in ("value", "low", "high"))
     return Agreement(compute, np.log2(filed.forecast.of(asked.group_sizes).best), *columns)
 

@@ -62,6 +62,7 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     again = gallery.sweep(AGAIN)
     others = analysed(again)
     alone = [analysed(each, [seed]) for each in (sweep, again) for seed in seeds_of(each)]
+    picture = _draw(gallery.curves(RISE), pooled, alone, docs)
     (start, first), *_, (end, last) = course(pooled)
     rows = [
         (
@@ -83,7 +84,7 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"64 Hard problems, {sweep.facts.shared['problems_per_batch']} per batch, {len(seeds_of(sweep))} seeds: n\\* "
         f"goes from {first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{octaves_of(pooled):.0f} octaves in "
         f"{np.log2(end / start):.0f} of compute**.\n\n"
-        f"![Held-out reward of each group size, and the group size that leads]({_draw(pooled, alone, docs)})\n\n"
+        f"![Held-out reward of each group size, and the group size that leads]({picture})\n\n"
         f"Switches, of the {len(seeds_of(sweep))} seeds:\n\n"
         f"{table(heads, rows)}\n\n"
         f"`make study` with {len(seeds_of(again))} other seeds: {_ends(others)}, {octaves_of(others):.0f} octaves. "
@@ -104,7 +105,11 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     for size, name in SIZES.items():
         for one in switches(analysed(gallery.sweep(name), bootstrap=True)):
             row = one.row
-            if one.interval95 is None or not one.interval95[0] <= row.compute <= one.interval95[1]:
+            if (
+                not one.interval95
+                or not one.epoch_interval95
+                or not one.interval95[0] <= row.compute <= one.interval95[1]
+            ):
                 continue  # few replicates have it, or nearly all to one side
             low, high = one.epoch_interval95
             passes = f"D = {size}, {row.from_group_size} to {row.to_group_size}"
@@ -179,23 +184,20 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.0f}"
 
 
-def _draw(result: SweepResult, alone: Sequence[SweepResult], docs: pathlib.Path) -> str:
+def _draw(curves: Curves, pooled: SweepResult, alone: Sequence[SweepResult], docs: pathlib.Path) -> str:
     """Mean held-out reward of each n, and n*(C) of all seeds together and of each."""
     with in_style():
         figure, (top, bottom) = panels(2, height=6.4, share=False)
-        colours = shades(result.group_sizes)
+        colours = shades(curves)
         lines = []
-        for size in result.group_sizes:
-            runs = [run for run in result.runs if run.facts.group_size == size]
-            compute = runs[0].compute
-            mean = np.mean([np.interp(compute, run.compute, run.columns[result.metric]) for run in runs], axis=0)
-            lines += top.plot(compute[1:], mean[1:], color=colours[size], marker="o", markersize=3, label=f"n = {size}")
+        for n, (compute, mean) in means(curves).items():
+            lines += top.plot(compute, mean[:, 0], color=colours[n], marker="o", markersize=3, label=f"n = {n}")
         for one in alone:
             seed = bottom.step(*_steps(one), where="post", color=QUIET, linewidth=0.8, label="a seed alone")
-        all_seeds = bottom.step(*_steps(result), where="post", color=INK, linewidth=2, label="all seeds")
-        top.set(ylabel=f"{result.metric}, held out")
+        all_seeds = bottom.step(*_steps(pooled), where="post", color=INK, linewidth=2, label="all seeds")
+        top.set(ylabel="avg@4, held out")
         bottom.set(xlabel="compute C, rollouts", ylabel="optimal group size n*")
-        size_axis(bottom, result.group_sizes)
+        size_axis(bottom, list(curves))
         for axes in (top, bottom):
             log_axis(axes)
         legend(figure, [*lines, *all_seeds, *seed], columns=4)

@@ -152,13 +152,7 @@ def target_shift(curves: Curves) -> Estimate:
 
 
 def level_gain(of: Curves, beside: Curves, sizes: Sequence[int] = ()) -> Estimate:
-    """Highest mean reward of one sweep within the budget, over its n, less that of another.
-
-    Args:
-      of: the one.
-      beside: the other.
-      sizes: n that may be chosen in either; all if empty.
-    """
+    """Highest mean reward of one sweep within the budget, over its n (those of `sizes`, if any), less another's."""
     return estimate(lambda one, other: level(one, sizes) - level(other, sizes), of, beside)
 
 
@@ -175,10 +169,8 @@ def level(mean: Means, sizes: Sequence[int] = ()) -> float:
 def batch_effect(sweeps: Mapping[int, Curves]) -> list[Estimate]:
     """Spread of reward over B_problem at equal n, over n at equal B_problem, both at equal compute, and their ratio.
 
-    A spread is the standard deviation of records, a mean over log-spaced budgets and over what is held equal.
-
-    Args:
-      sweeps: B_problem -> curves; n that all of them have are compared.
+    A spread is the standard deviation of records, a mean over log-spaced budgets and over what is held equal. Sweeps
+    are by B_problem; n that all of them have are compared.
     """
     sizes = sorted(set.intersection(*(set(curves) for curves in sweeps.values())))
     shared = [{n: curves[n] for n in sizes} for curves in sweeps.values()]
