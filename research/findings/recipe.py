@@ -159,9 +159,9 @@ class Gain(NamedTuple):
     coefficient: float
     where: str
     group_size: int
-    highest: Estimate
-    last: Estimate
-    entropy: Estimate
+    highest: statistics.Estimate
+    last: statistics.Estimate
+    entropy: statistics.Estimate
 
 
 def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:

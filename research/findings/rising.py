@@ -104,14 +104,10 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     rows, logs, lows = [], {}, []
     for size, name in SIZES.items():
         for one in switches(analysed(gallery.sweep(name), bootstrap=True)):
-            row = one.row
-            if (
-                not one.interval95
-                or not one.epoch_interval95
-                or not one.interval95[0] <= row.compute <= one.interval95[1]
-            ):
+            row, interval95 = one.row, one.epoch_interval95
+            if interval95 is None or not interval95[0] <= row.epochs <= interval95[1]:
                 continue  # few replicates have it, or nearly all to one side
-            low, high = one.epoch_interval95
+            low, high = interval95
             passes = f"D = {size}, {row.from_group_size} to {row.to_group_size}"
             rows.append((passes, _short(row.compute), f"{row.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
             logs.setdefault(size, []).append(np.log(row.epochs))
