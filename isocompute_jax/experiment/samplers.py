@@ -26,7 +26,8 @@ from isocompute_jax.sampling.thinking import Interruption, thought_before
 from isocompute_jax.sampling.tools import ToolTurns
 from isocompute_jax.sampling.turns import TurnPolicy, TurnSampler
 from isocompute_jax.sampling.units import Unit, UnitShape, largest_unit, unit_bytes
-from isocompute_jax.tasks import Tokenizer, calculator
+from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks.embedded import CALL_STOP, LONGEST_ANSWER, calculate
 
 DRAW = "draw"
 """What process 0 calls for where the mesh of several processes draws."""
@@ -275,16 +276,16 @@ def calculator_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> ToolTurn
     """Calls of the calculator (`sampling.tool`)."""
     tool = sampling.tool
     try:
-        stop = tokenizer.encode_within(calculator.STOP)
+        stop = tokenizer.encode_within(CALL_STOP)
         tokenizer.encode_within("0123456789+-,")
     except InputError as error:
         raise InputError(f"config.sampling.tool.name = 'calculator': {error}; take another tokenizer") from None
     if len(stop) != 1:
         raise InputError(
-            f"config.sampling.tool.name = 'calculator': the tokenizer writes {calculator.STOP!r} as {len(stop)} "
+            f"config.sampling.tool.name = 'calculator': the tokenizer writes {CALL_STOP!r} as {len(stop)} "
             "tokens, and engines stop at a single one; take another tokenizer"
         )
-    longest = calculator.LONGEST_ANSWER  # in characters, and so in tokens
+    longest = LONGEST_ANSWER  # in characters, and so in tokens
     total = (tool.calls + 1) * tool.call_tokens + tool.calls * longest
     if total > sampling.max_tokens:
         raise InputError(
@@ -294,8 +295,8 @@ def calculator_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> ToolTurn
         )
 
     def answer(text: str) -> np.ndarray | None:
-        found = calculator.answer(text)
-        return None if found is None else tokenizer.encode_within(found)
+        written = calculate(text)
+        return None if written is None else tokenizer.encode_within(written)
 
     return ToolTurns(
         answer=answer,

@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.tasks import Grading, RewardConfig
-from isocompute_jax.tasks.graders import math_bounds, math_compare, math_values
+from isocompute_jax.tasks.graders import math_compare, math_values
 from isocompute_jax.tasks.graders.math import Math, answer_of
 
 PAIRS = pathlib.Path(__file__).parents[1] / "graded_pairs"
@@ -321,8 +321,8 @@ def test_off_the_main_thread_nothing_changes():
 
 @pytest.mark.slow
 def test_what_hangs_is_killed_and_counted():
-    """Nothing in the text says that this sum has 10^14 terms of no closed form."""
-    hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sum_{b=1}^{10^{7}} \lfloor \sin(a b) \rfloor}"
+    """Nothing in the text says that this sum has ten million terms and no closed form."""
+    hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sin(a^2)}"
     with grading(deadline_s=2.5) as engine:
         found = engine.submit(group(hangs, r"\boxed{5}"), Problem("p", "", "5", "math")).result()
     assert found.rewards is not None and found.rewards.tolist() == [0.0, 1.0]
@@ -364,7 +364,7 @@ def test_what_would_take_for_ever_is_refused_unread(text):
     ],
 )
 def test_what_people_write_is_small_enough(text):
-    assert math_bounds.is_bounded(text)
+    assert math_values.is_bounded(text)
 
 
 @pytest.mark.slow

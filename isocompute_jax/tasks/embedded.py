@@ -1,11 +1,16 @@
-"""The embedded default task: chains of additions and subtractions, evaluated from left to right.
+"""The embedded tasks: chains of additions and subtractions, and sums with a calculator; problems, teachers, graders.
 
-A prompt such as `47+3-2=` is answered by its running totals, `50,48`. A chain starts in 0..99, has one to three
-operands of 1..4, and its running totals stay in 0..99. The reward is 1 if the whole completion is the running totals,
-else 0: there is no partial credit (`graders.arithmetic`).
+**arithmetic**, the default: a prompt such as `47+3-2=` is answered by its running totals, `50,48`. A chain starts in
+0..99, has one to three operands of 1..4, and its running totals stay in 0..99. The reward is 1 if the whole completion
+is the running totals, else 0: there is no partial credit.
 
 What is to be learned are 80 *facts*: (operation, units digit of the running total, operand). Training and validation
 sets share all facts while their prompts are disjoint, so validation measures transfer to new chains of known steps.
+
+**calculator**, of two turns: a prompt such as `384+579,` is answered by `963`. The model may write the sum again with
+an equals sign, `384+579=`; that ends its turn, the calculator puts `963,` behind it, and the model goes on. The reward
+is 1 if what stands behind the last comma is the sum, whoever did it. The calculator is a pure function of the
+completion's text, as any tool is (`sampling.tools`); it takes what the model wrote, not what the prompt asks.
 """
 
 from __future__ import annotations
@@ -20,13 +25,21 @@ import numpy as np
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks.graders.protocol import Grade, Grader
 
-NAME = "arithmetic"
 MAX_TOTAL = 99
 MAX_OPERAND = 4
 MAX_OPERATIONS = 3
 
+CALL_STOP = "="
+"""What ends a call of the calculator."""
+LARGEST = 999
+"""Of the numbers of a sum."""
+LONGEST_ANSWER = 8
+"""Characters of the calculator's longest answer."""
+
 _CHAIN = re.compile(r"(0|[1-9][0-9]?)((?:[+-][1-4]){1,3})=")
+_CALL = re.compile(r"(?:^|,)(\d{1,3}(?:[+-]\d{1,3}){1,8})=$")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,6 +87,27 @@ def answer_to(prompt: str) -> str:
     return ",".join(map(str, totals))
 
 
+class Arithmetic(Grader):
+    """The whole completion must be the running totals; there is no partial credit."""
+
+    name = "arithmetic"
+    runs = "inline"
+
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """1.0 if the whole text equals the running totals, else 0.0."""
+        return Grade(float(text == problem.answer))
+
+    def fault(self, problem: Problem) -> str | None:
+        """A message if the prompt is no chain, or the answer is not its running totals."""
+        try:
+            expected = answer_to(problem.text)
+        except ValueError as error:
+            return f"prompt: {error}"
+        if problem.answer != expected:
+            return f"answer: {problem.answer!r} is not the running totals of {problem.text!r}; write {expected!r}"
+        return None
+
+
 def make_problems(count: int, *, seed: int) -> list[Problem]:
     """Draws `count` distinct problems; a smaller count with the same seed gives the first of them.
 
@@ -95,7 +129,7 @@ def make_problems(count: int, *, seed: int) -> list[Problem]:
 
 
 def _problem(prompt: str) -> Problem:
-    return Problem(id=f"{NAME}-{prompt}", prompt=prompt, answer=answer_to(prompt), task=NAME)
+    return Problem(f"arithmetic-{prompt}", prompt, answer_to(prompt), "arithmetic")
 
 
 @functools.cache
@@ -165,3 +199,65 @@ def make_teacher(seed: int) -> Teacher:
 def _facts(total: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Indices into the teacher's tables; where delta is 0 (no step) they are valid but mean nothing."""
     return (delta < 0).astype(np.int64), total % 10, np.maximum(np.abs(delta), 1) - 1
+
+
+def calculate(text: str) -> str | None:
+    """What the calculator puts behind a completion that ends with a call; None for what is none."""
+    call = _CALL.search(text)
+    if call is None:
+        return None
+    return f"{sum(map(int, re.findall(r'[+-]?[0-9]+', call[1])))},"
+
+
+def make_sums(count: int, *, seed: int, digits: int = 3) -> list[Problem]:
+    """Draws `count` distinct sums of two numbers of up to so many digits.
+
+    Raises:
+      InputError: there are not so many.
+    """
+    numbers = 10**digits
+    if not 1 <= digits <= len(str(LARGEST)) or not 1 <= count <= numbers**2:
+        raise InputError(f"count = {count}, digits = {digits}: ask for 1 .. {numbers**2} sums of 1 to 3 digits")
+    drawn = np.random.default_rng(seed).choice(numbers**2, size=count, replace=False).tolist()
+    pairs = [divmod(pair, numbers) for pair in drawn]
+    return [Problem(f"{a}+{b}", f"{a}+{b},", str(a + b), "calculator") for a, b in pairs]
+
+
+class Calculator(Grader):
+    """What stands behind the last comma must be the sum, whoever did it."""
+
+    name = "calculator"
+    runs = "inline"
+
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """1.0 if what stands behind the last comma of the text is the sum, else 0.0."""
+        return Grade(float(text.rpartition(",")[2] == problem.answer))
+
+    def fault(self, problem: Problem) -> str | None:
+        """A message if the prompt is no sum, or the answer is another."""
+        expected = calculate(problem.text.removesuffix(",") + CALL_STOP)
+        if expected is None or not problem.text.endswith(","):
+            return f"prompt: {problem.text!r} is not a sum such as '384+579,'"
+        if problem.answer + "," != expected:
+            return f"answer: {problem.answer!r} is not the sum {problem.text!r}; write {expected.rstrip(',')!r}"
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Demonstrator:
+    """Who teaches a base model: sometimes it calls the calculator, else it guesses a number.
+
+    Attributes:
+      calls: share of its demonstrations that call, in [0, 1].
+    """
+
+    calls: float
+
+    def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
+        """One demonstration per problem, drawn anew at each call; the calculator's answers stand in it."""
+        calling = rng.random(len(problems)) < self.calls
+        guesses = rng.permutation([problem.answer for problem in problems]).tolist()  # right ones, of others
+        return [
+            f"{problem.text.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
+            for problem, calls, guess in zip(problems, calling, guesses, strict=True)
+        ]
