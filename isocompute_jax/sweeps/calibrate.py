@@ -138,5 +138,6 @@ def calibrated(
 
 
 def _log_odds(reward: np.ndarray) -> np.ndarray:
-    kept = np.clip(reward, LEAST, 1 - LEAST)
-    return np.log(kept / (1 - kept))
+    """Log-odds of rewards that are no nearer to 0 and 1 than `LEAST`."""
+    inside = np.clip(reward, LEAST, 1 - LEAST)
+    return np.log(inside / (1 - inside))

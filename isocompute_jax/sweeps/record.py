@@ -110,10 +110,10 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         raise InputError(f"{path} does not exist; sweeps beside it: {known}") from None
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a Parquet file ({error})") from error
-    found = (table.schema.metadata or {}).get(METADATA)
-    if found is None:
+    facts = (table.schema.metadata or {}).get(METADATA)
+    if facts is None:
         raise InputError(f"{path} is a table of something else: sweeps are written by `make gallery-record`")
-    return Sweep(path.stem, table, Facts(**json.loads(found)))
+    return Sweep(path.stem, table, Facts(**json.loads(facts)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ def curves_of(sweep: Sweep, *columns: str, eval_set: str = "validation") -> dict
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What a call found: names of runs."""
+    """Names of runs: those that a call added, those that were in the file, and those that are not done."""
 
     added: tuple[str, ...]
     known: tuple[str, ...]
@@ -165,26 +165,25 @@ def record(sweep: str | pathlib.Path, gallery: str | pathlib.Path, *, name: str 
     """
     sweep, gallery = pathlib.Path(sweep), pathlib.Path(gallery)
     target = gallery / f"{name or sweep.name}{SUFFIX}"
-    found = [run_files.read_run(path) for path in run_files.find_runs(sweep)]
-    if not found:
+    runs = [run_files.read_run(path) for path in run_files.find_runs(sweep)]
+    if not runs:
         raise InputError(f"{sweep} has no runs: name the directory that `sweep --workdir` or `make study` wrote")
     before = read_sweep(target) if target.exists() else None
-    old = before.facts.runs if before else {}
-    done = {run.path.name: run for run in found if run.done}
-    known = [run for run in done if run in old]
-    for run in known:
-        _check_same(done[run], before, target)
-    new = [done[run] for run in done if run not in old]
+    old = {name: before.facts.fields(name) for name in before.facts.runs} if before else {}
+    done = {run.path.name: run for run in runs if run.done}
+    known = [name for name in done if name in old]
+    for name in known:
+        _check_same(done[name], old[name], target)
+    new = [run for name, run in done.items() if name not in old]
     if new:
         gallery.mkdir(parents=True, exist_ok=True)
         _write(target, _extended(before, new))
-    unfinished = tuple(run.path.name for run in found if not run.done)
+    unfinished = tuple(run.path.name for run in runs if not run.done)
     return Recorded(tuple(run.path.name for run in new), tuple(known), unfinished)
 
 
-def _check_same(run: run_files.Run, before: Sweep | None, target: pathlib.Path) -> None:
+def _check_same(run: run_files.Run, recorded: Mapping[str, Any], target: pathlib.Path) -> None:
     """A name stands for one configuration. Files that are gone by now cannot be compared, and are not."""
-    recorded = before.facts.fields(run.path.name) if before else {}
     ours = _identity(run)
     changed = [
         name
@@ -206,14 +205,14 @@ def _extended(before: Sweep | None, new: Sequence[run_files.Run]) -> pa.Table:
         rows, rates = before.table.to_pylist(), dict(before.facts.pass_rates)
         fields = {name: before.facts.fields(name) for name in before.facts.runs}
     for run in new:
-        found = _identity(run)
-        files = {name: _checksum(value, run) for name, value in found.items() if _is_file(name, value)}
-        fields[run.path.name] = {**found, **files}
-        rates |= {digest: counts for name, digest in files.items() if (counts := _pass_rates(found[name]))}
+        identity = _identity(run)
+        files = {name: _checksum(value, run) for name, value in identity.items() if _is_file(name, value)}
+        fields[run.path.name] = {**identity, **files}
+        rates |= {digest: counts for name, digest in files.items() if (counts := _pass_rates(identity[name]))}
         rows += _rows(run)
     names = dict.fromkeys(name for one in fields.values() for name in one)
     values = {name: [one.get(name) for one in fields.values()] for name in names}
-    shared = {name: found[0] for name, found in values.items() if all(value == found[0] for value in found)}
+    shared = {name: each[0] for name, each in values.items() if all(value == each[0] for value in each)}
     varied = {run: {name: value for name, value in one.items() if name not in shared} for run, one in fields.items()}
     for row in rows:
         row |= {name: value for name, value in varied[row["run"]].items() if name not in FACTS}
@@ -244,13 +243,13 @@ def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Over the lines that have it."""
+    """Mean of a column over the lines that have it."""
     values = [line[name] for line in lines if line.get(name) is not None]
     return float(np.mean(values)) if values else None
 
 
 def _schema(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """Shares and means need no float64."""
+    """A type for each column; shares and means need no float64."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.schema([(name, _type(name, [row.get(name) for row in rows])) for name in names])
 
@@ -269,7 +268,7 @@ def _is_file(name: str, value: Any) -> bool:
 
 @functools.cache
 def _digest(path: pathlib.Path) -> str:
-    """Of a file, or of the weights in a directory."""
+    """Checksum of a file, or of the weights in a directory."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     digest = hashlib.blake2b(digest_size=6)
     for file in files:
@@ -278,7 +277,7 @@ def _digest(path: pathlib.Path) -> str:
 
 
 def _checksum(value: str, run: run_files.Run) -> str:
-    """What stands in the place of a path: it means something on every machine.
+    """What a path of a run's config is replaced by: it means something on every machine.
 
     Raises:
       InputError: there is nothing at the path any more.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isocompute_jax.fit.report.figures.by_configuration import size_axis
@@ -154,7 +153,12 @@ def overlaid(sweeps: Mapping[str, Curves], docs: pathlib.Path, name: str, *, rew
         colours = [PALETTE(place) for place in np.linspace(0, 1, max(2, len(sweeps)))]
         lines = []
         for (label, curves), colour, up in zip(sweeps.items(), colours, shift, strict=False):
-            lines += _course(curves, top, bottom, label=label, colour=colour, up=float(up))
+            start = min(one.compute[0] for one in curves.values())
+            end = max(one.compute[-1] for one in curves.values())
+            budgets, mean = np.geomspace(start, end, POINTS), means(curves)
+            best = np.nanmax(records_at(mean, budgets), axis=0)
+            lines += top.plot(budgets, best, color=colour, linewidth=1.8, label=label)
+            bottom.plot(budgets, profile_sizes(mean, budgets) + up, color=colour, linewidth=1.8)
         top.set(ylabel=f"{reward} of the best n")
         bottom.set(xlabel="compute C, rollouts", ylabel="optimal group size n*")
         size_axis(bottom, sorted({n for curves in sweeps.values() for n in curves}))
@@ -162,16 +166,6 @@ def overlaid(sweeps: Mapping[str, Curves], docs: pathlib.Path, name: str, *, rew
             log_axis(axes)
         legend(figure, lines)
         return save(figure, docs, name)
-
-
-def _course(curves: Curves, top: Axes, bottom: Axes, *, label: str, colour: object, up: float) -> list:
-    """One sweep in both panels."""
-    start = min(one.compute[0] for one in curves.values())
-    end = max(one.compute[-1] for one in curves.values())
-    budgets = np.geomspace(start, end, POINTS)
-    mean = means(curves)
-    bottom.plot(budgets, profile_sizes(mean, budgets) + up, color=colour, linewidth=1.8)
-    return top.plot(budgets, np.nanmax(records_at(mean, budgets), axis=0), color=colour, linewidth=1.8, label=label)
 
 
 def side_by_side(

@@ -45,31 +45,31 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     curves: statistics.Curves = {n: one for n, one in gallery.hard().items() if n <= REACHED} | {
         n: one for n, one in late.items() if n > REACHED
     }
-    found = statistics.saturation(curves)
+    hard = statistics.saturation(curves)
     rows = [
         (f"n = {n}", f"{one.value:.3f}", f"{one.low:.3f} to {one.high:.3f}", f"{_at(curves, n):,.0f}")
-        for n, one in found.levels.items()
+        for n, one in hard.levels.items()
     ]
     smallest, largest = min(curves), max(curves)
     theory = _expected(gallery)
-    picture = _draw({"Hard": found, "Easy": statistics.saturation(gallery.curves(EASY))}, theory, docs)
+    picture = _draw({"Hard": hard, "Easy": statistics.saturation(gallery.curves(EASY))}, theory, docs)
     return Chapter(
         2,
         "n\\* saturates",
-        "shown in part" if found.sure else "refuted" if found.rising else "not settled",
-        f"reward at n = {_range(found)}: {points(found.gained)} up to it, {points(found.left)} beyond; n\\* itself is "
+        "shown in part" if hard.sure else "refuted" if hard.rising else "not settled",
+        f"reward at n = {_range(hard)}: {points(hard.gained)} up to it, {points(hard.left)} beyond; n\\* itself is "
         "a tie",
-        found.gained.seeds,
+        hard.gained.seeds,
         f"The same 64 problems with n up to {largest}, those above {REACHED} with "
         f"{max(one.compute[-1] for one in late.values()):,} rollouts. The highest mean avg@4 of each n, and when it "
         "is reached:\n\n"
         f"{table(('', 'highest avg@4', '95% interval', 'at C'), rows)}\n\n"
-        f"From n = {smallest} to {found.size} it rises by {points(found.gained)}; larger groups have "
-        f"{points(found.left)} more, a mean over them. Reward counts as saturated where that is less than "
-        f"{statistics.LITTLE:.0%} of the gain before it: at n = {_range(found)}. From there on n\\*(C) is a tie "
+        f"From n = {smallest} to {hard.size} it rises by {points(hard.gained)}; larger groups have "
+        f"{points(hard.left)} more, a mean over them. Reward counts as saturated where that is less than "
+        f"{statistics.LITTLE:.0%} of the gain before it: at n = {_range(hard)}. From there on n\\*(C) is a tie "
         "between all larger n that have had the budget to get as high, and what is read off may be any of them, up to "
         "the edge of the grid: that part of the claim stays open. By the same rule theory's runs saturate at n = "
-        f"{2 ** statistics.saturation_size(theory):.0f}: what they get from n above {found.size} is not seen here.\n\n"
+        f"{2 ** statistics.saturation_size(theory):.0f}: what they get from n above {hard.size} is not seen here.\n\n"
         f"![Highest reward against n, on Hard and Easy problems and in theory's runs on Hard ones]({picture})",
         f"A larger group, like a smaller rate or more problems per batch, leaves less noise in the weights ({NOISE}). "
         "Once that noise is no longer what limits held-out reward, but the few problems are, doubling n buys nothing, "
@@ -79,10 +79,10 @@ def saturating(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     )
 
 
-def _range(found: statistics.Saturation) -> str:
+def _range(one: statistics.Saturation) -> str:
     """n at which a sweep saturates, with its interval."""
-    low, high = (round(2**end) for end in (found.log2_size.low, found.log2_size.high))
-    return f"{found.size} ({low} to {high})"
+    low, high = (round(2**end) for end in (one.log2_size.low, one.log2_size.high))
+    return f"{one.size} ({low} to {high})"
 
 
 def _at(curves: statistics.Curves, n: int) -> int:
@@ -94,10 +94,8 @@ def _expected(gallery: Gallery) -> dict[int, float]:
     """n -> the level of theory's runs, over the n of both sweeps."""
     levels: dict[int, float] = {}
     for name in (RISE, LATE):
-        found = read_forecast(gallery.path / "predicted" / f"{name}.json").forecast
-        levels |= {
-            int(n): float(np.nanmax(row)) for n, row in zip(found.group_sizes, found.reward, strict=True)
-        }  # fmt: skip
+        runs = read_forecast(gallery.path / "predicted" / f"{name}.json").forecast
+        levels |= {int(n): float(np.nanmax(row)) for n, row in zip(runs.group_sizes, runs.reward, strict=True)}
     return levels
 
 

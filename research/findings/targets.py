@@ -35,14 +35,12 @@ def target(gallery: Gallery, docs: pathlib.Path, number: int, metric: str, name:
         {one: gallery.curves(sweep, one) for one in (metric, "avg@4")}, docs, f"{metric.split('@')[0]}_{name.lower()}",
         reward="reward",
     )  # fmt: skip
-    rest = "; ".join(f"{what}: {above(found)}" for what, found in others.items())
-    signs = {what.split("@")[0]: set() for what in (*others, metric)}
-    for what, found in (*others.items(), (metric, shift)):
-        signs[what.split("@")[0]].add(found.sign)
+    rest = "; ".join(f"{case}: {above(one)}" for case, one in others.items())
+    signs = {(case.split("@")[0], one.sign) for case, one in {**others, metric: shift}.items()}
     alike = (
         " On both sets best@4 wants a larger n and worst@4 a smaller one: a contrast of the two targets, and not of "
         "the two sets."
-        if signs == {"best": {1}, "worst": {-1}}
+        if signs == {("best", 1), ("worst", -1)}
         else ""
     )
     return Chapter(
@@ -119,6 +117,7 @@ def _of_mixtures(rise: Estimate, changes: dict[str, dict[int, Estimate]]) -> Ver
 
 
 def _listed(sizes: list[int]) -> str:
+    """`n = 4, 16`, or that there is none."""
     return f"n = {', '.join(map(str, sizes))}" if sizes else "no n"
 
 
