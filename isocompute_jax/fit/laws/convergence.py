@@ -12,24 +12,29 @@ of one run (`--points=all`) are not, and those of the envelope were picked becau
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import PERCENTILES, holding, percentile_interval
-from isocompute_jax.fit.laws import huber
+from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     VANISHING,
+    ChinchillaFit,
     design_doubts,
     fit_chinchilla,
 )
-from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit, ConvergenceFit
-from isocompute_jax.fit.laws.results import Estimate
-from isocompute_jax.fit.laws.squares import HIGHEST_EXPONENT, LOWEST_EXPONENT
+from isocompute_jax.fit.laws.solvers import HIGHEST_EXPONENT, LOWEST_EXPONENT, fit_one, refit_one
+from isocompute_jax.fit.results import Status
 
 Variable = Literal["N", "D", "C"]
-VARIABLES: tuple[Variable, ...] = ("N", "D", "C")
+VARIABLES: dict[Variable, str] = {
+    "N": "at the largest D of each N",
+    "D": "at the largest N",
+    "C": "on the lower envelope",
+}
+"""Variable -> the points that its law is fitted to."""
 
 SAME = 0.02
 """Values that differ by less than this share are one: steps round tokens differently."""
@@ -38,6 +43,42 @@ FEWEST_VALUES = NUM_PARAMETERS + 1
 """Values of x that a fit needs; one more for a largest that is held out."""
 MOST_APART = 2.0
 """Largest D of two model sizes that differ by more than this factor are pointed out: L(N) then has both in it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConvergenceFit:
+    """A convergence law of one variable, L(x) = E + A x^-alpha, and what it says about its largest x."""
+
+    variable: Variable
+    e: Estimate  # irreducible loss E: of unlimited x, the rest being as it is
+    a: Estimate
+    alpha: Estimate  # exponent
+    num_points: int  # P, points that were fitted
+    r2: float  # share of the variation of ln L that is explained
+    chinchilla_alpha: float  # the exponent that the pre-training law expects; NaN where it does not identify it
+    held_out_x: float  # the largest x
+    held_out_loss: float  # mean loss measured there
+    forecast: Estimate  # of that loss from the smaller x; its interval is that of a measurement
+    chinchilla_forecast: float  # the same by the pre-training law, fitted without points at or beyond the largest x
+    status: Status  # `failed`: the numbers are NaN
+    message: str  # empty, or what is wrong
+    x: np.ndarray  # [P] rising
+    loss: np.ndarray  # [P]
+    chinchilla_loss: np.ndarray  # [P] the pre-training law's loss at these points; NaN without one
+
+    @property
+    def where(self) -> str:
+        """The points that it is fitted to, in words."""
+        return VARIABLES[self.variable]
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval of the forecast holds what was measured."""
+        return self.forecast.low <= self.held_out_loss <= self.forecast.high
+
+    def predicted(self, x: np.ndarray | float) -> np.ndarray:
+        """L of the fit at x."""
+        return self.e.value + self.a.value * np.asarray(x, np.float64) ** -self.alpha.value
 
 
 class _Selected(NamedTuple):
@@ -101,7 +142,7 @@ def fit_convergence(
     values = _distinct(chosen.x)
     if values < FEWEST_VALUES:
         return _failed(variable, chosen, f"too few values of {variable} ({values}; {FEWEST_VALUES} are needed)")
-    rng = np.random.default_rng([seed, VARIABLES.index(variable)])
+    rng = np.random.default_rng([seed, list(VARIABLES).index(variable)])
     fitted = _fit(chosen, resamples, rng)
     estimates = _estimates(fitted, chosen)
     notes = dict.fromkeys([chosen.remark, *(estimate.note for estimate in estimates.values())])
@@ -168,14 +209,14 @@ def _fit(points: _Selected, resamples: int, rng: np.random.Generator) -> _Law:
 
     Its variance is that of the residuals of ln L for the degrees of freedom that are left, and as uncertain.
     """
-    found = huber.fit_one(points.x, points.loss)
-    fitted = _loss(found.parameters, points.x)
+    best = fit_one(points.x, points.loss)
+    fitted = _loss(best.parameters, points.x)
     residuals = np.log(points.loss) - np.log(fitted)
     freedom = max(len(residuals) - NUM_PARAMETERS, 1)
     noise = np.sqrt(residuals @ residuals / rng.chisquare(freedom, resamples))
     drawn = fitted * np.exp(noise[:, None] * rng.normal(size=(resamples, len(residuals))))
-    replicates = huber.refit_one(points.x, drawn, found) if resamples else np.empty((0, NUM_PARAMETERS))
-    return _Law(found.parameters, replicates, noise, found.converged, residuals)
+    replicates = refit_one(points.x, drawn, best) if resamples else np.empty((0, NUM_PARAMETERS))
+    return _Law(best.parameters, replicates, noise, best.converged, residuals)
 
 
 def _estimates(law: _Law, points: _Selected) -> dict[str, Estimate]:
