@@ -105,12 +105,7 @@ class Lines(NamedTuple):
 
 
 def fit_model_size(
-    model_params: np.ndarray,
-    x: np.ndarray,
-    reward: np.ndarray,
-    *,
-    weight: np.ndarray | None,
-    run: np.ndarray | None,
+    model_params: np.ndarray, x: np.ndarray, reward: np.ndarray, *, weight: np.ndarray | None, run: np.ndarray | None
 ) -> ModelSizeFit:
     """Fits k_max, N0 and one E per model by weighted least squares in ln L, L = 1 - reward.
 

@@ -199,13 +199,7 @@ def _score(
 
 
 def reuse(
-    model_params: np.ndarray,
-    x: np.ndarray,
-    reward: np.ndarray,
-    tau: np.ndarray,
-    *,
-    run: np.ndarray,
-    threshold: float,
+    model_params: np.ndarray, x: np.ndarray, reward: np.ndarray, tau: np.ndarray, *, run: np.ndarray, threshold: float
 ) -> ReuseFit:
     """Compares ln L at tau above `threshold` with the models' own lines.
 
@@ -220,7 +214,9 @@ def reuse(
     above = tau > threshold
     counts = int(np.count_nonzero(~above)), int(np.count_nonzero(above))
     if not all(counts):
-        return ReuseFit(threshold, *counts, *[math.nan] * 6, None, "failed", _nothing(threshold, counts, tau))
+        nan = math.nan
+        why = _nothing(threshold, counts, tau)
+        return ReuseFit(threshold, *counts, nan, nan, nan, nan, nan, nan, None, "failed", why)
     log_x, log_loss = np.log(x), np.log(1.0 - reward)
     loss_left, above_left, groups = np.zeros_like(x), np.zeros_like(x), []
     for size in np.unique(model_params):
