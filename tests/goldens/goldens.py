@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import json
 import lzma
 import pathlib
@@ -80,7 +81,9 @@ def made(name: str) -> Golden:
         out = folder / "out"
         found = {
             "summary": json.loads((out / "summary.json").read_text()),
-            "tables": {path.name: list(csv.reader(path.open(newline=""))) for path in sorted(out.glob("*.csv"))},
+            "tables": {
+                path.name: list(csv.reader(io.StringIO(path.read_text()))) for path in sorted(out.glob("*.csv"))
+            },
             "report": dict(sections((out / "report.html").read_text())),
         }
         for key in LEFT_OUT:
