@@ -161,20 +161,8 @@ def _lines(
         slope = -(w @ ((log_x - mean_x) * (y - mean_y))) / spread
         left = y - mean_y + slope * (log_x - mean_x)
         residuals.append((run[mask], log_x, np.sqrt(w) * left))
-        rows.append(
-            (
-                size,
-                w.sum(),
-                mean_x,
-                mean_y,
-                spread,
-                slope,
-                w @ (y - mean_y) ** 2,
-                mask.sum(),
-                x[mask].min(),
-                x[mask].max(),
-            )
-        )
+        sums = size, w.sum(), mean_x, mean_y, spread, slope, w @ (y - mean_y) ** 2
+        rows.append((*sums, mask.sum(), x[mask].min(), x[mask].max()))
     columns = np.array(rows).reshape(-1, 10).T
     sse = float(sum(np.sum(r**2) for _, _, r in residuals)) if residuals else np.nan
     return Lines(*columns, sse=sse, autocorrelation=autocorrelation(residuals) if residuals else np.nan), left_out
@@ -221,7 +209,7 @@ def _law(lines: Lines, left_out: list[str]) -> ModelSizeFit:
     excess, k_max, _ = _excess(lines, log_n0)
     noise, freedom, scale = _noise(lines, excess, num_parameters=len(lines.model_params) + 2)
     log_region, k_region = _region(lines, log_n0, excess + noise * quantile(freedom) ** 2, grid)
-    k, slopes, errors = _spread(lines, log_n0, k_max, noise)
+    k, slopes, errors = _slopes(lines, log_n0, k_max, noise)
     n0, k_estimate, reason = _estimates(lines, log_n0, k_max, log_region, k_region)
     misfit = _misfit(lines, excess, scale)
     messages = [reason] if reason else []
@@ -256,7 +244,7 @@ def _without_law(lines: Lines, left_out: list[str]) -> ModelSizeFit:
     )  # fmt: skip
 
 
-def _spread(lines: Lines, log_n0: float, k_max: float, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _slopes(lines: Lines, log_n0: float, k_max: float, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Slopes k [M], their covariance [M, M], and the standard errors [2] of k_max and ln N0; NaN where singular."""
     share = 1.0 / (1.0 + np.exp(log_n0) / lines.model_params)
     # slopes in (k_max, ln N0): d k / d k_max = s, d k / d ln N0 = -k_max s (1 - s)
@@ -292,10 +280,10 @@ def _region(lines: Lines, log_n0: float, threshold: float, grid: np.ndarray) -> 
 
     edges = [_edge(over, log_n0, side) for side in (grid[grid < log_n0][::-1], grid[grid > log_n0])]
     inside = np.unique(np.concatenate([np.linspace(edges[0], edges[1], CELLS + 1), [log_n0]]))
-    found = [(at, *_excess(lines, at)) for at in inside]
     kept = [
         (at, k - half, k + half)
-        for at, excess, k, curvature in found
+        for at in inside
+        for excess, k, curvature in [_excess(lines, at)]
         if excess <= threshold or at in edges
         for half in [np.sqrt(max(threshold - excess, 0.0) / curvature)]
     ]
