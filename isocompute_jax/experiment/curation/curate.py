@@ -18,15 +18,13 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.experiment.build import MakeSampler, make_grading
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.measure import Source, measure, open_sampler
+from isocompute_jax.experiment.curation.measure import measure, open_sampler, read_model
 from isocompute_jax.experiment.curation.record import (
     RolloutOrder,
     Store,
-    Survey,
-    check_failures,
     check_same,
-    failure_report,
     identity_of,
     survey,
 )
@@ -48,7 +46,7 @@ def curate(
     problems: Iterable[Problem],
     out: str | os.PathLike[str],
     *,
-    source: Source,
+    source: RunConfig,
     config: CurationConfig,
     make_sampler: MakeSampler = make_sampler,
 ) -> dict[str, int]:
@@ -61,7 +59,7 @@ def curate(
     Args:
       problems: iterated over several times; `tasks.ProblemFile` never holds more than one of them.
       out: made if absent.
-      source: the model, and where its rollouts are drawn.
+      source: what is measured, and where: `model`, `dtype`, `sampling`, `prompts`, `reward`, `service` and `mesh` of it.
       config: what to measure and which sets to cut.
       make_sampler: makes what draws the rollouts, which by default `source` decides.
 
@@ -74,11 +72,11 @@ def curate(
       RunError: the sampler has failed, or rewards have; the same call goes on where it ended.
     """
     out = pathlib.Path(out)
-    shape, tokenizer = source.read()
-    question = RolloutOrder(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
-    identity = identity_of(source.directory, question, dtype=source.dtype, reward=source.reward.function)
+    shape, tokenizer = read_model(source)
+    order = RolloutOrder(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
+    identity = identity_of(source.model, order, dtype=source.dtype, reward=source.reward.function)
     check_same(out, identity)
-    found = survey(problems, question)
+    found = survey(problems, order)
     with locked_directory(out), contextlib.ExitStack() as opened:
         store = Store(
             out, identity=identity, survey=found, samples=config.samples, keep_completions=config.keep_completions
@@ -92,8 +90,8 @@ def curate(
         if grading is not None:
             with open_sampler(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
                 rounds = not source.service.remote
-                measure(problems, store, sampler, question, config, grading=grading, rounds=rounds)
-        return publish(problems, found, store, out, source=source, config=config)
+                measure(problems, store, sampler, order, config, grading=grading, rounds=rounds)
+        return publish(problems, store, out, source=source, config=config)
 
 
 @contextlib.contextmanager
@@ -112,20 +110,19 @@ def locked_directory(out: pathlib.Path) -> Iterator[None]:
 
 def publish(
     problems: Iterable[Problem],
-    found: Survey,
     store: Store,
     out: pathlib.Path,
     *,
-    source: Source,
+    source: RunConfig,
     config: CurationConfig,
 ) -> dict[str, int]:
     """Writes everything that follows from a whole record, problems that could not be measured aside; see `curate`."""
-    check_failures(found, store)
+    store.check_failures()
     (out / SUMMARY).unlink(missing_ok=True)
     measured, solved = store.measured, store.solved(config.solved_at)
     histogram = np.bincount(solved[measured], minlength=config.samples + 1).tolist()
     chosen: dict[str, list[Problem]] = {name: [] for name in config.wanted}
-    write_problems(out / MEASURED, rated(problems, found, store, config, chosen))
+    write_problems(out / MEASURED, rated(problems, store, config, chosen))
     draw_pictures(histogram, out, config)
     splits = {name: cut(name, inside, config) for name, inside in chosen.items()}
     splits |= {name: mix(shares, splits, config) for name, shares in config.mixtures.items()}
@@ -134,7 +131,7 @@ def publish(
         LOG.warning(
             "%s: sets of an earlier cut in %s, not written now; remove what is not wanted", ", ".join(others), out
         )
-    if report := failure_report(found, store):
+    if report := store.failures():
         LOG.warning("%s", report)
     if fault := emptiness(splits, histogram, config):
         raise InputError(
@@ -144,7 +141,7 @@ def publish(
     counts = {name: len(inside) for name, inside in chosen.items()}
     counts |= {name: sum(map(len, splits[name])) for name in config.mixtures}
     summary: dict[str, Any] = {
-        "model": source.directory,
+        "model": source.model,
         "samples": config.samples,
         "temperature": source.sampling.temperature,
         "solved_at": config.solved_at,
@@ -170,7 +167,6 @@ def publish(
 
 def rated(
     problems: Iterable[Problem],
-    found: Survey,
     store: Store,
     config: CurationConfig,
     chosen: Mapping[str, list[Problem]],
@@ -178,7 +174,7 @@ def rated(
     """The measured problems with their rates, each put into the sets of `chosen` whose range holds its rate."""
     measured, rates, rewards = store.measured, store.solved(config.solved_at) / config.samples, store.mean_rewards
     for problem in problems:
-        row = found.rows[problem.id]
+        row = store.rows[problem.id]
         if not measured[row]:
             continue
         rate = float(rates[row])

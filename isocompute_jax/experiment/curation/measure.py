@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from isocompute_jax import model
 from isocompute_jax.experiment.build import MakeSampler
-from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.record import BLOCK, RolloutOrder, Store, first_rollout
 from isocompute_jax.experiment.inputs import check_mesh, check_vocabulary, make_mesh
@@ -23,8 +21,7 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import Grading, PromptConfig, RewardConfig, Tokenizer, load_tokenizer
+from isocompute_jax.tasks import Grading, Tokenizer, load_tokenizer
 
 VERSION = 0
 """Of the weights, of which there is one."""
@@ -36,7 +33,7 @@ def measure(
     problems: Iterable[Problem],
     store: Store,
     sampler: Sampler,
-    question: RolloutOrder,
+    order: RolloutOrder,
     config: CurationConfig,
     *,
     grading: Grading,
@@ -75,7 +72,7 @@ def measure(
             texts = ()
             if config.keep_completions:
                 ids = [completion.tokens.tolist() for completion in group.completions]
-                texts = question.prompts.tokenizer.decode(ids)
+                texts = order.prompts.tokenizer.decode(ids)
             done += store.add(group, first, texts)
             drawn, tokens = drawn + len(group.completions), tokens + group.num_tokens
             report(done, f"{tokens / drawn:,.1f} tokens each")
@@ -98,67 +95,32 @@ def measure(
                     if len(out) == config.groups_in_flight:
                         receive(0 if rounds else config.groups_in_flight - 1)
                     out[problem.id, first] = problem
-                    rollouts.submit([question.request(problem, first=first, count=count)])
+                    rollouts.submit([order.request(problem, first=first, count=count)])
         receive(0)
     rollouts.close()  # nothing is out: the thread that reads a fleet waits for more
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A model, and where its rollouts are drawn.
+def read_model(source: RunConfig) -> tuple[ModelConfig, Tokenizer]:
+    """Shape and tokenizer: cheap, and where most bad input shows.
 
-    Attributes:
-      directory: Hugging Face directory.
-      sampling: temperature and lengths.
-      dtype: what the model computes in; servers must compute in the same.
-      service: the fleet; without endpoints this process samples.
-      mesh: devices of this process.
-      prompts: how prompts are rendered.
-      reward: what completions are worth.
+    Raises:
+      InputError: names the file or flag at fault.
     """
-
-    directory: str
-    sampling: SamplingConfig
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    service: ServiceConfig = dataclasses.field(default_factory=ServiceConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    prompts: PromptConfig = dataclasses.field(default_factory=PromptConfig)
-    reward: RewardConfig = dataclasses.field(default_factory=RewardConfig)
-
-    def read(self) -> tuple[ModelConfig, Tokenizer]:
-        """Shape and tokenizer: cheap, and where most bad input shows.
-
-        Raises:
-          InputError: names the file or flag at fault.
-        """
-        shape = model.load_config(self.directory, dtype=self.dtype)
-        model.check_length(shape, self.sampling.max_prompt_tokens, self.sampling.max_tokens, prefix="--")
-        tokenizer = load_tokenizer(self.directory)
-        check_vocabulary(self.directory, tokenizer, shape.vocab_size)
-        with naming_flags():
-            make_turns(self.sampling, tokenizer)
-            check_mesh(self.mesh, shape)
-            if self.service.remote:
-                self.service.validate()
-        return shape, tokenizer
-
-
-def source_of(config: RunConfig, service: ServiceConfig | None = None) -> Source:
-    """What a run of this config samples with, on the servers of `service` where it is given."""
-    return Source(
-        config.model,
-        config.sampling,
-        dtype=config.dtype,
-        service=config.service if service is None else service,
-        mesh=config.mesh,
-        prompts=config.prompts,
-        reward=config.reward,
-    )
+    shape = model.load_config(source.model, dtype=source.dtype)
+    model.check_length(shape, source.sampling.max_prompt_tokens, source.sampling.max_tokens, prefix="--")
+    tokenizer = load_tokenizer(source.model)
+    check_vocabulary(source.model, tokenizer, shape.vocab_size)
+    with naming_flags():
+        make_turns(source.sampling, tokenizer)
+        check_mesh(source.mesh, shape)
+        if source.service.remote:
+            source.service.validate()
+    return shape, tokenizer
 
 
 @contextlib.contextmanager
 def open_sampler(
-    source: Source,
+    source: RunConfig,
     shape: ModelConfig,
     tokenizer: Tokenizer,
     workdir: str | os.PathLike[str],
@@ -169,17 +131,14 @@ def open_sampler(
 
     Raises as `make_sampler` and `Sampler.update_weights` do.
     """
+    # Nothing else of a run has a say in it: the same room, the same requests to servers.
     config = RunConfig(
-        model=source.directory,
-        dtype=source.dtype,
-        sampling=source.sampling,
-        mesh=source.mesh,
-        service=source.service,
+        model=source.model, dtype=source.dtype, sampling=source.sampling, mesh=source.mesh, service=source.service
     )
     with naming_flags():
         mesh = make_mesh(config)
         shardings = None if mesh is None else model.param_shardings(shape, mesh)
-        params = model.load_params(source.directory, shape, shardings=shardings)
+        params = model.load_params(source.model, shape, shardings=shardings)
         sampler = make_sampler(
             config, shape, params, workdir=workdir, tokenizer=tokenizer, mesh=mesh, interrupted=lambda: False
         )

@@ -42,6 +42,10 @@ PART_BYTES = 2**28
 """A file of completions that is as long as this is followed by another."""
 LONGEST_REASON = 300
 """Characters of a failure that are recorded."""
+MOST_FAILED = 0.5
+"""Share of all rollouts that may be without a reward."""
+NAMED = 5
+"""Problems that are named where rewards failed."""
 
 
 BLOCK = 16
@@ -80,22 +84,22 @@ def first_rollout(group: RolloutGroup) -> int:
 
 
 def identity_of(
-    model_directory: str | os.PathLike[str], question: RolloutOrder, *, dtype: str, reward: str = ""
+    model_directory: str | os.PathLike[str], order: RolloutOrder, *, dtype: str, reward: str = ""
 ) -> dict[str, Any]:
     """What two calls must have in common to use each other's samples, as JSON has it; prompts are compared one by one.
 
     Where the model is computed, and where its directory lies, does not matter. `reward` names what grades in place of
     what tasks name.
     """
-    thinking = question.sampling.thinking
+    thinking = order.sampling.thinking
     return {
         "model": fingerprint(model_directory),
         "dtype": dtype,
-        "temperature": question.sampling.temperature,
-        "top_p": question.sampling.top_p,
-        "max_tokens": question.sampling.max_tokens,
-        "stop_tokens": list(question.prompts.tokenizer.eos_ids),
-        "seed": question.seed,
+        "temperature": order.sampling.temperature,
+        "top_p": order.sampling.top_p,
+        "max_tokens": order.sampling.max_tokens,
+        "stop_tokens": list(order.prompts.tokenizer.eos_ids),
+        "seed": order.seed,
         **({"thinking": dataclasses.asdict(thinking)} if thinking.high else {}),
         **({"reward": reward} if reward else {}),
     }
@@ -137,7 +141,7 @@ class Survey:
         return self.digests[row * DIGEST_BYTES : (row + 1) * DIGEST_BYTES].hex()
 
 
-def survey(problems: Iterable[Problem], question: RolloutOrder) -> Survey:
+def survey(problems: Iterable[Problem], order: RolloutOrder) -> Survey:
     """Looks at every problem once, before anything costly.
 
     Raises:
@@ -148,8 +152,8 @@ def survey(problems: Iterable[Problem], question: RolloutOrder) -> Survey:
     for problem in problems:
         if problem.id in rows:
             raise InputError(f"problem {problem.id!r} is there twice; ids must differ")
-        request = question.request(problem, first=0, count=1)
-        request.check_prompt(question.sampling.max_prompt_tokens, "--max_prompt_tokens")
+        request = order.request(problem, first=0, count=1)
+        request.check_prompt(order.sampling.max_prompt_tokens, "--max_prompt_tokens")
         rows[problem.id] = len(rows)
         asked = (request.prompt_tokens.tobytes(), problem.answer.encode(), problem.task.encode())
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -172,6 +176,7 @@ class Store:
       keep_completions: whether texts are kept too.
 
     Attributes:
+      rows: id of a problem -> its row.
       rewards: [P, k] float32, of the rollouts that are known; 0 where a reward failed.
       known: [P, k] which are.
       failed: [P, k] of these, those whose reward failed.
@@ -198,6 +203,7 @@ class Store:
         self.reasons: dict[str, str] = {}
         self.tokens = self.truncated = 0
         self._path = directory / COUNTS
+        self.rows = survey.rows
         self._survey = survey
         self._part, self._end = 0, 0
         self._foreign = 0
@@ -225,10 +231,6 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the files."""
         if self._file is not None:
             self._file.close()
         if self._completions is not None:
@@ -248,9 +250,46 @@ class Store:
         """[P] how many rollouts of each problem have this reward or more."""
         return ((self.rewards >= reward) & ~self.failed).sum(axis=1)
 
+    def check_failures(self) -> None:
+        """Holds a measurement to what sets can be cut by.
+
+        Raises:
+          RunError: of more than half of all rollouts no reward is recorded, or no problem is measured.
+        """
+        without = int((~self.known | self.failed).sum())
+        if without > MOST_FAILED * self.known.size or not self.measured.any():
+            ids = self._ids(~self.measured | self.failed.any(axis=1))
+            raise RunError(
+                f"no reward is recorded of {without} of {self.known.size} rollouts (problems {ids}; {self._reason()}): "
+                "no set is cut by such a measurement. See to what gives rewards; the same command draws again what is "
+                'not recorded, and a line of counts.jsonl with "failures" is drawn again once it is deleted'
+            )
+
+    def failures(self) -> str:
+        """How many rewards failed, on which problems, and why; empty where none did."""
+        failed, left_out = int(self.failed.sum()), ~self.measured
+        parts = []
+        if failed:
+            ids = self._ids(self.failed.any(axis=1))
+            parts.append(f"{failed} of {self.known.size} rollouts count as wrong (problems {ids})")
+        if left_out.any():
+            ids, count = self._ids(left_out), int(left_out.sum())
+            parts.append(f"{count} of {len(left_out)} problems are in no set ({ids}), the same command measures them")
+        return f"rewards failed: {'; '.join(parts)}; {self._reason()}" if parts else ""
+
+    def _ids(self, rows: np.ndarray) -> str:
+        """The first ids of the problems in `rows` [P]."""
+        ids = [id for id, row in self.rows.items() if rows[row]]
+        return ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+
+    def _reason(self) -> str:
+        """Why, of the first problem of which that is known."""
+        id, why = next(iter(self.reasons.items()), ("", "no reason is recorded"))
+        return f"{id}: {why}" if id else why
+
     def missing(self, problem_id: str) -> Iterator[tuple[int, int]]:
         """(first rollout of a block, how many of it are wanted) for each block that is not there whole."""
-        known = self.known[self._survey.rows[problem_id]]
+        known = self.known[self.rows[problem_id]]
         for first in range(0, len(known), BLOCK):
             block = known[first : first + BLOCK]
             if not block.all():
@@ -266,7 +305,7 @@ class Store:
           How many rollouts are new.
         """
         assert group.rewards is not None and self._file is not None
-        row = self._survey.rows[group.problem_id]
+        row = self.rows[group.problem_id]
         end = min(first + len(group.completions), self.known.shape[1])
         skip = int(self.known[row, first:end].sum())  # a block is filled from its beginning
         kept = slice(skip, end - first)
@@ -352,7 +391,7 @@ class Store:
         return size
 
     def _read(self, line: dict[str, Any]) -> None:
-        row = self._survey.rows.get(line["problem"])
+        row = self.rows.get(line["problem"])
         if "part" in line:
             self._part, self._end = line["part"], line["end"]
         if row is None:
@@ -380,7 +419,7 @@ class Store:
         if self._end and (not path.exists() or path.stat().st_size != self._end):  # taken away by its reader
             self._part, self._end = self._part + 1, 0
             path = self._directory / f"{self._part:05d}.jsonl"
-        self._completions = open(path, "ab")  # noqa: SIM115 (closed by `close`)
+        self._completions = open(path, "ab")  # noqa: SIM115 (closed by `__exit__`)
 
     def _keep(self, lines: Sequence[dict[str, Any]]) -> None:
         """Writes completions, so that they are there before the line that says so."""
@@ -436,52 +475,3 @@ def _said(name: str, identity: dict[str, Any]) -> str:
     if name == "reward" and not identity.get(name):
         return "the problems' own tasks"
     return repr(identity.get(name))
-
-
-MOST_FAILED = 0.5
-"""Share of all rollouts that may be without a reward."""
-NAMED = 5
-"""Problems that are named where rewards failed."""
-
-
-def check_failures(found: Survey, store: Store) -> None:
-    """Holds a measurement to what sets can be cut by.
-
-    Raises:
-      RunError: of more than half of all rollouts no reward is recorded, or no problem is measured.
-    """
-    without = int((~store.known | store.failed).sum())
-    if without > MOST_FAILED * store.known.size or not store.measured.any():
-        ids, why = _names(found, ~store.measured | store.failed.any(axis=1)), _reason(store)
-        raise RunError(
-            f"no reward is recorded of {without} of {store.known.size} rollouts (problems {ids}; {why}): no set is cut "
-            "by such a measurement. See to what gives rewards; the same command draws again what is not recorded, and "
-            'a line of counts.jsonl with "failures" is drawn again once it is deleted'
-        )
-
-
-def failure_report(found: Survey, store: Store) -> str:
-    """How many rewards failed, on which problems, and why; empty where none did."""
-    failed, left_out = int(store.failed.sum()), ~store.measured
-    parts = []
-    if failed:
-        ids = _names(found, np.asarray(store.failed.any(axis=1)))
-        parts.append(f"{failed} of {store.known.size} rollouts count as wrong (problems {ids})")
-    if left_out.any():
-        ids = _names(found, left_out)
-        parts.append(
-            f"{int(left_out.sum())} of {len(left_out)} problems are in no set ({ids}), the same command measures them"
-        )
-    return f"rewards failed: {'; '.join(parts)}; {_reason(store)}" if parts else ""
-
-
-def _names(found: Survey, rows: np.ndarray) -> str:
-    """The first ids of the problems in `rows` [P]."""
-    ids: Sequence[str] = [id for id, row in found.rows.items() if rows[row]]
-    return ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-
-
-def _reason(store: Store) -> str:
-    """Why, of the first problem of whom that is known."""
-    id, why = next(iter(store.reasons.items()), ("", "no reason is recorded"))
-    return f"{id}: {why}" if id else why

@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax import model
-from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation import measure
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.measure import Source, naming_flags
+from isocompute_jax.experiment.curation.measure import naming_flags, read_model
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import RewardConfig, read_problems
@@ -48,10 +48,10 @@ def simulated(*_, tokenizer, **__):
 @pytest.fixture(scope="module")
 def source(base_run):
     """Its tokenizer is read once, and its weights never: nothing is computed with them."""
-    source = Source(base_run.model, SamplingConfig())
-    read = source.read()
+    source = RunConfig(model=base_run.model)
+    read = read_model(source)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "read", lambda self: read)
+        patch.setattr(room, "read_model", lambda _: read)
         patch.setattr(room, "draw_pictures", lambda *_: None)
         patch.setattr(model, "load_params", lambda *_, **__: {})
         yield source

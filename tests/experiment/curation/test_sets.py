@@ -5,19 +5,16 @@ import dataclasses
 import itertools
 import json
 import re
-import types
-from typing import Any
 
 import numpy as np
 import pytest
 
 from isocompute_jax import curate as main
-from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import cut, mix, publish
-from isocompute_jax.experiment.curation.measure import Source
-from isocompute_jax.experiment.curation.record import Survey
+from isocompute_jax.experiment.curation.record import Store, Survey
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
@@ -39,19 +36,10 @@ def cut_up(tmp_path, monkeypatch):
         monkeypatch.setattr(room, "draw_pictures", draw if drawn else lambda *_: None)
         rates = np.array([problem.measured[f"avg@{config.samples}"] for problem in problems])
         rewards = np.arange(config.samples) < np.round(rates * config.samples)[:, None]
-        store: Any = types.SimpleNamespace(
-            rewards=rewards.astype(np.float32),
-            known=np.ones_like(rewards),
-            failed=np.zeros_like(rewards),
-            measured=np.ones(len(rewards), bool),
-            mean_rewards=rates,
-            solved=lambda _: rewards.sum(axis=1),
-            reasons={},
-            tokens=0,
-            truncated=0,
-        )
         found = Survey({problem.id: row for row, problem in enumerate(problems)}, b"")
-        return publish(problems, found, store, tmp_path, source=Source("none", SamplingConfig()), config=config)
+        store = Store(tmp_path, identity={}, survey=found, samples=config.samples)
+        store.rewards, store.known = rewards.astype(np.float32), np.ones_like(rewards)
+        return publish(problems, store, tmp_path, source=RunConfig(model="none"), config=config)
 
     return call
 
