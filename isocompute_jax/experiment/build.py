@@ -88,7 +88,7 @@ class Parts:
         return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
 
     def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
-        """The same, at the temperature that is sampled at: what the sampler should have reported."""
+        """Log-probabilities at the temperature that is sampled at: what the sampler should have reported."""
         self.team.arrive()
         return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
 

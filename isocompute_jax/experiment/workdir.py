@@ -98,8 +98,8 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
       InputError: another process is at work in it, or it holds a run of another config; or another host does not see
         it, and could not write its share of checkpoints there.
     """
-    with contextlib.ExitStack() as opened:
-        new = team.broadcast(lambda: _open(path, config, facts, opened))
+    with contextlib.ExitStack() as lock:
+        new = team.broadcast(lambda: _open(path, config, facts, lock))
         try:
             team.everywhere(lambda: _check_seen(path))
             yield
@@ -109,11 +109,11 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
             raise
 
 
-def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, opened: contextlib.ExitStack) -> bool:
+def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock: contextlib.ExitStack) -> bool:
     """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        opened.enter_context(locked(path, "run"))
+        lock.enter_context(locked(path, "run"))
     except (FileExistsError, NotADirectoryError):
         raise _in_its_place(path) from None
     except OSError as error:

@@ -59,7 +59,7 @@ def curate(
     Args:
       problems: iterated over several times; `tasks.ProblemFile` never holds more than one of them.
       out: made if absent.
-      source: what is measured, and where: `model`, `dtype`, `sampling`, `prompts`, `reward`, `service` and `mesh` of it.
+      source: its model, dtype, sampling, prompts, reward, service and mesh say what is measured, and where.
       config: what to measure and which sets to cut.
       make_sampler: makes what draws the rollouts, which by default `source` decides.
 

@@ -53,11 +53,8 @@ class ProblemStream(Iterator[list[Problem]]):
     def draw(self, count: int, *, history: History, taken: Collection[int] = (), spent: float = 0.0) -> list[Problem]:
         """The next problems of a step: `count` of them, or as many as there are.
 
-        Args:
-          count: how many are wanted.
-          history: what is known of the problems.
-          taken: places of those that the step has; none in its first draw.
-          spent: share of the run's compute that was asked for, which chooses the stage.
+        `taken` are places of those that the step has, none in its first draw; `spent` is the share of the run's compute
+        that was asked for, which chooses the stage.
         """
         rests = self._config.retire_for == "epoch"
         retired = self.retired(history)
@@ -264,11 +261,7 @@ def shuffled(size: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def ranks_of(problems: Sequence[Problem], config: CurriculumConfig) -> np.ndarray | None:
-    """[D] where each problem comes within an epoch, lowest first; None where the order is by chance alone.
-
-    Raises:
-      InputError: a problem was not measured, or a pool has no problem.
-    """
+    """[D] where each problem comes within an epoch, lowest first; None where the order is by chance alone."""
     if config.order == "shuffled":
         return None
     rates = rates_of(problems, config.rate_column)
@@ -277,11 +270,7 @@ def ranks_of(problems: Sequence[Problem], config: CurriculumConfig) -> np.ndarra
 
 
 def rates_of(problems: Sequence[Problem], column: str) -> np.ndarray:
-    """[D] float64 measured rates.
-
-    Raises:
-      InputError: a problem has none.
-    """
+    """[D] float64 measured rates; an InputError where a problem has none."""
     for problem in problems:
         if column not in problem.measured:
             known = ", ".join(sorted(problem.measured)) or "none"
