@@ -205,12 +205,6 @@ def _smallest_group(config: RunConfig) -> int:
     return min(config.group_size, evaluation.samples or evaluation.k) if evaluation.sets else config.group_size
 
 
-def check_dispatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """Raises InputError where a run samples in its own process, and its devices have no room for that."""
-    if not config.service.remote:
-        rollouts_per_dispatch(config, model_config, mesh, device_of(mesh))
-
-
 def _share(params: Any, model_config: ModelConfig, mesh: Mesh | None) -> float:
     """Bytes of abstract parameters that each device has."""
     if mesh is None:
