@@ -270,7 +270,7 @@ class Store:
         failed, left_out = int(self.failed.sum()), ~self.measured
         parts = []
         if failed:
-            ids = self._ids(self.failed.any(axis=1))
+            ids = self._ids(np.asarray(self.failed.any(axis=1)))
             parts.append(f"{failed} of {self.known.size} rollouts count as wrong (problems {ids})")
         if left_out.any():
             ids, count = self._ids(left_out), int(left_out.sum())
