@@ -76,7 +76,7 @@ def _of_service(
     # Here, because gRPC is needed by nobody else.
     from isocompute_jax.service.client.dispatch import IN_FLIGHT
     from isocompute_jax.service.client.fleet import RemoteSampler
-    from isocompute_jax.service.client.shares import ShareSender
+    from isocompute_jax.service.client.sender import ShareSender
 
     run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(16)), "team": team}
     if not team.leads:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import functools
 import logging
 import secrets
@@ -20,19 +21,13 @@ import grpc
 from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.service.client.absence import Absence
-from isocompute_jax.service.client.delivery import Sender, Weights
-from isocompute_jax.service.client.endpoints_file import EndpointsFile
-from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.member import Member
-from isocompute_jax.service.client.meter import Meter, together
-from isocompute_jax.service.client.nccl.links import Links
-from isocompute_jax.service.client.nccl.rounds import KeptWeights
-from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.service.client.broadcast import KeptWeights, Links
+from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
+from isocompute_jax.service.client.member import Member, Needs
 from isocompute_jax.service.client.orders import Orders
-from isocompute_jax.service.client.pending import BadReplyError, PendingGroup
-from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.sender import Sender, Weights
+from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
@@ -69,7 +64,7 @@ class Dispatcher:
 
     Args:
       service: the fleet's settings.
-      sender: the learner.
+      sender: brings weights to servers.
       in_flight: what becomes of groups that are being sampled when weights change.
       vocab_size: V.
       routing: whether the learner needs the experts that tokens went to.
@@ -106,7 +101,7 @@ class Dispatcher:
         self._vocab_size = vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
-        self._orders = Orders(team) if team.count > 1 else None
+        sender.orders = Orders(team) if team.count > 1 else None
         self._parcel: Weights | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
@@ -120,7 +115,6 @@ class Dispatcher:
             service=service,
             sender=sender,
             needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute")),
-            orders=self._orders,
             changed=self._on_change,
             fail=self._fail,
         )
@@ -400,3 +394,77 @@ def _pushback_s(error: BaseException) -> float | None:
         return max(0.0, int(dict(error.trailing_metadata() or ())[PUSHBACK]) / 1000)
     except (KeyError, ValueError):
         return None
+
+
+class BadReplyError(Exception):
+    """A server sent what was not asked for."""
+
+
+@dataclasses.dataclass(eq=False)
+class PendingGroup:
+    """A group on its way.
+
+    Attributes:
+      request: what is asked for.
+      lane: where it is delivered.
+      number: tells groups of one fleet apart.
+      attempts: calls that were made for it.
+      bad_replies: of those, how many brought what was not asked for.
+      losses: how many were lost on a server that lived on.
+      finished: rollouts of the present call that are there, by index.
+      tokens: of these.
+    """
+
+    request: SampleRequest
+    lane: str
+    number: int
+    attempts: int = 0
+    bad_replies: int = 0
+    losses: int = 0
+    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
+
+    def begin(self) -> None:
+        """Another call is made for it."""
+        self.attempts += 1
+        self.finished.clear()
+        self.tokens = 0
+
+    def keep(
+        self, message: pb.Completion, *, vocab_size: int, version: int | None, newest: int, one_version: bool
+    ) -> None:
+        """Checks one finished rollout and keeps it.
+
+        Args:
+          message: as it came.
+          vocab_size: V.
+          version: the only one that its tokens may have; None where they may have others.
+          newest: of the weights that there are.
+          one_version: whether all its tokens must have the same.
+
+        Raises:
+          BadReplyError: it is not what was asked for.
+        """
+        try:
+            completion = convert.message_to_completion(message)
+        except (ValueError, OverflowError) as error:
+            raise BadReplyError(str(error)) from error
+        if message.index >= self.request.group_size or message.index in self.finished:
+            raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
+        if completion.tokens.max() >= vocab_size or completion.tokens.min() < 0:
+            raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {vocab_size - 1}")
+        budget = self.request.budget(message.index)
+        if len(completion.tokens) > budget:
+            raise BadReplyError(f"rollout {message.index} has more than {budget} tokens")
+        versions = [span.version for span in message.spans]
+        if version is not None and versions != [version]:
+            raise BadReplyError(f"rollout {message.index} has the versions {versions}, not {version}")
+        if one_version and len(versions) != 1:
+            raise BadReplyError(f"rollout {message.index} mixes the versions {versions}")
+        if versions != sorted(versions) or versions[-1] > newest:
+            raise BadReplyError(f"rollout {message.index} has the versions {versions}; the newest is {newest}")
+        self.finished[message.index] = completion
+        self.tokens += len(completion.tokens)

@@ -1,8 +1,10 @@
-"""One endpoint of a fleet: whether it is up, whether it makes progress, and which weights it has."""
+"""One endpoint of a fleet: whether it is up, makes progress and does what the run needs, and which weights it has."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -12,15 +14,18 @@ import grpc
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
-from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
-from isocompute_jax.service.client.health import MemberHealth
-from isocompute_jax.service.client.meter import Meter
-from isocompute_jax.service.client.needs import Needs, lack
-from isocompute_jax.service.client.orders import Orders, ShareLostError
-from isocompute_jax.service.client.rivals import Rivals
+from isocompute_jax.service.client.health import MemberHealth, Meter
+from isocompute_jax.service.client.orders import ShareLostError
+from isocompute_jax.service.client.sender import Sender, Weights
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.names import same_run
 from isocompute_jax.service.proto.refusal import NOT_FINITE
+
+MAX_TAKEOVERS = 3
+TAKEOVER_WINDOW_S = 600.0
+KEEP_AWAY_S = 15.0
+"""Longer than a server counts as taken after its learner has gone."""
 
 POLL_S = 1.0
 SPARED_POLLS = 3
@@ -49,15 +54,105 @@ DIVERGED = "Training has diverged: begin again from an earlier checkpoint, with 
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a run needs of a server.
+
+    Attributes:
+      routing: the experts that tokens went to.
+      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
+      token_versions: which weights drew each token, where these change while it is drawn.
+    """
+
+    routing: bool
+    turn_tokens: int
+    token_versions: bool
+
+
+def lack(status: pb.StatusReply, needs: Needs) -> str:
+    """What the run needs and the server cannot do, and the remedy; empty for nothing."""
+    if needs.routing and not status.routing:
+        return (
+            "does not say which experts it chose, and config.loss.routing asks for them: start it with --routing, "
+            "which the engine jax has, or set config.loss.routing to 'own'"
+        )
+    if needs.turn_tokens and not status.turns:
+        return (
+            "is of a release that draws no rollout in turns, as config.sampling.thinking and config.sampling.tool "
+            "need it: start servers of this release"
+        )
+    if needs.turn_tokens > status.limits.max_model_len:
+        return (
+            f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
+            f"{needs.turn_tokens} (config.sampling.max_prompt_tokens and config.sampling.max_tokens): start it "
+            f"with --max_model_len={needs.turn_tokens}, or lower one of the two"
+        )
+    if needs.token_versions and status.no_token_versions:
+        return (
+            f"runs {status.engine} {status.engine_version}, which does not say which weights drew each token, and "
+            "config.asynchrony='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a newer "
+            f"{status.engine}"
+        )
+    return ""
+
+
+class Rivals:
+    """Those of one endpoint.
+
+    Args:
+      target: the endpoint.
+      session: names this start of this learner.
+    """
+
+    def __init__(self, target: str, session: str):
+        self._target = target
+        self._session = session
+        self._there_since = 0.0
+        self._takeovers: collections.deque[float] = collections.deque()
+
+    def of_the_same_run(self, session: str) -> bool:
+        """Whether a learner is an earlier start of this run, which is over: only one of them can be alive."""
+        return same_run(session, self._session)
+
+    def is_there(self, session: str) -> RunError | None:
+        """Another learner is at work on the endpoint: what ends this run if it has been for long."""
+        now = time.monotonic()
+        self._there_since = self._there_since or now
+        if now - self._there_since <= KEEP_AWAY_S:
+            return None
+        return RunError(
+            f"{self._target} is used by another learner, {session!r}: give every learner servers of its own "
+            "(config.service.endpoints), or wait until that one has ended"
+        )
+
+    def has_gone(self) -> None:
+        """No other learner is at work on it."""
+        self._there_since = 0.0
+
+    def took_over(self, session: str) -> RunError | None:
+        """Another learner has replaced the weights of this one: what ends this run if that happens again and again."""
+        now = time.monotonic()
+        self._takeovers.append(now)
+        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
+            self._takeovers.popleft()
+        LOG.warning("%s was given other weights by the learner %r", self._target, session)
+        if len(self._takeovers) < MAX_TAKEOVERS:
+            return None
+        return RunError(
+            f"{self._target} is used by another learner, {session!r}, which keeps replacing the weights of this one, "
+            f"{self._session!r}: give every learner servers of its own (config.service.endpoints), and a token of its "
+            "own (config.service.token_file)"
+        )
+
+
 class Member:
     """An endpoint, watched. All attributes are to be read only.
 
     Args:
       target: `host:port` or `unix:PATH`.
       service: the fleet's settings.
-      sender: the learner.
+      sender: brings weights to it.
       needs: what the run needs of a server.
-      orders: has other learner hosts send their shares of the weights; None without any.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
 
@@ -81,7 +176,6 @@ class Member:
         sender: Sender,
         *,
         needs: Needs,
-        orders: Orders | None,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
@@ -101,7 +195,6 @@ class Member:
         self._service = service
         self._sender = sender
         self._needs = needs
-        self._delivery = Delivery(self.endpoint, service, sender, orders)
         self._changed = changed
         self._fail = fail
         self._wanted: Weights | None = None
@@ -328,7 +421,7 @@ class Member:
     def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
-        sending = self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
+        sending = self._sender.send(parcel, self.endpoint, self._status.host_id, sent=self._on_progress)
         task = self._push = asyncio.create_task(sending)
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
 

@@ -18,11 +18,11 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.refusal import Refusal
 from isocompute_jax.service.server.engines.base import Engine, EngineError
-from isocompute_jax.service.server.metrics_server import MetricsServer
+from isocompute_jax.service.server.metrics import MetricsServer
 from isocompute_jax.service.server.refusals import SERVICE, Refusals
-from isocompute_jax.service.server.server_config import ServerConfig
 from isocompute_jax.service.server.servicer import Servicer
-from isocompute_jax.service.weights.staging import StagingArea, check_directory
+from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.weights.receive import StagingArea, check_directory
 
 log = logging.getLogger(__name__)
 

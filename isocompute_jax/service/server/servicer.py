@@ -16,19 +16,16 @@ import grpc
 
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.proto.names import host_id, same_run, shown
 from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal, invalid
-from isocompute_jax.service.proto.session import same_run, shown
-from isocompute_jax.service.server.call_log import CallLog
-from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import Engine, EngineError, HalfTakenError, NotTakenError
-from isocompute_jax.service.server.gather import gathered
+from isocompute_jax.service.server.groups import checked_request, gathered
 from isocompute_jax.service.server.metrics import Metrics
+from isocompute_jax.service.server.refusals import CallLog
 from isocompute_jax.service.server.transfers import Transfers
-from isocompute_jax.service.weights.receive import Update, Updates
-from isocompute_jax.service.weights.staging import StagingArea
-from isocompute_jax.service.weights.transfer import RECEIVING, SentWeights
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import RECEIVING, SentWeights
+from isocompute_jax.service.weights.receive import StagingArea, Update, Updates
 
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import os
+import pathlib
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,16 +22,24 @@ import grpc
 import numpy as np
 import xxhash
 
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.chunks import Chunk
+from isocompute_jax.service.proto.convert import Chunk
 from isocompute_jax.service.proto.refusal import Interruptible, Refusal, check_name, invalid, lost
-from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
-from isocompute_jax.service.weights.finite import is_finite, not_finite
-from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
-from isocompute_jax.service.weights.staging import StagingArea
-from isocompute_jax.service.weights.transfer import SentWeights
-from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
+from isocompute_jax.service.weights.check import (
+    Coverage,
+    ManifestFile,
+    checked_box,
+    is_finite,
+    listed_tensors,
+    manifest_boxes,
+    not_finite,
+    read_manifest,
+    whole_starts,
+)
+from isocompute_jax.service.weights.files import SharedFolder, WeightFile, WeightWriter, sweep
+from isocompute_jax.service.weights.nccl import SentWeights
 
 THREADS = 4
 WRITES_AHEAD = 4
@@ -41,6 +52,8 @@ T = TypeVar("T")
 Message = pb.UpdateWeightsRequest | Chunk
 Messages = Callable[[], Awaitable[Message | None]]
 """The next message of a sender; None at the end of its stream."""
+
+PREFIX = "isocompute-staging-"
 
 
 class Update:
@@ -331,3 +344,54 @@ def _seen(future: asyncio.Future) -> None:
     """An error of a thread that nobody waits for any more is no news."""
     if not future.cancelled():
         future.exception()
+
+
+class StagingArea:
+    """Files of all tensors; one is kept between updates, because fresh pages cost more than what they hold.
+
+    Args:
+      directory: where their folder is made; folders that dead processes left there are removed.
+      tensors: what each file holds.
+
+    Raises:
+      InputError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
+        self.directory = os.path.realpath(directory)
+        self.tensors = tuple(tensors)
+        self._idle: list[WeightWriter] = []
+        check_directory(directory)
+        sweep(self.directory, PREFIX)
+        self._folder = SharedFolder(pathlib.Path(self.directory) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+
+    def take(self) -> WeightWriter:
+        """A file to write to; what it holds is anything."""
+        if self._idle:
+            return self._idle.pop()
+        file = self._folder.new_file()
+        try:
+            return WeightWriter(file, self.tensors)
+        except OSError as error:
+            file.remove()
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server cannot stage weights in {self.directory}: {error}"
+            ) from error
+
+    def give_back(self, writer: WeightWriter) -> None:
+        """Keeps a file for the next update, unless one is kept already."""
+        if self._idle:
+            writer.file.remove()
+        else:
+            self._idle.append(writer)
+
+    def close(self) -> None:
+        """Removes every file."""
+        self._idle.clear()
+        self._folder.remove()
+
+
+def check_directory(directory: str) -> None:
+    """Raises InputError for a folder in which weights cannot be staged."""
+    if not os.path.isdir(directory) or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(f"--weights_dir={directory}: not a folder that can be written")

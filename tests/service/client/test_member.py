@@ -1,15 +1,15 @@
 """How often an endpoint is asked how it is."""
 
 import asyncio
+import types
+from typing import cast
 
 import pytest
 
 from isocompute_jax.service.client import member
-from isocompute_jax.service.client.delivery import Sender
-from isocompute_jax.service.client.member import SPARED_POLLS, Member
-from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.service.client.member import SPARED_POLLS, Member, Needs
+from isocompute_jax.service.client.sender import Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.proto import sampler_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,8 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
         found = Member(
             "127.0.0.1:1",
             ServiceConfig(endpoints="127.0.0.1:1"),
-            Sender("run#1", pb.IN_FLIGHT_ABORT, 0, 1),
+            cast(Sender, types.SimpleNamespace(session="run#1")),
             needs=Needs(routing=False, turn_tokens=0, token_versions=False),
-            orders=None,
             changed=lambda: None,
             fail=lambda error: pytest.fail(str(error)),
         )

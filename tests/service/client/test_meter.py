@@ -2,14 +2,14 @@
 
 import pytest
 
-from isocompute_jax.service.client import meter
-from isocompute_jax.service.client.meter import Meter, together
+from isocompute_jax.service.client import health
+from isocompute_jax.service.client.health import Meter, together
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
     return now
 
 

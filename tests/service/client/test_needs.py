@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from isocompute_jax.service.client.needs import Needs, lack
+from isocompute_jax.service.client.member import Needs, lack
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
 NOTHING = Needs(routing=False, turn_tokens=0, token_versions=False)

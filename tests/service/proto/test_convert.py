@@ -12,8 +12,8 @@ from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.proto import chunks, convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineFacts
+from isocompute_jax.service.server.groups import checked_request
 
 U32 = st.integers(0, 2**32 - 1)
 FACTS = EngineFacts("simulated", "1", "m", 2**31, 64, 2**31, (), 1, "cpu")

@@ -7,9 +7,8 @@ import grpc
 import pytest
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server import call_log
-from isocompute_jax.service.server.call_log import CallLog, quoted
-from isocompute_jax.service.server.refusals import SERVICE
+from isocompute_jax.service.server import refusals
+from isocompute_jax.service.server.refusals import SERVICE, CallLog, quoted
 from tests.service import builders
 from tests.service.builders import Probe, arrays, end, header, manifest, refused, request, run, serving, update
 
@@ -22,7 +21,7 @@ def lines(caplog):
     caplog.set_level(logging.INFO, "isocompute_jax")
 
     def found() -> list[str]:
-        messages = [record.getMessage() for record in caplog.records if record.name == call_log.__name__]
+        messages = [record.getMessage() for record in caplog.records if record.name == refusals.__name__]
         caplog.clear()
         return messages
 
@@ -88,7 +87,7 @@ def test_updates_sessions_and_takeovers_are_written_down(tmp_path, lines):
 
 
 def test_a_flood_of_refusals_is_a_few_lines_and_a_number(tmp_path, lines, monkeypatch):
-    monkeypatch.setattr(call_log, "PERIOD_S", 0.5)
+    monkeypatch.setattr(refusals, "PERIOD_S", 0.5)
 
     async def test():
         async with serving(Probe(), tmp_path) as (_, client):
@@ -97,8 +96,8 @@ def test_a_flood_of_refusals_is_a_few_lines_and_a_number(tmp_path, lines, monkey
             await asyncio.gather(*bad, return_exceptions=True)
             await refused(client.sample(session="x"), Code.FAILED_PRECONDITION)
             written = lines()
-            periods = 2 + (asyncio.get_running_loop().time() - began) // call_log.PERIOD_S
-            assert len([line for line in written if "INVALID_ARGUMENT" in line]) <= (call_log.LINES + 1) * periods
+            periods = 2 + (asyncio.get_running_loop().time() - began) // refusals.PERIOD_S
+            assert len([line for line in written if "INVALID_ARGUMENT" in line]) <= (refusals.LINES + 1) * periods
             assert len([line for line in written if "FAILED_PRECONDITION" in line]) == 1  # another kind, not held back
             await asyncio.sleep(0.7)
             said = [line for line in written + lines() if "more within" in line]
@@ -113,9 +112,9 @@ def test_a_server_that_ends_says_what_it_left_out(lines):
         log = CallLog()
         for _ in range(12):
             log.refused("Sample", Code.ABORTED, "ipv4:1.2.3.4:5", "why")
-        assert len(lines()) == call_log.LINES
+        assert len(lines()) == refusals.LINES
         log.close()
-        words = f"{12 - call_log.LINES} more within 60 s, which are not written down one by one"
+        words = f"{12 - refusals.LINES} more within 60 s, which are not written down one by one"
         assert lines() == [f"Sample refused with ABORTED: {words}"]
 
     run(test())
@@ -139,7 +138,7 @@ def test_nothing_that_a_caller_chose_acts_on_a_terminal_or_begins_a_line(tmp_pat
 
 def test_text_is_cut_in_the_middle():
     assert quoted("short ä") == "short ä" and quoted("a\tb\u2028c\ud800") == r"a\tb\u2028c\ud800"
-    assert len(quoted("a" * 10**6)) < call_log.MOST
+    assert len(quoted("a" * 10**6)) < refusals.MOST
 
 
 def test_a_caller_that_sends_nothing_is_let_go(tmp_path, lines):

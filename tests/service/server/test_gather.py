@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isocompute_jax.service.server import gather
+from isocompute_jax.service.server import groups
 
 
 async def play(script, closed) -> AsyncGenerator[Any, None]:
@@ -29,22 +29,22 @@ async def indices(piece) -> list[int]:
     ("drawn", "size"), [([2, 0, 1], 3), ([0, 1], 3)], ids=["complete", "fewer than there should be"]
 )
 def test_what_ends_in_time_is_one_piece(monkeypatch, drawn, size):
-    monkeypatch.setattr(gather, "GATHER_S", 1e6)  # which is not waited for: nothing else will come
+    monkeypatch.setattr(groups, "GATHER_S", 1e6)  # which is not waited for: nothing else will come
 
     async def main():
         closed = asyncio.Event()
-        pieces = [[index for index, _ in ready] async for ready in gather.gathered(play(drawn, closed), size)]
+        pieces = [[index for index, _ in ready] async for ready in groups.gathered(play(drawn, closed), size)]
         assert pieces == [drawn] and closed.is_set()
 
     asyncio.run(main())
 
 
 def test_a_piece_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(gather, "GATHER_S", 0.01)
+    monkeypatch.setattr(groups, "GATHER_S", 0.01)
 
     async def main():
         later, closed = asyncio.Event(), asyncio.Event()
-        pieces = gather.gathered(play([0, later, 1], closed), 2)
+        pieces = groups.gathered(play([0, later, 1], closed), 2)
         assert await indices(anext(pieces)) == [0]  # while the other one cannot have ended
         later.set()
         assert await indices(anext(pieces)) == [1]
@@ -67,7 +67,7 @@ def test_an_error_passes_and_everything_is_closed(monkeypatch):
                 closed = True
 
         with pytest.raises(OSError, match="gone"):
-            async for _ in gather.gathered(replies(), 2):
+            async for _ in groups.gathered(replies(), 2):
                 pass
         return closed
 
@@ -86,8 +86,8 @@ def test_closing_it_closes_what_it_reads(monkeypatch):
             finally:
                 closed = True
 
-        monkeypatch.setattr(gather, "GATHER_S", 0.0)
-        pieces = gather.gathered(replies(), 2)
+        monkeypatch.setattr(groups, "GATHER_S", 0.0)
+        pieces = groups.gathered(replies(), 2)
         assert await anext(pieces) == [(0, None)]
         waiting = asyncio.create_task(anext(pieces))
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto.refusal import Refusal
-from isocompute_jax.service.weights.coverage import Coverage
+from isocompute_jax.service.weights.check import Coverage
 
 
 @settings(max_examples=200, deadline=None)

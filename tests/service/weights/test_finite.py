@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box
 from isocompute_jax.service.proto.refusal import Refusal
-from isocompute_jax.service.weights.finite import FiniteSpans, is_finite
+from isocompute_jax.service.weights.check import FiniteSpans, is_finite
 from tests.service.builders import (
     TENSORS,
     Probe,

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights import coverage
+from isocompute_jax.service.weights import check
 from tests.service.builders import (
     TENSORS,
     Probe,
@@ -138,7 +138,7 @@ def test_a_bad_manifest_leaves_the_old_weights(tmp_path, change, code, words):
 
 
 def test_files_and_parts_beyond_the_models_are_refused_before_they_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(coverage, "MOST_BOXES", 3)
+    monkeypatch.setattr(check, "MOST_BOXES", 3)
 
     async def test():
         async with serving(Probe(), tmp_path) as (_, client):

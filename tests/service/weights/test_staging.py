@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.receive import StagingArea
 from tests import mains
 from tests.service.builders import (
     TENSORS,
@@ -44,7 +44,7 @@ def test_files_are_private_reused_and_removed(tmp_path):
 def test_files_of_dead_processes_are_swept(tmp_path):
     program = f"""
 import os
-from isocompute_jax.service.weights.staging import StagingArea
+from isocompute_jax.service.weights.receive import StagingArea
 from isocompute_jax.records.tensors import TensorSpec
 StagingArea({str(tmp_path)!r}, [TensorSpec("t", "float32", (3,))]).take()
 os._exit(0)

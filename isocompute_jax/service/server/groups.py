@@ -1,15 +1,24 @@
-"""What a group is asked for, checked against what the engine can do."""
+"""A group's request, checked against what the engine can do, and its completions, gathered into few messages."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
+from collections.abc import AsyncGenerator
 
 import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import check_name
 from isocompute_jax.service.server.engines.base import EngineFacts
+
+GATHER_S = 0.1
+"""A completion waits no longer for others of its group. The last one of a group waits for nothing."""
+
+Ready = list[tuple[int, Completion]]
 
 
 def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequest:
@@ -70,3 +79,40 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
         first_rollout=message.first_rollout,
         turn=message.turn,
     )
+
+
+async def gathered(replies: AsyncGenerator[Ready, None], size: int) -> AsyncGenerator[Ready, None]:
+    """What `replies` yields, in larger pieces; it is closed at the end.
+
+    Args:
+      replies: (rollout index, completion) as they finish.
+      size: how many there will be; with the last of them everything is yielded at once.
+    """
+    clock = asyncio.get_running_loop().time
+    waiting: Ready = []
+    drawn, due = 0, 0.0
+    following: asyncio.Task[Ready] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(replies))
+            done, _ = await asyncio.wait([following], timeout=max(0.0, due - clock()) if waiting else None)
+            if done:
+                task, following = following, None
+                try:
+                    ready = task.result()
+                except StopAsyncIteration:
+                    break
+                due = due if waiting else clock() + GATHER_S
+                waiting += ready
+                drawn += len(ready)
+            if waiting and (not done or drawn >= size):
+                yield waiting
+                waiting = []
+        if waiting:
+            yield waiting
+    finally:
+        if following is not None:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await following
+        await replies.aclose()

@@ -3,6 +3,10 @@
 The learner may overwrite its parameters as soon as they are laid down. An endpoint that comes back late is served from
 the file. Two files are used in turn, because fresh pages cost more than what they hold, and because the older one may
 still be on its way.
+
+`UpdateWeights` is sent a manifest of the file, or the file in chunks over several streams. Senders are numbered over
+all learner hosts: host h of H with s calls each has the numbers h * s .. h * s + s - 1 of H * s. A host that sends a
+manifest while others stream fills its other calls with nothing.
 """
 
 from __future__ import annotations
@@ -12,19 +16,24 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import xxhash
 
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tensors import Box, TensorSpec
-from isocompute_jax.service.weights.shared_file import SharedFile, SharedFolder, sweep
-from isocompute_jax.service.weights.weight_file import WeightWriter, aligned
+from isocompute_jax.service.proto import convert
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.convert import write_chunk
+from isocompute_jax.service.weights.files import SharedFile, SharedFolder, WeightWriter, aligned, sweep
 
 PREFIX = "isocompute-outbox-"
 LOCAL = "/dev/shm"
 """Only this host's processes use it, so that what no process of it has locked is nobody's."""
+
+CHUNK_BYTES = 1 << 20
+"""Of a streamed push: smaller ones cost more calls, larger ones no longer fit the processor's cache."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,3 +135,80 @@ class Outbox:
             end = starts[-1] + box.nbytes
         file.truncate(end)
         return tuple(found), tuple(starts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Push:
+    """One version of the weights for one endpoint.
+
+    Attributes:
+      parcel: this host's share.
+      session: names the learner.
+      in_flight: what becomes of groups that are being sampled.
+      shared: by manifest; else streamed.
+      streams: parallel calls of a streamed push.
+      process_index: this learner host.
+      process_count: learner hosts.
+    """
+
+    parcel: Parcel
+    session: str
+    in_flight: pb.InFlight
+    shared: bool
+    streams: int
+    process_index: int = 0
+    process_count: int = 1
+
+    @property
+    def calls(self) -> int:
+        """Calls of this host. All hosts make the same number, whichever way each of them sends."""
+        return 1 if self.shared and self.process_count == 1 else self.streams
+
+    def messages(self, call: int) -> Iterator[bytes]:
+        """The serialised messages of one call, from its header to its end."""
+        parcel = self.parcel
+        index = {tensor.name: i for i, tensor in enumerate(parcel.tensors)}
+        header = pb.WeightsHeader(
+            session=self.session,
+            version=parcel.version,
+            tensors=convert.tensors_to_messages(parcel.tensors),
+            in_flight=self.in_flight,
+            sender=self.process_index * self.calls + call,
+            senders=self.process_count * self.calls,
+        )
+        yield pb.UpdateWeightsRequest(header=header).SerializeToString()
+        sent = 0
+        if self.shared and call == 0:
+            sent = sum(box.nbytes for box in parcel.boxes)
+            yield pb.UpdateWeightsRequest(manifest=manifest(parcel, index)).SerializeToString()
+        elif not self.shared:
+            for box, start in share(chunks(parcel), call, self.calls):
+                data = parcel.data[start : start + box.nbytes]
+                sent += len(data)
+                yield write_chunk(convert.box_to_message(box, index), data, xxhash.xxh3_64_intdigest(data))
+        yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
+
+
+def manifest(parcel: Parcel, index: Mapping[str, int]) -> pb.Manifest:
+    """Names a parcel's file; `index` is that of each tensor in the header."""
+    return pb.Manifest(
+        path=parcel.path,
+        size=len(parcel.data),
+        checksum=parcel.checksum,
+        boxes=[convert.box_to_message(box, index) for box in parcel.boxes],
+        starts=parcel.starts,
+    )
+
+
+def chunks(parcel: Parcel) -> list[tuple[Box, int]]:
+    """The boxes of a parcel, cut to at most `CHUNK_BYTES` each, and the byte of its file at which each begins."""
+    return [
+        (chunk, start + inside)
+        for box, start in zip(parcel.boxes, parcel.starts, strict=True)
+        for chunk, inside in box.cut(CHUNK_BYTES)
+    ]
+
+
+def share(chunks: list[tuple[Box, int]], call: int, calls: int) -> list[tuple[Box, int]]:
+    """The chunks that one of several calls sends: a run of consecutive ones, so that it reads the file in order."""
+    return chunks[len(chunks) * call // calls : len(chunks) * (call + 1) // calls]
