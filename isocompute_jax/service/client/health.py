@@ -7,11 +7,14 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.connection import untrusted
-from isocompute_jax.service.client.member import Member
 from isocompute_jax.service.client.service_config import ServiceConfig
+
+if TYPE_CHECKING:  # it imports this
+    from isocompute_jax.service.client.member import Member
 
 REMIND_S = 60.0
 PATIENCE_S = 2.0

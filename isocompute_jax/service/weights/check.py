@@ -162,88 +162,69 @@ class FiniteSpans:
         self._here = [span for span in self._here if span[1] > end]
 
 
-def manifest_boxes(manifest: pb.Manifest, listed: Sequence[TensorSpec]) -> list[Box]:
-    """The boxes of a manifest, checked to lie in their tensors and in the file.
+class ManifestFile:
+    """A file that the server reads itself. What was checked is what is read later, whatever becomes of its name.
 
     Args:
       manifest: as it was sent.
       listed: the tensors of the header, in its order.
 
-    Raises:
-      Refusal: they do not.
-    """
-    most = sum(map(most_boxes, listed))
-    if len(manifest.boxes) > most:
-        raise invalid(f"{manifest.path!r}: it has {len(manifest.boxes)} boxes; {most} are the most for this model")
-    largest = 2 * sum(tensor.nbytes for tensor in listed) + LARGEST_PADDING
-    if manifest.size > largest:
-        raise invalid(f"{manifest.path!r}: a file of {manifest.size} bytes; {largest} are the most for this model")
-    if len(manifest.starts) != len(manifest.boxes):
-        raise invalid(f"{manifest.path!r}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
-    boxes = [checked_box(box, listed) for box in manifest.boxes]
-    for box, start in zip(boxes, manifest.starts, strict=True):
-        if start < 0 or start % DTYPE_BYTES[box.dtype] or start + box.nbytes > manifest.size:
-            raise invalid(
-                f"{manifest.path!r}: a part of tensor {box.name!r} starts at byte {start}, which is not a multiple of "
-                f"its dtype's size, or leaves the file of {manifest.size} bytes"
-            )
-    return boxes
-
-
-def whole_starts(manifest: pb.Manifest, boxes: Sequence[Box], tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
-    """Where each tensor begins, if the manifest's file holds every one whole and can be used as it is; else None."""
-    starts = dict(zip(boxes, manifest.starts, strict=True))
-    if len(boxes) != len(starts) or starts.keys() != {tensor.box for tensor in tensors if tensor.nbytes}:
-        return None
-    return tuple(starts.get(tensor.box, 0) for tensor in tensors)
-
-
-def read_manifest(manifest: pb.Manifest, directory: str, boxes: Sequence[Box], to: WeightWriter | None) -> ManifestFile:
-    """Checks a manifest's file, and copies its boxes if there is a file to copy them to. It blocks.
-
-    Args:
-      manifest: as it was sent.
-      directory: real path of the folder that its file must lie in.
-      boxes: of `manifest_boxes`.
-      to: where they go; None leaves them in their file.
-
-    Returns:
-      the file, checked; still open when `to` is None.
+    Attributes:
+      boxes: what it holds; each lies in its tensor and in the file.
 
     Raises:
-      Refusal: it lies elsewhere, cannot be read, has another size or checksum, or numbers that are not finite.
+      Refusal: they are too many, or do not.
     """
-    file = ManifestFile(manifest, directory)
-    try:
-        file.check(boxes)
-        if to is not None:
-            file.copy(boxes, to)
-            file.close()
-        return file
-    except OSError as error:  # of shared storage, say
-        file.close()
-        raise lost(f"{manifest.path!r} cannot be read: {error}") from error
-    except BaseException:
-        file.close()
-        raise
 
-
-class ManifestFile:
-    """A manifest's file, opened. What was checked is what is read later, whatever becomes of its name."""
-
-    def __init__(self, manifest: pb.Manifest, directory: str):
+    def __init__(self, manifest: pb.Manifest, listed: Sequence[TensorSpec]):
+        most = sum(map(most_boxes, listed))
+        if len(manifest.boxes) > most:
+            raise invalid(f"{manifest.path!r}: it has {len(manifest.boxes)} boxes; {most} are the most for this model")
+        largest = 2 * sum(tensor.nbytes for tensor in listed) + LARGEST_PADDING
+        if manifest.size > largest:
+            raise invalid(f"{manifest.path!r}: a file of {manifest.size} bytes; {largest} are the most for this model")
+        if len(manifest.starts) != len(manifest.boxes):
+            raise invalid(f"{manifest.path!r}: {len(manifest.boxes)} boxes have {len(manifest.starts)} starts")
+        self.boxes = [checked_box(box, listed) for box in manifest.boxes]
+        for box, start in zip(self.boxes, manifest.starts, strict=True):
+            if start < 0 or start % DTYPE_BYTES[box.dtype] or start + box.nbytes > manifest.size:
+                raise invalid(
+                    f"{manifest.path!r}: a part of tensor {box.name!r} starts at byte {start}, which is not a multiple "
+                    f"of its dtype's size, or leaves the file of {manifest.size} bytes"
+                )
         self._manifest = manifest
+        self._path = ""
+        self._file = -1
+
+    def whole_starts(self, tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
+        """Where each tensor begins, if the file holds every one whole and can be used as it is; else None."""
+        starts = dict(zip(self.boxes, self._manifest.starts, strict=True))
+        if len(self.boxes) != len(starts) or starts.keys() != {tensor.box for tensor in tensors if tensor.nbytes}:
+            return None
+        return tuple(starts.get(tensor.box, 0) for tensor in tensors)
+
+    def read(self, directory: str, to: WeightWriter | None) -> None:
+        """Checks the file, and copies its boxes if there is a file to copy them to. It blocks.
+
+        Args:
+          directory: real path of the folder that it must lie in.
+          to: where its boxes go; None leaves them in the file, which stays open.
+
+        Raises:
+          Refusal: it lies elsewhere, cannot be read, has another size or checksum, or numbers that are not finite.
+        """
+        self._open(directory)
+        keep = False
         try:
-            self.path = os.path.realpath(manifest.path)
-            if "\0" in manifest.path or os.path.commonpath([self.path, directory]) != directory:
-                raise invalid(f"{manifest.path!r} does not lie in the server's --weights_dir, {directory}")
-            self._file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except (OSError, ValueError) as error:
-            raise invalid(f"{manifest.path!r} cannot be read: {error}") from error
-        found = os.fstat(self._file)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
-            self.close()
-            raise lost(f"{manifest.path!r} is not a file of {manifest.size} bytes; it has {found.st_size}")
+            self._check()
+            if to is not None:
+                self._copy(to)
+            keep = to is None
+        except OSError as error:  # of shared storage, say
+            raise lost(f"{self._manifest.path!r} cannot be read: {error}") from error
+        finally:
+            if not keep:
+                self.close()
 
     @property
     def held_path(self) -> str:
@@ -260,10 +241,24 @@ class ManifestFile:
         if hasattr(self, "_file"):
             self.close()
 
-    def check(self, boxes: Sequence[Box]) -> None:
+    def _open(self, directory: str) -> None:
+        manifest = self._manifest
+        try:
+            path = self._path = os.path.realpath(manifest.path)
+            if "\0" in manifest.path or os.path.commonpath([path, directory]) != directory:
+                raise invalid(f"{manifest.path!r} does not lie in the server's --weights_dir, {directory}")
+            self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise invalid(f"{manifest.path!r} cannot be read: {error}") from error
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
+            self.close()
+            raise lost(f"{manifest.path!r} is not a file of {manifest.size} bytes; it has {found.st_size}")
+
+    def _check(self) -> None:
         """Reads the whole file; refuses it without its checksum, or with numbers in the boxes that are not finite."""
         digest, size = xxhash.xxh3_64(), self._manifest.size
-        spans, not_finite = FiniteSpans(boxes, self._manifest.starts), None
+        spans, not_finite = FiniteSpans(self.boxes, self._manifest.starts), None
         memory = memoryview(bytearray(min(READ_BYTES, max(size, 1))))
         for start in range(0, size, READ_BYTES):
             block = memory[: min(READ_BYTES, size - start)]
@@ -275,7 +270,7 @@ class ManifestFile:
             except Refusal as refusal:
                 not_finite = refusal
         if digest.intdigest() != self._manifest.checksum:
-            raise lost(f"{self.path!r} does not have its checksum")
+            raise lost(f"{self._path!r} does not have its checksum")
         if not_finite is not None:
             raise not_finite
 
@@ -285,14 +280,13 @@ class ManifestFile:
         while done < len(block):
             got = os.preadv(self._file, [block[done:]], start + done)
             if not got:
-                raise lost(f"{self.path!r} became shorter while it was read")
+                raise lost(f"{self._path!r} became shorter while it was read")
             done += got
 
-    def copy(self, boxes: Sequence[Box], to: WeightWriter) -> None:
-        """Copies the manifest's boxes to their places, a few rows at a time."""
-        for box, start in zip(boxes, self._manifest.starts, strict=True):
+    def _copy(self, to: WeightWriter) -> None:
+        """Copies the boxes to their places, a few rows at a time."""
+        for box, start in zip(self.boxes, self._manifest.starts, strict=True):
             for rows, inside in box.cut(READ_BYTES):
-                data = os.pread(self._file, rows.nbytes, start + inside)
-                if len(data) != rows.nbytes:
-                    raise lost(f"{self.path!r} became shorter while it was read")
+                data = bytearray(rows.nbytes)
+                self._fill(memoryview(data), start + inside)
                 to.write(rows, np.frombuffer(data, np.uint8))

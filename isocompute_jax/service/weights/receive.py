@@ -33,10 +33,7 @@ from isocompute_jax.service.weights.check import (
     checked_box,
     is_finite,
     listed_tensors,
-    manifest_boxes,
     not_finite,
-    read_manifest,
-    whole_starts,
 )
 from isocompute_jax.service.weights.files import SharedFolder, WeightFile, WeightWriter, sweep
 from isocompute_jax.service.weights.nccl import SentWeights
@@ -242,16 +239,16 @@ class Updates:
     async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
         tensors = self._area.tensors
-        boxes = await self._in_thread(update, manifest_boxes, manifest, listed)
-        for box in boxes:
+        file = await self._in_thread(update, ManifestFile, manifest, listed)
+        for box in file.boxes:
             update.coverage.add(box)
-        starts = whole_starts(manifest, boxes, tensors) if update.header.senders == 1 else None
+        starts = file.whole_starts(tensors) if update.header.senders == 1 else None
         to = await self._staged(update) if starts is None else None
-        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, boxes, to)
+        await self._in_thread(update, file.read, self._area.directory, to)
         if starts is not None:
             update.held = file
             update.in_place = WeightFile(file.held_path, tensors, starts)
-        return sum(box.nbytes for box in boxes)
+        return sum(box.nbytes for box in file.boxes)
 
     async def _staged(self, update: Update) -> WeightWriter:
         """The update's staging file, made when its first part comes."""
