@@ -222,7 +222,7 @@ class Dispatcher:
                     self._members[-1].want(self._parcel)
             elif known[target].unlisted:
                 LOG.info("sampler %s is listed again, and stays", target)
-                known[target].enlist()
+                known[target].unlisted = False
         for target in known.keys() - set(targets):
             if not known[target].unlisted:
                 LOG.info("sampler %s leaves: it finishes %d groups", target, len(known[target].tasks))
@@ -353,7 +353,7 @@ class Dispatcher:
         elif member.up:
             if not member.suspect:
                 LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, said)
-            member.doubt()
+            member.suspect = True
         if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
             self._fail(
                 RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {said}")

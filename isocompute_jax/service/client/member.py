@@ -96,57 +96,8 @@ def lack(status: pb.StatusReply, needs: Needs) -> str:
     return ""
 
 
-class Rivals:
-    """Those of one endpoint.
-
-    Args:
-      target: the endpoint.
-      session: names this start of this learner.
-    """
-
-    def __init__(self, target: str, session: str):
-        self._target = target
-        self._session = session
-        self._there_since = 0.0
-        self._takeovers: collections.deque[float] = collections.deque()
-
-    def of_the_same_run(self, session: str) -> bool:
-        """Whether a learner is an earlier start of this run, which is over: only one of them can be alive."""
-        return same_run(session, self._session)
-
-    def is_there(self, session: str) -> RunError | None:
-        """Another learner is at work on the endpoint: what ends this run if it has been for long."""
-        now = time.monotonic()
-        self._there_since = self._there_since or now
-        if now - self._there_since <= KEEP_AWAY_S:
-            return None
-        return RunError(
-            f"{self._target} is used by another learner, {session!r}: give every learner servers of its own "
-            "(config.service.endpoints), or wait until that one has ended"
-        )
-
-    def has_gone(self) -> None:
-        """No other learner is at work on it."""
-        self._there_since = 0.0
-
-    def took_over(self, session: str) -> RunError | None:
-        """Another learner has replaced the weights of this one: what ends this run if that happens again and again."""
-        now = time.monotonic()
-        self._takeovers.append(now)
-        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
-            self._takeovers.popleft()
-        LOG.warning("%s was given other weights by the learner %r", self._target, session)
-        if len(self._takeovers) < MAX_TAKEOVERS:
-            return None
-        return RunError(
-            f"{self._target} is used by another learner, {session!r}, which keeps replacing the weights of this one, "
-            f"{self._session!r}: give every learner servers of its own (config.service.endpoints), and a token of its "
-            "own (config.service.token_file)"
-        )
-
-
 class Member:
-    """An endpoint, watched. All attributes are to be read only.
+    """An endpoint, watched. All attributes but `suspect` and `unlisted` are to be read only.
 
     Args:
       target: `host:port` or `unix:PATH`.
@@ -167,6 +118,7 @@ class Member:
       tasks: the groups that it samples, by what waits for them: task -> rollouts.
       meter: what its devices have cost so far.
       unlisted: it was taken off the list of endpoints.
+      status: its last answer.
     """
 
     def __init__(
@@ -201,7 +153,7 @@ class Member:
         self._sent: Weights | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
-        self._status = pb.StatusReply()
+        self.status = pb.StatusReply()
         self._failures = 0
         self._said = ""
         self._answered = self._progress = time.monotonic()
@@ -209,7 +161,8 @@ class Member:
         self._stuck = 0
         self._owned = ""
         self._announced = False
-        self._rivals = Rivals(target, sender.session)
+        self._rival_since = 0.0
+        self._takeovers: collections.deque[float] = collections.deque()
 
     def health(self) -> MemberHealth:
         """How it is now."""
@@ -224,9 +177,9 @@ class Member:
             leaving=self.leaving,
             devices=self.meter.devices[1],
             device_kind=self.meter.devices[0],
-            tokens_drawn=self._status.tokens_generated,
-            groups_running=self._status.running_groups,
-            groups_waiting=self._status.waiting_groups,
+            tokens_drawn=self.status.tokens_generated,
+            groups_running=self.status.running_groups,
+            groups_waiting=self.status.waiting_groups,
             silent_s=round(now - self._answered, 1),
             down_s=0.0 if self.up else round(now - self.down_since, 1),
             error="" if self.up and not self.failing else self.error,
@@ -236,7 +189,7 @@ class Member:
     @property
     def leaving(self) -> bool:
         """Whether it draws what it was sent, and is sent nothing more: no group, and no weights."""
-        return self.unlisted or self._status.draining
+        return self.unlisted or self.status.draining
 
     @property
     def pushing(self) -> bool:
@@ -246,13 +199,8 @@ class Member:
     @property
     def has_room(self) -> bool:
         """Whether it may be sent another group now."""
-        limit = 0 if self.leaving else self._status.limits.max_groups
+        limit = 0 if self.leaving else self.status.limits.max_groups
         return len(self.tasks) < limit and time.monotonic() >= self._not_before
-
-    @property
-    def status(self) -> pb.StatusReply:
-        """What it said last."""
-        return self._status
 
     def enter(self, task: asyncio.Task, rollouts: int) -> None:
         """Books a group that it is to sample."""
@@ -274,20 +222,12 @@ class Member:
         """It is full: nothing is sent to it for so long."""
         self._not_before = time.monotonic() + seconds
 
-    def doubt(self) -> None:
-        """A group was lost on it."""
-        self.suspect = True
-
     def want(self, parcel: Weights) -> None:
         """From now on it is to serve `parcel`; what was on its way is given up."""
         self._wanted = parcel
         self._give_up_push()
         if self.up and not self.leaving:
             self._start_push(parcel)
-
-    def enlist(self) -> None:
-        """It is on the list, perhaps again."""
-        self.unlisted = False
 
     def leave_list(self) -> None:
         """It was taken off the list: it draws what it was sent, and is sent nothing more."""
@@ -323,13 +263,13 @@ class Member:
         self._answered = now
         if missing := lack(status, self._needs):
             self._fail(InputError(f"{self.target} {missing}"))
-        if status.tokens_generated != self._status.tokens_generated:
+        if status.tokens_generated != self.status.tokens_generated:
             self._progress, self._stuck = now, 0
         if not (self.tasks or self.pushing or status.running_groups):
             self._progress = now
-        if status.draining and not self._status.draining:
+        if status.draining and not self.status.draining:
             LOG.info("sampler %s is shutting down: it finishes %d groups", self.target, len(self.tasks))
-        self._status = status
+        self.status = status
         self.meter.hold(status.devices.kind, status.devices.count)
         if self.up and now - self._progress > self._service.stall_s:
             self._stuck = min(self._stuck + 1, MAX_STUCK_WAITS)
@@ -359,15 +299,13 @@ class Member:
         ours = status.session == self._sender.session
         if self._owned == status.incarnation and not ours:
             self._owned = ""
-            if error := self._rivals.took_over(status.session):
-                self._fail(error)
+            self._on_taken_over(status.session)
         self.suspect = False
-        if status.taken and not ours and not self._owned and not self._rivals.of_the_same_run(status.session):
-            self.take_out(f"is used by another learner, {status.session!r}")
-            if error := self._rivals.is_there(status.session):
-                self._fail(error)
+        # An earlier start of this run is over: only one of them can be alive.
+        if status.taken and not ours and not self._owned and not same_run(status.session, self._sender.session):
+            self._on_rival(status.session)
             return
-        self._rivals.has_gone()
+        self._rival_since = 0.0
         if wanted is None:
             self._come_up()
         elif ours and status.version == wanted.version and self._sent is wanted:
@@ -381,6 +319,33 @@ class Member:
             self.weights = None
             self._come_up()
             self._start_push(wanted)
+
+    def _on_taken_over(self, rival: str) -> None:
+        """Another learner has replaced the weights of this one, which ends the run if it happens again and again."""
+        now = time.monotonic()
+        self._takeovers.append(now)
+        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
+            self._takeovers.popleft()
+        LOG.warning("%s was given other weights by the learner %r", self.target, rival)
+        if len(self._takeovers) >= MAX_TAKEOVERS:
+            message = (
+                f"{self.target} is used by another learner, {rival!r}, which keeps replacing the weights of this one, "
+                f"{self._sender.session!r}: give every learner servers of its own (config.service.endpoints), and a "
+                "token of its own (config.service.token_file)"
+            )
+            self._fail(RunError(message))
+
+    def _on_rival(self, rival: str) -> None:
+        """Another learner is at work on it, which ends the run if it stays."""
+        self.take_out(f"is used by another learner, {rival!r}")
+        now = time.monotonic()
+        self._rival_since = self._rival_since or now
+        if now - self._rival_since > KEEP_AWAY_S:
+            message = (
+                f"{self.target} is used by another learner, {rival!r}: give every learner servers of its own "
+                "(config.service.endpoints), or wait until that one has ended"
+            )
+            self._fail(RunError(message))
 
     def _come_up(self) -> None:
         if not self.up:
@@ -421,12 +386,13 @@ class Member:
     def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
-        sending = self._sender.send(parcel, self.endpoint, self._status.host_id, sent=self._on_progress)
+
+        def progress() -> None:
+            self._progress = time.monotonic()
+
+        sending = self._sender.send(parcel, self.endpoint, self.status.host_id, sent=progress)
         task = self._push = asyncio.create_task(sending)
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
-
-    def _on_progress(self) -> None:
-        self._progress = time.monotonic()
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """The message for what no retry can fix."""
@@ -442,7 +408,7 @@ class Member:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             self.weights = self._sent = parcel
-            self._owned = self._status.incarnation
+            self._owned = self.status.incarnation
             self.failing = self.suspect = False
             self._failures = 0
             self._announce(parcel)
