@@ -81,7 +81,7 @@ def test_vllms_receiver_loads_the_learners_bytes(library, monkeypatch, ranks):
         command = [str(builders.PYTHON), "-m", "tests.vllm.receive", json.dumps(info)]
         processes.append(subprocess.Popen(command, cwd=builders.ROOT, stdout=subprocess.PIPE, text=True))
     communicator = Communicator(library.libraries(), unique_id, 1 + ranks, 0)
-    link = broadcast.Link("", "", 0, communicator)
+    link = broadcast.ServerLink("", "", 0, communicator)
     wait(communicator)
     number = jax.numpy.zeros(1)
     communicator.add(number.unsafe_buffer_pointer(), number)

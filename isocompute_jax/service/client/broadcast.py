@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(eq=False)
-class Link:
+class ServerLink:
     """A server's communicator.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Refusal:
     wait_s: float
 
 
-class Links:
+class ServerLinks:
     """Those of a learner, kept between updates; used on one event loop.
 
     Args:
@@ -96,10 +96,10 @@ class Links:
         self._device = device
         self._tensors = convert.tensors_to_messages(tensor for bucket in buckets for tensor in bucket.tensors)
         self._counts = [len(bucket.tensors) for bucket in buckets]
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ServerLink] = {}
         self._refusals: dict[str, _Refusal] = {}
 
-    async def prepare(self, members: Sequence[Member]) -> dict[str, Link]:
+    async def prepare(self, members: Sequence[Member]) -> dict[str, ServerLink]:
         """The links to some servers, by address; those that cannot have one are left out, and the reason is said.
 
         All are joined at the same time; one that is late delays this one update, by `JOIN_S` at most.
@@ -158,7 +158,7 @@ class Links:
         if status.nccl != ours:
             raise TransferError(f"it has NCCL {status.nccl}, and the learner {ours}: install the same on both sides")
 
-    async def _joined(self, member: Member) -> Link:
+    async def _joined(self, member: Member) -> ServerLink:
         """Asks the server's ranks to join, and joins; whichever fails ends both."""
         unique_id, world = self._libraries.unique_id(), 1 + member.status.devices.count
         request = pb.OpenTransferRequest(
@@ -178,7 +178,7 @@ class Links:
             communicator.abort()
             raise (error.exceptions[0] if isinstance(error, ExceptionGroup) else error) from None
         incarnation = member.status.incarnation
-        return Link(member.target, incarnation, request.transfer, communicator)
+        return ServerLink(member.target, incarnation, request.transfer, communicator)
 
     async def _enter(self, communicator: nccl.Communicator, number: jax.Array) -> None:
         """Waits until all ranks are there, then adds up one number with them, which vLLM's ranks do, too."""
@@ -214,14 +214,14 @@ class Round:
     """
 
     def __init__(self) -> None:
-        self._links: dict[str, Link] = {}
-        self._awaited: set[Link] = set()
-        self._receiving: list[Link] = []
-        self._sent: dict[Link, asyncio.Future[None]] = {}
+        self._links: dict[str, ServerLink] = {}
+        self._awaited: set[ServerLink] = set()
+        self._receiving: list[ServerLink] = []
+        self._sent: dict[ServerLink, asyncio.Future[None]] = {}
         self._closed = False
         self._changed = asyncio.Event()
 
-    def open(self, links: Mapping[str, Link]) -> None:
+    def open(self, links: Mapping[str, ServerLink]) -> None:
         """These servers may be sent the weights."""
         self._links = dict(links)
         self._awaited = set(links.values())
@@ -283,7 +283,7 @@ class Round:
             if link in self._receiving:
                 self._receiving.remove(link)
 
-    async def following(self) -> list[Link]:
+    async def following(self) -> list[ServerLink]:
         """The servers that receive by now, at least one; none once the round is closed."""
         while not self._receiving and not self._closed:
             self._changed.clear()
@@ -291,10 +291,10 @@ class Round:
         end = time.monotonic() + SETTLE_S
         while self._awaited and not self._closed and time.monotonic() < end:
             await asyncio.sleep(SETTLE_S / 20)
-        found, self._receiving = self._receiving, []
-        return found
+        receiving, self._receiving = self._receiving, []
+        return receiving
 
-    def finish(self, links: Sequence[Link]) -> None:
+    def finish(self, links: Sequence[ServerLink]) -> None:
         """Everything was sent to these, or they have failed."""
         for link in links:
             outcome = self._sent.get(link)
@@ -337,7 +337,7 @@ class KeptWeights:
         return await asyncio.shield(self._file)
 
 
-def send(packs: Iterable[jax.Array], links: Sequence[Link]) -> None:
+def send(packs: Iterable[jax.Array], links: Sequence[ServerLink]) -> None:
     """Broadcasts every pack to every server, each in its own time but for the slowest of `LATE_S`. Blocks.
 
     Who fails, or is late, is given up; all packs are run through, whoever is left.
@@ -354,11 +354,11 @@ def send(packs: Iterable[jax.Array], links: Sequence[Link]) -> None:
             time.sleep(SEND_POLL_S)
 
 
-def _broadcast(link: Link, pack: jax.Array) -> None:
+def _broadcast(link: ServerLink, pack: jax.Array) -> None:
     link.communicator.broadcast(pack.unsafe_buffer_pointer(), pack.nbytes, pack)
 
 
-def _try(link: Link, step: Callable[[Link], bool | None]) -> bool | None:
+def _try(link: ServerLink, step: Callable[[ServerLink], bool | None]) -> bool | None:
     """A step of one link, which fails by itself."""
     try:
         return step(link)

@@ -110,7 +110,7 @@ class Endpoint:
         calls = [
             channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
                 # The server answers, or nothing would be pushed; but this connection may still think that it is down.
-                _told(push.messages(i), sent),
+                _reporting(push.messages(i), sent),
                 metadata=self._metadata,
                 wait_for_ready=True,
             )
@@ -158,7 +158,7 @@ def why(error: grpc.aio.AioRpcError, service: ServiceConfig) -> str:
         if service.cert_file:
             wants = "it may refuse the certificate of config.service.cert_file, which may have expired; its log says so"
         return f"{details} (if it is there, {wants})"
-    return next((meaning for said, meaning in WHY if said in details), details)
+    return next((meaning for words, meaning in WHY if words in details), details)
 
 
 def untrusted(reason: str) -> bool:
@@ -174,7 +174,7 @@ def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:
     return grpc.ssl_channel_credentials(service.read("ca_file"), key, certificate)
 
 
-def _told(messages: Iterator[bytes], sent: Callable[[], None]) -> Iterator[bytes]:
+def _reporting(messages: Iterator[bytes], sent: Callable[[], None]) -> Iterator[bytes]:
     """The messages; says of each when the next one is asked for."""
     for message in messages:
         yield message

@@ -22,7 +22,7 @@ from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.service.client.broadcast import KeptWeights, Links
+from isocompute_jax.service.client.broadcast import KeptWeights, ServerLinks
 from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
 from isocompute_jax.service.client.member import Member, Needs
 from isocompute_jax.service.client.orders import Orders
@@ -147,7 +147,7 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute(self, parcel: Weights, links: Links | None = None) -> None:
+    async def distribute(self, parcel: Weights, links: ServerLinks | None = None) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
 
         Args:
@@ -331,14 +331,14 @@ class Dispatcher:
     def _on_lost(self, member: Member, group: PendingGroup, error: BaseException) -> None:
         """Queues a lost group again, before all others; or ends the run."""
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-        said = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         pushback = _pushback_s(error)
         if code in FATAL:
-            self._fail(InputError(f"sampler {member.target} refuses the group {group}: {said}"))
+            self._fail(InputError(f"sampler {member.target} refuses the group {group}: {reason}"))
             return
         if isinstance(error, BadReplyError) or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and pushback is None):
             group.bad_replies += 1
-            LOG.warning("sampler %s: the group %s: %s", member.target, group, said)
+            LOG.warning("sampler %s: the group %s: %s", member.target, group, reason)
         elif not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
             LOG.error("the fleet's own fault", exc_info=error)
             self._fail(RunError(f"the group {group} could not be sampled: {error!r}"))
@@ -352,11 +352,11 @@ class Dispatcher:
             asyncio.get_running_loop().call_later(pushback, self._dispatch)
         elif member.up:
             if not member.suspect:
-                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, said)
+                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, reason)
             member.suspect = True
         if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
             self._fail(
-                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {said}")
+                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {reason}")
             )
             return
         self._queue.appendleft(group)

@@ -96,7 +96,7 @@ class RemoteSampler:
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
-        self._links: broadcast.Links | None = None
+        self._links: broadcast.ServerLinks | None = None
         self._sender = Sender(
             service,
             config,
@@ -195,12 +195,12 @@ class RemoteSampler:
         assert libraries is not None
         buckets = hf_packs.buckets(self._config)
         if self._links is None:
-            self._links = broadcast.Links(libraries, buckets, hf_packs.first_device(leaves))
+            self._links = broadcast.ServerLinks(libraries, buckets, hf_packs.first_device(leaves))
         # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
         by_nccl = all_finite(leaves)
         distributing = self._dispatcher.distribute(kept, self._links if by_nccl else None)
         done = asyncio.run_coroutine_threadsafe(distributing, self._loop)
-        receiving: list[broadcast.Link] = []
+        receiving: list[broadcast.ServerLink] = []
 
         def anybody() -> bool:
             receiving[:] = self._await(kept.round.following()) if by_nccl else []

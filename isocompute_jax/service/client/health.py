@@ -103,10 +103,10 @@ class Meter:
     def seconds(self) -> dict[str, float]:
         """Kind -> seconds x devices."""
         since, before, (kind, count) = self._known
-        found = dict(before)
+        total = dict(before)
         if count:
-            found[kind] = found.get(kind, 0.0) + count * (time.monotonic() - since)
-        return found
+            total[kind] = total.get(kind, 0.0) + count * (time.monotonic() - since)
+        return total
 
 
 def together(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -130,7 +130,7 @@ class Absence:
     def __init__(self, service: ServiceConfig):
         self.since: float | None = None
         self._service = service
-        self._said = 0.0
+        self._reminded = 0.0
         self._served = False
 
     def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> InputError | RunError | None:
@@ -144,23 +144,23 @@ class Absence:
         now = time.monotonic()
         if serves:
             self._served = True
-            if self.since is not None and self._said >= self.since:
+            if self.since is not None and self._reminded >= self.since:
                 LOG.info("a sampler is back after %.0f s", now - self.since)
             self.since = None
         elif gone:
             if self.since is None:
-                self.since, self._said = now, now - REMIND_S + PATIENCE_S
+                self.since, self._reminded = now, now - REMIND_S + PATIENCE_S
             unmended = now - self.since >= min(PATIENCE_S, self._service.wait_s)
             if unmended and not self._served and members and all(untrusted(member.error) for member in members):
-                said = "; ".join(f"{member.target} {member.error}" for member in members)
-                return InputError(f"no sampler can be used: {said}. Then run the same command again")
+                reasons = "; ".join(f"{member.target} {member.error}" for member in members)
+                return InputError(f"no sampler can be used: {reasons}. Then run the same command again")
             left = self.since + self._service.wait_s - now
             if left <= 0:
                 waited = f"The run gives up after {self._service.wait_s:.0f} s"
                 return RunError(self._lament(members, now, waited))
-            if now - self._said >= REMIND_S:
+            if now - self._reminded >= REMIND_S:
                 LOG.error("%s", self._lament(members, now, f"The run waits and gives up in {left:.0f} s"))
-                self._said = now
+                self._reminded = now
         return None
 
     def _lament(self, members: Sequence[Member], now: float, outlook: str) -> str:

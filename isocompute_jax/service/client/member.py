@@ -155,7 +155,7 @@ class Member:
         self._pushes = 0
         self.status = pb.StatusReply()
         self._failures = 0
-        self._said = ""
+        self._last_warning = ""
         self._answered = self._progress = time.monotonic()
         self._not_before = self._back_at = 0.0
         self._stuck = 0
@@ -356,7 +356,7 @@ class Member:
     def _announce(self, parcel: Weights) -> None:
         """It can be used (again)."""
         if not self._announced:
-            self._announced, self._said = True, ""
+            self._announced, self._last_warning = True, ""
             LOG.info("sampler %s is up, with the weights of version %d", self.target, parcel.version)
 
     def take_out(self, reason: str) -> None:
@@ -367,12 +367,12 @@ class Member:
         if self.up:
             self.up = False
             self.down_since = time.monotonic()
-            if reason != self._said:
+            if reason != self._last_warning:
                 LOG.warning("sampler %s is taken out: it %s", self.target, reason)
-            self._said = reason
-        elif not self._said and time.monotonic() - self.down_since > PATIENCE_S:
+            self._last_warning = reason
+        elif not self._last_warning and time.monotonic() - self.down_since > PATIENCE_S:
             LOG.warning("sampler %s is not in use yet: it %s", self.target, reason)
-            self._said = reason
+            self._last_warning = reason
         self._give_up_push()
         for task in self.tasks:
             task.cancel()
@@ -413,8 +413,8 @@ class Member:
             self._failures = 0
             self._announce(parcel)
             self._changed()
-        elif NOT_FINITE in (said := _said(error)):
-            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {said}. {DIVERGED}"))
+        elif NOT_FINITE in (reason := _reason(error)):
+            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {reason}. {DIVERGED}"))
         elif isinstance(error, ShareLostError) and error.refused:
             self._fail(InputError(f"{self.target} {REFUSED_TOKEN}: {error}"))
         elif isinstance(error, ShareLostError):
@@ -437,6 +437,6 @@ class Member:
         self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """What a server, or another learner host, said of weights that were not taken."""
     return (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)

@@ -58,7 +58,7 @@ class Orders:
         return range(1, self.team.count)
 
     async def give(self, arguments: tuple[Any, ...], *, sent: Callable[[], None]) -> None:
-        """Has every other host do its `Worker`'s deed; they are told to give it up when this is cancelled.
+        """Has every other host do its `OrderTaker`'s deed; they are told to give it up when this is cancelled.
 
         Args:
           arguments: of the deed.
@@ -110,7 +110,7 @@ class Orders:
             self._out[number][2]()
 
 
-class Worker:
+class OrderTaker:
     """Another host's: does what process 0 orders, in tasks of one event loop.
 
     Args:
@@ -144,12 +144,12 @@ class Worker:
 
     async def _obey(self, number: int, arguments: tuple[Any, ...]) -> None:
         """Does it, and says how that ended."""
-        error, refused, told = "", False, 0.0
+        error, refused, last = "", False, 0.0
 
         def tell() -> None:
-            nonlocal told
-            if time.monotonic() - told > TELL_S:
-                told = time.monotonic()
+            nonlocal last
+            if time.monotonic() - last > TELL_S:
+                last = time.monotonic()
                 self._team.send(0, PROGRESS, number)
 
         try:

@@ -26,7 +26,7 @@ from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client import broadcast
 from isocompute_jax.service.client.broadcast import KeptWeights
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.orders import Orders, Worker
+from isocompute_jax.service.client.orders import Orders, OrderTaker
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
@@ -243,7 +243,7 @@ class ShareSender:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
-        self._worker = Worker(team, self._loop, self._send)
+        self._order_taker = OrderTaker(team, self._loop, self._send)
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Takes this host's share of `params`; it is sent when process 0 says so.
@@ -278,7 +278,7 @@ class ShareSender:
         self._sender.close()
 
     async def _close(self) -> None:
-        await self._worker.close()
+        await self._order_taker.close()
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
 
     async def _offer(self, weights: Weights) -> None:

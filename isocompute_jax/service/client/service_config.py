@@ -148,8 +148,8 @@ class ServiceConfig:
 
 def check_target(target: str, where: str) -> None:
     """Raises InputError, beginning with `where`, for what is neither `host:port` nor `unix:PATH`."""
-    found = _ADDRESS.fullmatch(target)
-    if (target.startswith("unix:") and target != "unix:") or (found and 0 < int(found[2]) < 2**16):
+    match = _ADDRESS.fullmatch(target)
+    if (target.startswith("unix:") and target != "unix:") or (match and 0 < int(match[2]) < 2**16):
         return
     raise InputError(f"{where}: {target!r} is neither host:port (a port lies in 1 .. 65535) nor unix:PATH")
 
@@ -179,16 +179,16 @@ class EndpointsFile:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise InputError(f"{FIELD} = {self.path!r}: {why}") from error
-        found: dict[str, int] = {}
+        lines_of: dict[str, int] = {}
         for number, line in enumerate(lines, 1):
             target = line.partition("#")[0].strip()
             if not target:
                 continue
             check_target(target, f"{FIELD}: {self.path}:{number}")
-            if target in found:
-                raise InputError(f"{FIELD}: {self.path}:{number}: {target} stands in line {found[target]} already")
-            found[target] = number
-        return tuple(found)
+            if target in lines_of:
+                raise InputError(f"{FIELD}: {self.path}:{number}: {target} stands in line {lines_of[target]} already")
+            lines_of[target] = number
+        return tuple(lines_of)
 
     def changed(self) -> tuple[str, ...] | None:
         """The endpoints, where the file has changed since it was read last; None where it has not.
@@ -213,5 +213,5 @@ class EndpointsFile:
             return None
 
     def _stamp(self) -> Stamp:
-        found = os.stat(self.path)
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        status = os.stat(self.path)
+        return status.st_mtime_ns, status.st_size, status.st_ino

@@ -165,24 +165,24 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
     check_directory(config.weights_dir)
     config.token()
     config.credentials()
-    loop, told, server = asyncio.get_running_loop(), asyncio.Event(), None
+    loop, ending, server = asyncio.get_running_loop(), asyncio.Event(), None
 
     def tell(number: int) -> None:
-        if told.is_set():
+        if ending.is_set():
             if server is not None:
                 server.remove_files()
             os._exit(128 + number)
-        told.set()
+        ending.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell, number)
     try:
-        if not await _first(engine.start(), told):
+        if not await _first(engine.start(), ending):
             return
         server = Server(engine, config)
         try:
             await server.start()
-            if not await _first(server.servicer.failed.wait(), told):
+            if not await _first(server.servicer.failed.wait(), ending):
                 log.info("shutting down")
         finally:
             await server.stop(config.grace_s)
@@ -196,9 +196,9 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
 
 async def _first(awaitable, event: asyncio.Event) -> bool:
     """Waits for `awaitable`, or for the event, which cancels it; whether it was the first."""
-    task, told = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
-    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    task, waiting = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     if not task.done():
         task.cancel()
         await asyncio.wait([task])

@@ -25,7 +25,7 @@ from isocompute_jax.service.server.refusals import CallLog
 from isocompute_jax.service.server.transfers import Transfers
 from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.service.weights.nccl import RECEIVING, SentWeights
-from isocompute_jax.service.weights.receive import StagingArea, Update, Updates
+from isocompute_jax.service.weights.receive import StagingArea, WeightUpdate, WeightUpdates
 
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
@@ -86,7 +86,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._changed = changed
         self.calls = CallLog()
         self._transfers = Transfers(engine)
-        self.updates = Updates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
+        self.updates = WeightUpdates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
         self.failure = ""
         self.failed = asyncio.Event()
@@ -346,7 +346,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: Update, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
+    async def _apply(self, update: WeightUpdate, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
         continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
@@ -399,7 +399,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         finally:
             self._open.set()
 
-    def _write_down(self, update: Update) -> None:
+    def _write_down(self, update: WeightUpdate) -> None:
         """Who has replaced which weights."""
         header, kind = update.header, "Weights updated"
         if header.session != self._session:

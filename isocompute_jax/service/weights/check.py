@@ -250,10 +250,10 @@ class ManifestFile:
             self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             raise invalid(f"{manifest.path!r} cannot be read: {error}") from error
-        found = os.fstat(self._file)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != manifest.size:
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != manifest.size:
             self.close()
-            raise lost(f"{manifest.path!r} is not a file of {manifest.size} bytes; it has {found.st_size}")
+            raise lost(f"{manifest.path!r} is not a file of {manifest.size} bytes; it has {status.st_size}")
 
     def _check(self) -> None:
         """Reads the whole file; refuses it without its checksum, or with numbers in the boxes that are not finite."""

@@ -97,9 +97,9 @@ class Nccl:
 
     def unique_id(self) -> bytes:
         """By which the ranks of a new communicator find each other; this process must stay alive until they have."""
-        found = UniqueId()
-        self("ncclGetUniqueId", ctypes.byref(found))
-        return bytes(found.internal)
+        unique_id = UniqueId()
+        self("ncclGetUniqueId", ctypes.byref(unique_id))
+        return bytes(unique_id.internal)
 
 
 def load() -> Nccl:

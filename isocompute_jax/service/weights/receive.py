@@ -53,7 +53,7 @@ Messages = Callable[[], Awaitable[Message | None]]
 PREFIX = "isocompute-staging-"
 
 
-class Update:
+class WeightUpdate:
     """An update that is being collected, then applied."""
 
     def __init__(self, header: pb.WeightsHeader, coverage: Coverage, peer: str):
@@ -84,14 +84,14 @@ class Update:
         return self.arrived.is_set()
 
 
-class Updates:
+class WeightUpdates:
     """Collects updates from their senders.
 
     Args:
       area: where weights are put together.
       admit: given a header and that of the update which is coming in, if there is one: raises the Refusal of an update
         that may not begin, or not take the other's place.
-      apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
+      apply: takes complete weights to the engine; it sets `committed` of the update when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
     """
 
@@ -99,7 +99,7 @@ class Updates:
         self,
         area: StagingArea,
         admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
-        apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[WeightUpdate, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
     ):
@@ -107,7 +107,7 @@ class Updates:
         self._admit = admit
         self._apply = apply
         self._timeout = peer_timeout_s
-        self._current: Update | None = None
+        self._current: WeightUpdate | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
 
@@ -182,7 +182,7 @@ class Updates:
             raise invalid(f"in_flight = {header.in_flight} is unknown")
         return header
 
-    async def _join(self, header: pb.WeightsHeader, peer: str) -> Update:
+    async def _join(self, header: pb.WeightsHeader, peer: str) -> WeightUpdate:
         """The update that a header belongs to: the current one, or a new one in its place."""
         while (update := self._current) is not None:
             if update.complete:
@@ -194,7 +194,7 @@ class Updates:
                 break
         if update is None:
             self._admit(header, None)
-            self._current = Update(header, Coverage(self._area.tensors), peer)
+            self._current = WeightUpdate(header, Coverage(self._area.tensors), peer)
             return self._current
         if header.sender in update.calls:
             refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
@@ -205,7 +205,7 @@ class Updates:
         self._fail(update, refusal)
         raise refusal
 
-    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
+    async def _collect(self, update: WeightUpdate, listed: Sequence[TensorSpec], messages: Messages) -> None:
         """Reads one sender's parts up to its `end`."""
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
@@ -236,7 +236,7 @@ class Updates:
                 case _:
                     raise invalid("after the header only chunks, manifests and one `end` may come")
 
-    async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
+    async def _read_manifest(self, update: WeightUpdate, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
         tensors = self._area.tensors
         file = await self._in_thread(update, ManifestFile, manifest, listed)
@@ -250,14 +250,14 @@ class Updates:
             update.in_place = WeightFile(file.held_path, tensors, starts)
         return sum(box.nbytes for box in file.boxes)
 
-    async def _staged(self, update: Update) -> WeightWriter:
+    async def _staged(self, update: WeightUpdate) -> WeightWriter:
         """The update's staging file, made when its first part comes."""
         if update.staged is None:
             update.staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
             update.staged.add_done_callback(_seen)
         return await asyncio.shield(update.staged)
 
-    def _in_thread(self, update: Update, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    def _in_thread(self, update: WeightUpdate, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Runs a function in a thread; the update's files are kept until it ends."""
         future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         update.writes.add(future)
@@ -280,7 +280,7 @@ class Updates:
         except TimeoutError:
             raise lost(f"waited {self._timeout:g} s for {what}") from None
 
-    async def _finish(self, update: Update) -> None:
+    async def _finish(self, update: WeightUpdate) -> None:
         """Applies a complete update, and tells every sender."""
         try:
             if not isinstance(update.in_place, SentWeights):  # the engine asks for each tensor by name
@@ -299,7 +299,7 @@ class Updates:
             update.outcome.set_result(reply)
             self._release(update)
 
-    def _fail(self, update: Update, refusal: Refusal, sender: int | None = None) -> None:
+    def _fail(self, update: WeightUpdate, refusal: Refusal, sender: int | None = None) -> None:
         """Ends an update for all senders; `sender` is the one that knows already."""
         if update.committed or update.outcome.done():
             return
@@ -312,12 +312,12 @@ class Updates:
                 call.interrupt(refusal)
         self._release(update)
 
-    def _release(self, update: Update) -> None:
+    def _release(self, update: WeightUpdate) -> None:
         task = asyncio.create_task(self._give_back(update))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _give_back(self, update: Update) -> None:
+    async def _give_back(self, update: WeightUpdate) -> None:
         """Frees the staging file once no thread writes to it."""
         if update.writes:
             await asyncio.wait(update.writes)

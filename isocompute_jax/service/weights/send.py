@@ -104,11 +104,11 @@ class Outbox:
         self._files.reverse()
         file = self._files[0]
         try:
-            found, starts = (self._write_whole if self._whole else self._write_packed)(file, boxes)
+            written, starts = (self._write_whole if self._whole else self._write_packed)(file, boxes)
         except OSError as error:
             raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
         data = file.map()
-        return Parcel(version, self.tensors, file.path, xxhash.xxh3_64_intdigest(data), found, starts, data)
+        return Parcel(version, self.tensors, file.path, xxhash.xxh3_64_intdigest(data), written, starts, data)
 
     def close(self) -> None:
         """Removes the folder; parcels keep what they have mapped."""
@@ -127,14 +127,14 @@ class Outbox:
         self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]
     ) -> tuple[tuple[Box, ...], tuple[int, ...]]:
         """One box behind the other; which, and where."""
-        found, starts, end = [], [], 0
+        written, starts, end = [], [], 0
         for box, numbers in boxes:
-            found.append(box)
+            written.append(box)
             starts.append(aligned(end))
             file.write(numbers, starts[-1])
             end = starts[-1] + box.nbytes
         file.truncate(end)
-        return tuple(found), tuple(starts)
+        return tuple(written), tuple(starts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -196,8 +196,8 @@ class VllmEngine:
         Raises:
           TransferError: the first one that a worker met.
         """
-        said = await self._llm.collective_rpc(method, args=arguments)
-        if error := next(filter(None, said), ""):
+        errors = await self._llm.collective_rpc(method, args=arguments)
+        if error := next(filter(None, errors), ""):
             raise TransferError(error)
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:

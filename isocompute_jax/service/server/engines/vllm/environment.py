@@ -150,10 +150,10 @@ class Capability:
 def _at(path: str) -> Any:
     """What stands at `module:name.name`."""
     module, _, names = path.partition(":")
-    found = importlib.import_module(module)
+    value = importlib.import_module(module)
     for name in filter(None, names.split(".")):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def _has(path: str, *names: str) -> Callable[[], bool]:

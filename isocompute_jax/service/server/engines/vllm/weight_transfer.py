@@ -271,11 +271,11 @@ class WorkerExtension:
 
     def join_transfer(self, info: dict) -> str:
         """Joins a communicator, in place of the former one."""
-        return _said(self.weight_transfer_engine.receiver.join, info)
+        return _error_of(self.weight_transfer_engine.receiver.join, info)
 
     def receive(self, info: dict) -> str:
         """Takes what is broadcast next."""
-        return _said(self.update_weights, info)
+        return _error_of(self.update_weights, info)
 
     def give_up(self) -> str:
         """Ends an update of which not everything came: the model is of no use until it is sent whole weights."""
@@ -285,7 +285,7 @@ class WorkerExtension:
         return ""
 
 
-def _said(call: Callable[[dict], None], info: dict) -> str:
+def _error_of(call: Callable[[dict], None], info: dict) -> str:
     try:
         call(info)
     except Exception as error:  # whatever it is, the server is to hear of it
