@@ -91,7 +91,7 @@ class WeightUpdates:
       area: where weights are put together.
       admit: given a header and that of the update which is coming in, if there is one: raises the Refusal of an update
         that may not begin, or not take the other's place.
-      apply: takes complete weights to the engine; it sets `committed` of the update when that begins, and gives the reply.
+      apply: takes complete weights to the engine; it sets `committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
     """
 
