@@ -74,17 +74,20 @@ def _of_service(
 ) -> Sampler:
     """Process 0 samples from the servers; the others send them their shares of the weights."""
     # Here, because gRPC is needed by nobody else.
-    from isocompute_jax.service.client.dispatch import IN_FLIGHT
     from isocompute_jax.service.client.fleet import RemoteSampler
     from isocompute_jax.service.client.sender import ShareSender
 
-    run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(16)), "team": team}
+    run = {
+        "session": str(workdir.resolve()),
+        "start": team.broadcast(lambda: secrets.token_hex(16)),
+        "in_flight": in_flight(config),
+        "team": team,
+    }
     if not team.leads:
-        return ShareSender(config.service, model_config, in_flight=IN_FLIGHT[in_flight(config)], **run)
+        return ShareSender(config.service, model_config, **run)
     return RemoteSampler(
         config.service,
         model_config,
-        in_flight=in_flight(config),
         routing=config.loss.routing != "own",
         turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
         interrupted=interrupted,

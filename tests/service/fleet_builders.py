@@ -17,8 +17,8 @@ from isocompute_jax.model import ModelConfig, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.dispatch import InFlight
 from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.sender import InFlight
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.server import Server

@@ -14,7 +14,6 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Literal
 
 import grpc
 
@@ -26,20 +25,11 @@ from isocompute_jax.service.client.broadcast import KeptWeights, ServerLinks
 from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
 from isocompute_jax.service.client.member import Member, Needs
 from isocompute_jax.service.client.orders import Orders
-from isocompute_jax.service.client.sender import Sender, Weights
+from isocompute_jax.service.client.sender import InFlight, Sender, Weights
 from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
-
-InFlight = Literal["abort", "wait", "continue", "recompute"]
-
-IN_FLIGHT: dict[InFlight, pb.InFlight] = {
-    "abort": pb.IN_FLIGHT_ABORT,
-    "wait": pb.IN_FLIGHT_WAIT,
-    "continue": pb.IN_FLIGHT_CONTINUE,
-    "recompute": pb.IN_FLIGHT_RECOMPUTE,
-}
 
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50

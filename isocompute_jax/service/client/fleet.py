@@ -27,9 +27,9 @@ from isocompute_jax.records.tensors import DTYPE_BYTES
 from isocompute_jax.sampling.protocol import TRAIN
 from isocompute_jax.service.client import broadcast
 from isocompute_jax.service.client.broadcast import KeptWeights
-from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
+from isocompute_jax.service.client.dispatch import Dispatcher
 from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.sender import Sender
+from isocompute_jax.service.client.sender import InFlight, Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
 
 WAKE_S = 1.0
@@ -102,7 +102,7 @@ class RemoteSampler:
             config,
             session=session,
             start=start or secrets.token_hex(16),
-            in_flight=IN_FLIGHT[in_flight],
+            in_flight=in_flight,
             team=team,
         )
         self._loop = asyncio.new_event_loop()

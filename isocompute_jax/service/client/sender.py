@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import grpc
 
@@ -40,6 +40,14 @@ UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 CLOSE_S = 15.0
 
 Weights = Parcel | KeptWeights
+InFlight = Literal["abort", "wait", "continue", "recompute"]
+
+IN_FLIGHT: dict[InFlight, pb.InFlight] = {
+    "abort": pb.IN_FLIGHT_ABORT,
+    "wait": pb.IN_FLIGHT_WAIT,
+    "continue": pb.IN_FLIGHT_CONTINUE,
+    "recompute": pb.IN_FLIGHT_RECOMPUTE,
+}
 
 LOG = logging.getLogger(__name__)
 
@@ -72,7 +80,7 @@ class Sender:
         *,
         session: str,
         start: str,
-        in_flight: pb.InFlight,
+        in_flight: InFlight,
         team: Team,
     ):
         self.session = f"{session}#{start}"
@@ -80,7 +88,7 @@ class Sender:
         self.orders: Orders | None = None
         self._service = service
         self._config = config
-        self._in_flight: pb.InFlight = in_flight
+        self._in_flight = IN_FLIGHT[in_flight]
         self._team = team
         self._outbox = Outbox(
             service.shared_dir,
@@ -229,7 +237,7 @@ class ShareSender:
         *,
         session: str,
         start: str,
-        in_flight: pb.InFlight,
+        in_flight: InFlight,
         team: Team,
     ):
         service.validate()

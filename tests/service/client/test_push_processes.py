@@ -32,7 +32,6 @@ from isocompute_jax.distributed.start import joined
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client import broadcast, fleet, sender
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.proto import sampler_pb2 as pb
 from tests.service.fake_nccl import Fake
 from tests.service.fleet_builders import CONFIG, params, requests
 
@@ -56,7 +55,7 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
         service = dataclasses.replace(service, token_file=token)
     run = dict(session="several", start="first", team=team)
     if index:
-        sampler = sender.ShareSender(service, CONFIG, in_flight=pb.IN_FLIGHT_ABORT, **run)
+        sampler = sender.ShareSender(service, CONFIG, in_flight="abort", **run)
     else:
         sampler = fleet.RemoteSampler(service, CONFIG, in_flight="abort", **run)
         members = sampler._dispatcher._members  # a server that answers late, on a busy machine, would get no weights
