@@ -51,15 +51,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(eq=False)
 class ServerLink:
-    """A server's communicator.
-
-    Attributes:
-      target: the server's address.
-      incarnation: which start of it.
-      transfer: the communicator's number.
-      communicator: it.
-      failed: why it is of no use any more; empty while it is.
-    """
+    """The communicator of one start of a server; `failed` is why it is of no use any more, and empty while it is."""
 
     target: str
     incarnation: str
@@ -240,12 +232,7 @@ class Round:
         return target in self._links
 
     async def push(self, endpoint: Endpoint, header: pb.WeightsHeader, *, sent: Callable[[], None]) -> None:
-        """Brings the weights to one server, once; returns when it samples with them.
-
-        Args:
-          endpoint: the server.
-          header: of the update.
-          sent: called as a sign of progress.
+        """Brings the weights to one server, once; returns when it samples with them. `sent` is a sign of progress.
 
         Raises:
           TransferError: they did not come through.
@@ -307,13 +294,9 @@ class Round:
 
 
 class KeptWeights:
-    """One version of the weights in Hugging Face layout, on the devices: sent from there, or from a file.
+    """One version of the weights in Hugging Face layout, on the devices: sent from there, or from a file of the outbox.
 
-    Args:
-      config: model shape.
-      leaves: of `hf_packs.lay_out`; nobody donates them.
-      version: policy version.
-      outbox: where they are laid down for servers that are not sent them by NCCL.
+    `leaves` are of `hf_packs.lay_out`; nobody donates them.
     """
 
     def __init__(self, config: ModelConfig, leaves: Sequence[jax.Array], version: int, outbox: Outbox):

@@ -118,14 +118,7 @@ def together(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Absence:
-    """Of all endpoints.
-
-    Args:
-      service: the fleet's settings.
-
-    Attributes:
-      since: since when (`time.monotonic`) there is none; None as long as there is one.
-    """
+    """Of all endpoints; `since` is when (`time.monotonic`) the last one went, None as long as there is one."""
 
     def __init__(self, service: ServiceConfig):
         self.since: float | None = None

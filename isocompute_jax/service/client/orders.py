@@ -38,11 +38,7 @@ class ShareLostError(Exception):
 
 
 class Orders:
-    """Process 0's. Made and used on one running event loop.
-
-    Args:
-      team: of the hosts.
-    """
+    """Process 0's. Made and used on one running event loop."""
 
     def __init__(self, team: Team):
         self.team = team
@@ -58,7 +54,7 @@ class Orders:
         return range(1, self.team.count)
 
     async def give(self, arguments: tuple[Any, ...], *, sent: Callable[[], None]) -> None:
-        """Has every other host do its `OrderTaker`'s deed; they are told to give it up when this is cancelled.
+        """Has every other host do its `OrderTaker`'s deed; they are to give it up when this is cancelled.
 
         Args:
           arguments: of the deed.
@@ -111,13 +107,7 @@ class Orders:
 
 
 class OrderTaker:
-    """Another host's: does what process 0 orders, in tasks of one event loop.
-
-    Args:
-      team: of the hosts.
-      loop: where; `close` is to be called there.
-      deed: what can be ordered.
-    """
+    """Another host's: does its deed when process 0 orders it, in tasks of one event loop; `close` is called there, too."""
 
     def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deed: Deed):
         self._team = team

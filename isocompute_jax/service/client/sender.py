@@ -215,15 +215,7 @@ class Sender:
 class ShareSender:
     """The sampler of the other hosts: it draws nothing, and sends this host's share of the weights when it is told to.
 
-    Args:
-      service: where the servers are, and how they are reached.
-      config: model shape; `config.dtype` is what weights travel in.
-      session, start: as in `Sender`, the same in all hosts.
-      in_flight: likewise.
-      team: of the hosts.
-
-    Raises:
-      InputError: a field of `service` cannot work.
+    What it is made of, and the errors, are those of `Sender`: the same in all hosts.
     """
 
     concurrent = True

@@ -28,15 +28,7 @@ CALLER_S = 10.0
 
 
 class Metrics:
-    """A registry of its own, so that a process may have several servers.
-
-    Attributes:
-      registry: what is exported.
-      rollouts: completions that were sent.
-      tokens: of those completions.
-      refused: calls that ended with an error, by method and status code.
-      update_seconds: `apply_s` of the updates.
-    """
+    """A registry of its own, so that a process may have several servers; each metric says what it counts."""
 
     def __init__(self):
         self.registry = CollectorRegistry()

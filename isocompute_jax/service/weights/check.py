@@ -96,15 +96,7 @@ def listed_tensors(given: Sequence[pb.Tensor], expected: Sequence[TensorSpec]) -
 
 
 def checked_box(box: pb.Box, listed: Sequence[TensorSpec]) -> Box:
-    """A box as it was sent, checked to lie in its tensor and to hold something.
-
-    Args:
-      box: as it was sent.
-      listed: the tensors of the header, in its order.
-
-    Raises:
-      Refusal: it does not.
-    """
+    """A box as it was sent. Raises Refusal unless it holds something and lies in its tensor, one of the `listed`."""
     if box.tensor >= len(listed):
         raise invalid(f"a box names tensor {box.tensor}; the header lists {len(listed)}")
     tensor, offset, shape = listed[box.tensor], tuple(box.offset), tuple(box.shape)

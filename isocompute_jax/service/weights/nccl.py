@@ -63,12 +63,7 @@ CUDA_CALLS: Mapping[str, list[Any]] = {
 
 
 class Nccl:
-    """NCCL and CUDA's runtime: their calls, which return 0, or a status that is an error.
-
-    Args:
-      nccl: the library of ctypes, or what has the same functions.
-      cuda: likewise.
-    """
+    """NCCL and CUDA's runtime, as ctypes loads them: their calls, which return 0, or a status that is an error."""
 
     def __init__(self, nccl: Any, cuda: Any):
         self._functions: dict[str, Any] = {}

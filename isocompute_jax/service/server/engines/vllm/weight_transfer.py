@@ -176,15 +176,7 @@ class Receiver:
 
 @dataclasses.dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """A file that holds every tensor whole (`service.weights.WeightFile`).
-
-    Attributes:
-      path: the file.
-      names: of the tensors, as in the Hugging Face checkpoint.
-      dtypes: torch's name of each one's dtype.
-      shapes: global shape of each.
-      starts: byte at which each begins.
-    """
+    """A `WeightFile` of `service.weights.files`, field by field, as vLLM sends it to its workers."""
 
     path: str
     names: list[str]
