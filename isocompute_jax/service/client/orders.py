@@ -107,7 +107,7 @@ class Orders:
 
 
 class OrderTaker:
-    """Another host's: does its deed when process 0 orders it, in tasks of one event loop; `close` is called there, too."""
+    """Another host's: does its deed when process 0 orders it, in tasks of one event loop; `close` belongs there too."""
 
     def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deed: Deed):
         self._team = team
