@@ -96,7 +96,7 @@ def intra_model(
     Args are those of `fit_model_size`, and `share` in (0, 1) of each run's evaluations, which is fitted.
     """
     first, usable = first_part(x, run, share=share), _usable(x, reward)
-    fit = _fit_to(first, model_params, x, reward, weight, run)
+    fit = _fit_to(first, (model_params, x, reward), weight, run)
     own_slopes = _own_slopes(model_params, x, reward)
     scores = []
     for index, size in enumerate(fit.model_params):
@@ -127,7 +127,7 @@ def inter_model(
     sizes = np.unique(model_params[usable])
     if held_out < 1 or len(sizes) - held_out < 2:
         return ()
-    fit = _fit_to(model_params < sizes[-held_out], model_params, x, reward, weight, run)
+    fit = _fit_to(model_params < sizes[-held_out], (model_params, x, reward), weight, run)
     if len(fit.model_params) < 2:
         return ()
     own_slopes = _own_slopes(model_params, x, reward)
@@ -153,15 +153,11 @@ def _usable(x: np.ndarray, reward: np.ndarray) -> np.ndarray:
 
 
 def _fit_to(
-    chosen: np.ndarray,
-    model_params: np.ndarray,
-    x: np.ndarray,
-    reward: np.ndarray,
-    weight: np.ndarray | None,
-    run: np.ndarray,
+    chosen: np.ndarray, columns: tuple[np.ndarray, ...], weight: np.ndarray | None, run: np.ndarray
 ) -> ModelSizeFit:
+    """The law of the chosen points [P] of (model_params, x, reward)."""
     weight = None if weight is None else weight[chosen]
-    return fit_model_size(model_params[chosen], x[chosen], reward[chosen], weight=weight, run=run[chosen])
+    return fit_model_size(*(column[chosen] for column in columns), weight=weight, run=run[chosen])
 
 
 def _own_slopes(model_params: np.ndarray, x: np.ndarray, reward: np.ndarray) -> dict[float, float]:
