@@ -128,7 +128,6 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
     return [
         ComparisonResult(
             question="base_models",
-            part="",
             verdict=None if apart is None else "apart" if apart else "overlap",
             findings=(*_sentences(result, found, at_end, end, apart), *left_out),
             numbers={"compute": float(end)},

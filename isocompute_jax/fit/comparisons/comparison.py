@@ -149,7 +149,7 @@ class Picture:
     held_out_from: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ComparisonResult:
     """The answer to one question, of the whole sweep or of one part of it.
 
@@ -168,15 +168,15 @@ class ComparisonResult:
     """
 
     question: str
-    part: str
+    part: str = ""
     verdict: str | None
     findings: tuple[str, ...]
-    numbers: Mapping[str, Cell]
+    numbers: Mapping[str, Cell] = dataclasses.field(default_factory=dict)
     columns: Mapping[str, str]
     rows: tuple[Mapping[str, Cell], ...]
     series: tuple[Drawn, ...] = ()
-    title: str = dataclasses.field(default="", metadata=INTERNAL)
-    about: str = dataclasses.field(default="", metadata=INTERNAL)
+    title: str = dataclasses.field(metadata=INTERNAL)
+    about: str = dataclasses.field(metadata=INTERNAL)
     picture: Picture | None = dataclasses.field(default=None, metadata=INTERNAL)
 
 

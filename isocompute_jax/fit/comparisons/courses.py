@@ -65,7 +65,6 @@ def _best_batches(result: SweepResult, part: SweepPart) -> list[ComparisonResult
             part=part.label,
             verdict=common_verdict(map(_move, courses.values())),
             findings=tuple(_of_batches(result, courses, free)),
-            numbers={},
             columns={
                 "group_size": "n", "run": "B_problem run", "first": "B_problem* first",
                 "last": "last (95% of replicates)", "changes": f"changes at ({unit(result)})",
@@ -145,7 +144,6 @@ def _batch_targets(result: SweepResult, part: SweepPart, batches: Sequence[int])
         part=part.label,
         verdict=common_verdict(filter(None, larger.values())),
         findings=tuple(_of_targets(result, courses, larger)),
-        numbers={},
         columns={
             "problems_per_batch": "B_problem", "target": "target", "first": "n* first",
             "last": "n* last (95% of replicates)", "largest": "largest n*", "last_is": "n* last is",

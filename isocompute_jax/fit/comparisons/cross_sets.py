@@ -258,10 +258,8 @@ def compare_sets(result: SweepResult) -> list[ComparisonResult]:
     return [
         ComparisonResult(
             question="cross_sets",
-            part="",
             verdict="forgets" if forgotten else "keeps",
             findings=(*_of_sets(found), *(forgotten or [nothing]), *new),
-            numbers={},
             columns={
                 "train_set": "trained on", "eval_set": "evaluated on", "run": "best", "final": "at the end",
                 "best": "best reward", "compute": f"at, {unit(result)}", "change": "change",

@@ -337,7 +337,6 @@ def _of_held_out(result: SweepResult, found: HeldOut) -> ComparisonResult:
     known = np.flatnonzero(found.known.any(axis=1)).tolist()
     return ComparisonResult(
         question="held_out",
-        part="",
         verdict="inside" if found.inside[found.known].all() else "partly inside",
         findings=tuple(_findings(result, found)),
         numbers={

@@ -247,7 +247,6 @@ def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -
     return [
         ComparisonResult(
             question="trajectories",
-            part="",
             verdict="some fall" if max(row.fallen for row in rows) > 0.01 else "none fall",
             findings=tuple(_of_spreads(result, rows)),
             numbers={"problems": problems},
@@ -351,10 +350,8 @@ def compare_gradients(result: SweepResult) -> list[ComparisonResult]:
     return [
         ComparisonResult(
             question="gradient_cosines",
-            part="",
             verdict=common_verdict(verdict for verdict in verdicts if verdict != "none"),
             findings=(_of_cosines(verdicts),),
-            numbers={},
             columns={
                 "run": "run", "solved": "among solved", "unsolved": "among unsolved", "between": "between the two"
             },

@@ -244,10 +244,8 @@ def compare_shapes(result: SweepResult) -> list[ComparisonResult]:
     return [
         ComparisonResult(
             question="steps_law",
-            part="",
             verdict=common_verdict(each.law.against("line") for each in found),
             findings=tuple(_sentence(each) for each in found),
-            numbers={},
             columns={
                 "rollouts_per_step": "B", "sizes": "n run", "line_less_sigmoid": "AICc: line less sigmoid",
                 "share_line": "replicates", "cut_line_less_sigmoid": "cut line less sigmoid",

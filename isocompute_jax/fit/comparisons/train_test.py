@@ -184,10 +184,8 @@ def compare_training(result: SweepResult) -> list[ComparisonResult]:
     return [
         ComparisonResult(
             question="train_test",
-            part="",
             verdict=common_verdict("grows" if curve.grows else "open" for curve in found.curves),
             findings=(*_gap_sentences(found), *(_n_sentences(found, held_out, result) if both else ())),
-            numbers={},
             columns={
                 "run": "run", "compute": unit(result), "training": "training", "held_out": "held-out",
                 "gap": "gap (95% interval)",

@@ -203,7 +203,6 @@ def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories])
     return [
         ComparisonResult(
             question="uniformity",
-            part="",
             verdict=common_verdict(trend.verdict for trend in trends),
             findings=tuple(_sentence(result, trend) for trend in trends),
             numbers={f"slope_at_equal_{t.at}": Value(t.slope, *t.interval95) for t in trends}

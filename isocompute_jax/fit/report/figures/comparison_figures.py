@@ -119,7 +119,7 @@ def _draw(panel: Axes, spec: Panel, series: Drawn, colour: Any, apart: float, pi
     if picture.held_out_from is not None and series.look == "line":
         panel.axvspan(picture.held_out_from, series.x[-1] * 1.1, color=PALE, alpha=0.5, linewidth=0, zorder=0)
     if series.look in MARKS:
-        return _marks(panel, series, y, colour)
+        return _marks(panel, series, y, colour, MARKS["discs" if spec.x_sizes else series.look])
     if series.look == "cells" and series.shade is not None:
         edges = np.append(y - y[0], y[-1] + y[0])
         panel.grid(False)
@@ -129,8 +129,9 @@ def _draw(panel: Axes, spec: Panel, series: Drawn, colour: Any, apart: float, pi
         return panel.errorbar(
             series.x, y, yerr=half, color=colour, marker="o", markersize=3.5, linewidth=1.5, elinewidth=0.8, capsize=0
         ).lines[0]
-    if low is not None and high is not None and not apart:
-        step = "mid" if "steps" in series.look else None
+    steps = "steps" in series.look
+    if low is not None and high is not None and (picture.panel is None or not steps):
+        step = "mid" if steps else None
         panel.fill_between(series.x, low, high, step=step, color=colour, alpha=0.2, linewidth=0)
     (line,) = panel.plot(series.x, y, **{"color": colour, "linewidth": 1.5, **STROKES[series.look]}, label=series.name)
     if series.hover:
@@ -138,11 +139,11 @@ def _draw(panel: Axes, spec: Panel, series: Drawn, colour: Any, apart: float, pi
     return line
 
 
-def _marks(panel: Axes, series: Drawn, y: np.ndarray, colour: Any) -> Artist:
+def _marks(panel: Axes, series: Drawn, y: np.ndarray, colour: Any, area: float) -> Artist:
     hollow = series.look == "rings"
     face, edge = ("none", colour) if hollow else (colour, "none")
-    area = MARKS[series.look] * (1.0 if series.shade is None else series.shade)
-    dots = panel.scatter(series.x, y, s=area, facecolors=face, edgecolors=edge, linewidths=0.9 * hollow, zorder=4)
+    areas = area if series.shade is None else area * series.shade
+    dots = panel.scatter(series.x, y, s=areas, facecolors=face, edgecolors=edge, linewidths=0.9 * hollow, zorder=4)
     if series.hover:
         hover(dots, list(series.hover))
     return Line2D([], [], color=colour, marker="o", linestyle="", markersize=5, markerfacecolor=face, label=series.name)
