@@ -52,9 +52,9 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, summary.json,
-    headline.txt (the answer), tables.txt (what it rests on), figures/*.svg, and report.html, each written under a
-    temporary name and renamed.
+    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, comparisons.csv,
+    summary.json, headline.txt (the answer), tables.txt (what it rests on), figures/*.svg, and report.html, each written
+    under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
