@@ -143,6 +143,7 @@ def test_comparisons_are_values_which_the_page_needs_no_file_for(tmp_path):
     first = held_out.rows[0]["predicted"]
     assert isinstance(first, Value) and row["text"] == str(first)
     assert (row["value"], row["interval95_low"], row["interval95_high"]) == (first.value, first.low, first.high)
+    (tmp_path / "figures").mkdir()
     page = render_report(found, draw_figures(found, tmp_path / "figures", png=True))
     assert all(sentence in page.replace("\N{NO-BREAK SPACE}", " ") for sentence in held_out.findings)
     assert {"comparison_held_out.svg", "comparison_held_out.png"} <= {p.name for p in (tmp_path / "figures").iterdir()}

@@ -36,8 +36,8 @@ TOGETHER = {
 }
 """Sweeps that answer a question together."""
 DIGITS = 10
-LEFT_OUT = ("versions", "flags", "comparisons")
-"""Of summary.json: what says who made it, and with which paths; and comparisons, whose numbers the report has too."""
+LEFT_OUT = ("versions", "flags")
+"""Of summary.json: what says who made it, and with which paths."""
 
 Flags = list[str]
 Golden = dict[str, Any]
@@ -80,7 +80,7 @@ def made(name: str) -> Golden:
         out = folder / "out"
         found = {
             "summary": json.loads((out / "summary.json").read_text()),
-            "tables": {path.name: rows(path) for path in sorted(out.glob("*.csv")) if path.stem not in LEFT_OUT},
+            "tables": {path.name: rows(path) for path in sorted(out.glob("*.csv"))},
             "report": dict(sections((out / "report.html").read_text())),
         }
         for key in LEFT_OUT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -158,9 +158,9 @@ class ComparisonResult:
       part: what tells this part of the sweep from its others; empty for the only one.
       verdict: the answer in a word; None where the data have none.
       findings: the answer in sentences.
-      numbers: key -> what the sentences say of the whole.
+      numbers: key -> `Cell`: what the sentences say of the whole.
       columns: key -> heading of the columns that a page shows.
-      rows: key -> cell; with more keys than a page shows.
+      rows: key -> `Cell`; with more keys than a page shows.
       series: what is drawn.
       title: heading of the section.
       about: what was done, for the page.
@@ -171,9 +171,9 @@ class ComparisonResult:
     part: str = ""
     verdict: str | None
     findings: tuple[str, ...]
-    numbers: Mapping[str, Cell] = dataclasses.field(default_factory=dict)
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     columns: Mapping[str, str]
-    rows: tuple[Mapping[str, Cell], ...]
+    rows: tuple[Mapping[str, Any], ...]
     series: tuple[Drawn, ...] = ()
     title: str = dataclasses.field(metadata=INTERNAL)
     about: str = dataclasses.field(metadata=INTERNAL)

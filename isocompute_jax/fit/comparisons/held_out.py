@@ -384,12 +384,12 @@ def _rows(result: SweepResult, found: HeldOut) -> Iterator[dict[str, Cell]]:
     for h, (compute, fitted) in enumerate(zip(found.compute.tolist(), _fitted_sizes(result, found), strict=True)):
         k, best = int(found.predicted_best[h]), int(found.measured_best[h])
         predicted, measured = float(found.predicted[k, h]), float(found.measured[k, h])
-        low, high = holding(*found.interval95[:, k, h].tolist(), predicted)
+        low, high = found.interval95[:, k, h].tolist()
         row: dict[str, Cell] = {
             "compute": Value(compute, text=f"{compute:,.0f}"),
             "predicted_run": found.configurations[k].name,
             "measured_run": found.configurations[best].name,
-            "predicted": Value(predicted, low, high),
+            "predicted": Value.within(predicted, holding(low, high, predicted)),
             "measured": Value(measured, text=f"{measured:.3f}"),
         }
         if result.several_sizes:
