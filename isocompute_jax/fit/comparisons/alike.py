@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.comparison import Drawn, Tone, Value
+from isocompute_jax.fit.comparisons.comparison import DrawnSeries, Tone, Value
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs, merge_close, read_off
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import frontier
@@ -181,9 +181,11 @@ class LeaderCourse:
         text = "" if ends is None else f" ({' to '.join(map(str, dict.fromkeys(ends)))})"
         return Value.within(value, ends, f"{value}{text}")
 
-    def drawn(self, name: str, tone: Tone, panel: str = "", look: Literal["steps", "wide steps"] = "steps") -> Drawn:
+    def drawn(
+        self, name: str, tone: Tone, panel: str = "", look: Literal["steps", "wide steps"] = "steps"
+    ) -> DrawnSeries:
         """For a picture."""
-        return Drawn(name, self.compute, self.value, panel, self.low, self.high, look=look, tone=tone)
+        return DrawnSeries(name, self.compute, self.value, panel, self.low, self.high, look=look, tone=tone)
 
 
 def course(found: Leaders, values: Sequence[int]) -> LeaderCourse:

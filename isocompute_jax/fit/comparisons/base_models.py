@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value, over_seeds
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value, over_seeds
 from isocompute_jax.fit.comparisons.cross_sets import short_names
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
@@ -183,13 +183,13 @@ def _sentences(
     return texts
 
 
-def _series(found: ModelCourse, place: float) -> list[Drawn]:
+def _series(found: ModelCourse, place: float) -> list[DrawnSeries]:
     ends = [row.interval95 for row in found.budgets if row.interval95]
     low, high = np.array(ends, float).T if len(ends) == len(found.budgets) else (None, None)
     sizes = np.array([row.group_size for row in found.budgets])
     hover = (f"{found.model}: {found.reward[-1]:z.3f} at {amount(found.compute[-1])}",)
     return [
-        Drawn(found.model, found.compute, found.reward, "reward", tone=place, hover=hover),
-        Drawn(found.model, found.compute, found.reward - found.base, "gain", tone=place),
-        Drawn(found.model, found.compute, sizes, "n*", low, high, look="steps", tone=place),
+        DrawnSeries(found.model, found.compute, found.reward, "reward", tone=place, hover=hover),
+        DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=place),
+        DrawnSeries(found.model, found.compute, sizes, "n*", low, high, look="steps", tone=place),
     ]

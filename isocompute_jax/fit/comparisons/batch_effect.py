@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.comparisons.alike import SweepPart, members_by, parts, rewards_at
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
 from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.intervals import PERCENTILES
@@ -268,7 +268,7 @@ def _of_effect(result: SweepResult, found: BatchEffect) -> ComparisonResult:
         columns={"group_size": "n"} | {f"problems_per_batch_{batch}": f"B_problem = {batch}" for batch in batches},
         rows=tuple({"group_size": n, **cells} for n, cells in rows.items()),
         series=tuple(
-            Drawn(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
+            DrawnSeries(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
             for effect, name, tone in effects
         ),
         title=f"How much B_problem matters at fixed n{found.part.label}",
@@ -452,8 +452,8 @@ def _of_stability(result: SweepResult, found: StableBatches) -> ComparisonResult
             for cell, share in zip(found.cells, shares.tolist(), strict=True)
         ),
         series=(
-            Drawn("no seed collapses", *place, look="rings"),
-            Drawn("every seed collapses", *place, shade=shares, look="discs", tone=0.3),
+            DrawnSeries("no seed collapses", *place, look="rings"),
+            DrawnSeries("every seed collapses", *place, shade=shares, look="discs", tone=0.3),
         ),
         title=f"The smallest stable B_problem{found.part.label}",
         about="A seed collapses where two neighbouring evaluations lie below its best level before them by half of "

@@ -72,7 +72,7 @@ Cell = Value | float | int | str | bool | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnSeries:
     """Numbers of a picture: a line, steps, or marks.
 
     Attributes:
@@ -129,12 +129,12 @@ class Picture:
     Attributes:
       alt: what the picture shows, for those who cannot see it.
       how_to_read: its caption.
-      panel: the axes of every panel, one for each `Drawn.panel`; None where they are `stacked`.
+      panel: the axes of every panel, one for each `DrawnSeries.panel`; None where they are `stacked`.
       stacked: panels one below the other, each with axes of its own.
       most: panels at most, spread evenly.
       columns: of panels.
       height: inches of a panel.
-      shade: what `Drawn.shade` counts, where it is brightness.
+      shade: what `DrawnSeries.shade` counts, where it is brightness.
       held_out_from: compute from which the ground is shaded.
     """
 
@@ -174,7 +174,7 @@ class ComparisonResult:
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     columns: Mapping[str, str]
     rows: tuple[Mapping[str, Any], ...]
-    series: tuple[Drawn, ...] = ()
+    series: tuple[DrawnSeries, ...] = ()
     title: str = dataclasses.field(metadata=INTERNAL)
     about: str = dataclasses.field(metadata=INTERNAL)
     picture: Picture | None = dataclasses.field(default=None, metadata=INTERNAL)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.comparisons.alike import aligned
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value, over_seeds
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value, over_seeds
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
@@ -78,13 +78,13 @@ class TrainedOn(OfConfiguration):
         return over_seeds(self.reward[:, -1] - self.reward[:, 0]) if self.has_base else None
 
     @property
-    def drawn(self) -> Drawn:
+    def drawn(self) -> DrawnSeries:
         """The mean change from the base model over compute; empty without its evaluation."""
         kept = (self.compute > 0) & self.has_base
         change = (self.reward[:, kept] - self.reward[:, :1]).mean(axis=0)
         panel = f"{shortened(self.train_set, 14)} \N{RIGHTWARDS ARROW} {shortened(self.eval_set, 14)}"
         hover = (f"{self.run}: {change[-1]:+z.3f} at the end",) if len(change) else ()
-        return Drawn(self.run, self.compute[kept], change, panel, tone=self.group_size or self.run, hover=hover)
+        return DrawnSeries(self.run, self.compute[kept], change, panel, tone=self.group_size or self.run, hover=hover)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

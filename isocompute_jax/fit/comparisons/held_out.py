@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, Drawn, Panel, Picture, Value
+from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Panel, Picture, Value
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
@@ -364,7 +364,7 @@ def _of_held_out(result: SweepResult, found: HeldOut) -> ComparisonResult:
     )
 
 
-def _series(found: HeldOut, k: int) -> list[Drawn]:
+def _series(found: HeldOut, k: int) -> list[DrawnSeries]:
     """Of one configuration: what was fitted, predicted and measured."""
     name, known = found.configurations[k].name, found.known[k]
     compute, measured, mean = found.compute[known], found.measured[k, known], found.mean[k, known]
@@ -372,11 +372,11 @@ def _series(found: HeldOut, k: int) -> list[Drawn]:
     panel, fell = shortened(name, 22), mean < measured
     hover = tuple(f"{name}: {r:z.3f} at {amount(c)}" for c, r in zip(compute, measured, strict=True))
     series = [
-        Drawn("fitted", found.fitted_compute, found.fitted[k], panel, look="dots", tone="quiet"),
-        Drawn("predicted", compute, found.predicted[k, known], panel, low, high, tone=0.25),
-        Drawn("measured", compute, measured, panel, look="dots", hover=hover),
+        DrawnSeries("fitted", found.fitted_compute, found.fitted[k], panel, look="dots", tone="quiet"),
+        DrawnSeries("predicted", compute, found.predicted[k, known], panel, low, high, tone=0.25),
+        DrawnSeries("measured", compute, measured, panel, look="dots", hover=hover),
     ]
-    return [*series, *([Drawn("mean", compute[fell], mean[fell], panel, look="rings")] if fell.any() else [])]
+    return [*series, *([DrawnSeries("mean", compute[fell], mean[fell], panel, look="rings")] if fell.any() else [])]
 
 
 def _rows(result: SweepResult, found: HeldOut) -> Iterator[dict[str, Cell]]:

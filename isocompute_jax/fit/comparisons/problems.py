@@ -21,7 +21,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value, common_verdict
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    common_verdict,
+)
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import EN_DASH, listed, shortened, spent
@@ -278,7 +285,7 @@ def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -
     ]  # fmt: skip
 
 
-def _heat_map(found: Sequence[SolveTrajectories]) -> list[Drawn]:
+def _heat_map(found: Sequence[SolveTrajectories]) -> list[DrawnSeries]:
     """Rates of problems, in the order of their mean rate over everything, a few neighbours together."""
     order = np.argsort(np.mean([each.mean_rates.mean(axis=0) for each in found], axis=0), kind="stable")
     bands = np.array_split(order, min(MOST_ROWS, len(order)))
@@ -288,7 +295,7 @@ def _heat_map(found: Sequence[SolveTrajectories]) -> list[Drawn]:
         trained, name = each.compute > 0, each.configuration.name
         rates = np.stack([each.mean_rates[trained][:, band].mean(axis=1) for band in bands])
         panel = shortened(name, 22)
-        series.append(Drawn(name, each.compute[trained], place, panel, shade=rates, look="cells"))
+        series.append(DrawnSeries(name, each.compute[trained], place, panel, shade=rates, look="cells"))
     return series
 
 

@@ -24,7 +24,14 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.comparisons.alike import fits_of, parts, replicate_leaders
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value, common_verdict
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    common_verdict,
+)
 from isocompute_jax.fit.curve_results import SOME_AICC
 from isocompute_jax.fit.frontier_results import SURE, SliceResult
 from isocompute_jax.fit.intervals import percentile_interval
@@ -285,14 +292,14 @@ def _row(each: StepsSlice) -> dict[str, Value | float | str | None]:
     }
 
 
-def _series(each: StepsSlice) -> list[Drawn]:
+def _series(each: StepsSlice) -> list[DrawnSeries]:
     law, panel = each.law, f"B = {each.rollouts_per_step}{each.label}"
     grid = np.geomspace(law.steps[0], law.steps[-1], 60)
     return [
-        Drawn("n* read off", law.steps, law.group_size, panel, look="dots", tone=0.3),
-        Drawn("sigmoid", grid, 2.0 ** law.octaves("sigmoid", grid), panel),
-        Drawn("line", grid, 2.0 ** law.octaves("line", grid), panel, look="dashed", tone="quiet"),
-        Drawn("cut line", grid, 2.0 ** law.octaves("cut line", grid), panel, look="dotted", tone="quiet"),
+        DrawnSeries("n* read off", law.steps, law.group_size, panel, look="dots", tone=0.3),
+        DrawnSeries("sigmoid", grid, 2.0 ** law.octaves("sigmoid", grid), panel),
+        DrawnSeries("line", grid, 2.0 ** law.octaves("line", grid), panel, look="dashed", tone="quiet"),
+        DrawnSeries("cut line", grid, 2.0 ** law.octaves("cut line", grid), panel, look="dotted", tone="quiet"),
     ]
 
 

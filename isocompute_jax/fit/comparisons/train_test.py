@@ -19,7 +19,7 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.alike import aligned
 from isocompute_jax.fit.comparisons.comparison import (
     ComparisonResult,
-    Drawn,
+    DrawnSeries,
     Panel,
     Picture,
     Tone,
@@ -223,19 +223,19 @@ def _four_figures(gap: Value) -> Value:
     return dataclasses.replace(gap, text=f"{cell(gap.value)}{ends}")
 
 
-def _of_gap(curve: GapCurve) -> Drawn:
+def _of_gap(curve: GapCurve) -> DrawnSeries:
     gap = curve.gap
     mean, low, high = np.array([(each.value, each.low, each.high) for each in gap]).T
     hover = (f"{curve.run}: {gap[-1]} at the end",)
-    return Drawn(curve.run, curve.compute, mean, "gap", low, high, tone=curve.run, hover=hover)
+    return DrawnSeries(curve.run, curve.compute, mean, "gap", low, high, tone=curve.run, hover=hover)
 
 
-def _n_star(rows: Sequence[BestOnTraining | FrontierBudget], name: str, tone: Tone) -> Drawn:
+def _n_star(rows: Sequence[BestOnTraining | FrontierBudget], name: str, tone: Tone) -> DrawnSeries:
     """n*(C), with its interval where every budget has one."""
     ends = [row.interval95 for row in rows if row.interval95]
     low, high = np.array(ends, float).T if rows and len(ends) == len(rows) else (None, None)
     sizes = np.array([row.group_size for row in rows])
-    return Drawn(name, np.array([row.compute for row in rows]), sizes, "n*", low, high, look="steps", tone=tone)
+    return DrawnSeries(name, np.array([row.compute for row in rows]), sizes, "n*", low, high, look="steps", tone=tone)
 
 
 def _gap_sentences(found: TrainTest) -> list[str]:

@@ -22,7 +22,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Value, common_verdict
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    common_verdict,
+)
 from isocompute_jax.fit.comparisons.problems import SolveTrajectories
 from isocompute_jax.fit.report.wording import EN_DASH, spent
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -253,7 +260,7 @@ def _over_runs(values: np.ndarray) -> Value:
     return Value.with_error(float(values.mean()), float(error))
 
 
-def _series(curve: UniformityCurve) -> list[Drawn]:
+def _series(curve: UniformityCurve) -> list[DrawnSeries]:
     """Over compute and over gain, where U is known of every seed."""
     known, seeds = np.isfinite(curve.value).all(axis=0), len(curve.value)
     mean = curve.value[:, known].mean(axis=0)
@@ -262,4 +269,4 @@ def _series(curve: UniformityCurve) -> list[Drawn]:
         error = curve.value[:, known].std(axis=0, ddof=1) / math.sqrt(seeds)
         low, high = mean - 2 * error, mean + 2 * error
     places = {"compute": curve.compute[known], "gain": curve.gain[:, known].mean(axis=0)}
-    return [Drawn(curve.run, x, mean, at, low, high, look="bars", tone=curve.run) for at, x in places.items()]
+    return [DrawnSeries(curve.run, x, mean, at, low, high, look="bars", tone=curve.run) for at, x in places.items()]

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Drawn, Panel, Picture, Tone
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Tone
 from isocompute_jax.fit.report.figures import by_configuration
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
@@ -111,7 +111,7 @@ def _apart(found: ComparisonResult, picture: Picture) -> dict[str, float]:
     return dict(zip(names, np.linspace(-APART, APART, len(names)).tolist(), strict=True))
 
 
-def _draw(panel: Axes, spec: Panel, series: Drawn, colour: Any, apart: float, picture: Picture) -> Artist:
+def _draw(panel: Axes, spec: Panel, series: DrawnSeries, colour: Any, apart: float, picture: Picture) -> Artist:
     """Draws numbers into a panel, and returns what stands for them in a legend."""
     ends = [None if each is None else np.asarray(each, float) for each in (series.y, series.low, series.high)]
     y, low, high = [None if each is None else np.log2(each) + apart for each in ends] if spec.sizes else ends
@@ -139,7 +139,7 @@ def _draw(panel: Axes, spec: Panel, series: Drawn, colour: Any, apart: float, pi
     return line
 
 
-def _marks(panel: Axes, series: Drawn, y: np.ndarray, colour: Any, area: float) -> Artist:
+def _marks(panel: Axes, series: DrawnSeries, y: np.ndarray, colour: Any, area: float) -> Artist:
     hollow = series.look == "rings"
     face, edge = ("none", colour) if hollow else (colour, "none")
     areas = area if series.shade is None else area * series.shade
