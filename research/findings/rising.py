@@ -35,7 +35,8 @@ def seeds_of(sweep: Sweep) -> list[int]:
 def analysed(sweep: Sweep, seeds: Sequence[int] = (), *, bootstrap: bool = False) -> SweepResult:
     """The fitter's analysis of some seeds of a sweep; all of them if none is named."""
     table = sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep))))
-    return analyze(table, AnalysisOptions(records="strict", bootstrap="auto" if bootstrap else "none"))
+    options = AnalysisOptions(records="strict", bootstrap="auto" if bootstrap else "none")
+    return analyze(table, options, compare=False)
 
 
 def course(result: SweepResult) -> list[tuple[float, int]]:

@@ -9,7 +9,7 @@ from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
 from isocompute_jax.fit.report.interactive import interactive_data
 from isocompute_jax.fit.report.provenance import versions
-from isocompute_jax.fit.report.sections import Section
+from isocompute_jax.fit.report.sections import Section, comparison_sections
 from isocompute_jax.fit.report.templating import Html, render
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -53,7 +53,7 @@ def render_report(
         sections=section_names(result, figures),
         folded=True,
         before=before,
-        after=after,
+        after=[*comparison_sections(result, figures), *after],
         data=Html(interactive_data(result)),
         runs=len(result.runs),
         choices=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {options.records}{bins}; "
