@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isocompute_jax.tasks.graders import math_values
-from isocompute_jax.tasks.graders.math_shapes import FLIPPED, Shape, intervals, merged, names, read_shape
+from isocompute_jax.tasks.graders.math_shapes import FLIPPED, Shape, interval, names, read_shape, real_set
 from isocompute_jax.tasks.graders.math_values import DEEPEST, NotUnderstoodError, depth, plain_value
 from isocompute_jax.tasks.graders.numeric import is_unit, unit_factor
 
@@ -86,30 +86,21 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
         return True
     if pair == ("union", "union") and _same_elements(gold.parts, answer.parts, _same_condition):
         return True
-    return _same_reals(intervals(gold), intervals(answer))
+    return _same_reals(gold, answer)
 
 
-def _same_reals(gold: tuple[Shape, ...] | None, answer: tuple[Shape, ...] | None) -> bool:
-    """Whether two sets of intervals are one set of numbers; of one interval each, the ends are compared as written."""
-    if gold is None or answer is None:
-        return False
-    if _same_elements(gold, answer, _same_piece):
-        return True
-    if len(gold) <= 1 and len(answer) <= 1:
-        return False
-    whole, other = merged(gold), merged(answer)
-    return whole is not None and other is not None and _same_elements(whole, other, _same_piece)
+def _same_reals(gold: Shape, answer: Shape) -> bool:
+    """Whether two shapes are one set of real numbers; of one interval each, the ends are compared as written."""
+    one, other = interval(gold), interval(answer)
+    if one is not None and other is not None:
+        return one.text == other.text and _same_in_order(one.parts, other.parts)
+    whole = real_set(gold)
+    return whole is not None and whole == real_set(answer)
 
 
 def _same_condition(a: Shape, b: Shape) -> bool:
     """Whether two parts of unions are the same, of the same name."""
     return (a.kind != "relation" or b.kind != "relation" or names(a) == names(b)) and same_shape(a, b)
-
-
-def _same_piece(a: Shape, b: Shape) -> bool:
-    """Whether two intervals, or two sets of points, are the same."""
-    same = _same_in_order if a.kind == "tuple" else _same_elements
-    return a.kind == b.kind and a.text == b.text and same(a.parts, b.parts)
 
 
 def _same_in_order(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
