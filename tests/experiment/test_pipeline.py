@@ -1,6 +1,7 @@
 """The window: whatever finishes when, no rollout is too old, none is lost, doubled, dropped or preferred."""
 
 import concurrent.futures
+from typing import cast
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_every_process_gets_what_the_first_drew():
             found.append((names(sampled.groups), names(sampled.kept), sampled.rounds, position))
         return found, pipeline.exhausted(NOTHING), pipeline.grading_s() > 0
 
-    first, *others = company.all(run)
+    first, *others = cast("list[tuple[list, bool, bool]]", company.all(run))
     company.close()
     assert [batch[0] for batch in first[0]] == batches(3)
     assert others == [(first[0], False, False)] * 2
