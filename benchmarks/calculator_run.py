@@ -11,11 +11,11 @@ def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, se
     from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
     from isocompute_jax.learner import OptimizerConfig
     from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
-    from isocompute_jax.tasks.calculator import LONGEST_ANSWER, Demonstrator, make_problems
+    from isocompute_jax.tasks.embedded import LONGEST_ANSWER, Demonstrator, make_sums
 
     prompt = call = 2 * digits + 2
     longest = 2 * call + LONGEST_ANSWER
-    problems = make_problems(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
+    problems = make_sums(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
     cut = len(problems) * 4 // 5
     if not (out / "base" / "config.json").exists():
         save_arithmetic_tokenizer(out / "tokenizer")

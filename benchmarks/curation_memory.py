@@ -76,10 +76,9 @@ def measure(
 
     from benchmarks.simulated_sampler import SimulatedSampler
     from isocompute_jax import model, tasks
-    from isocompute_jax.experiment.config import SamplingConfig
+    from isocompute_jax.experiment.config import RunConfig, SamplingConfig
     from isocompute_jax.experiment.curation.config import CurationConfig
     from isocompute_jax.experiment.curation.curate import curate
-    from isocompute_jax.experiment.curation.samplers import Source
 
     tasks.save_arithmetic_tokenizer(root / "tokenizer")
     shape = dataclasses.replace(model.EMBEDDED, max_positions=prompt_tokens + 4 * length)
@@ -94,7 +93,9 @@ def measure(
     curate(
         tasks.ProblemFile(root / "problems.jsonl"),
         root / "out",
-        source=Source(str(root / "model"), SamplingConfig(max_prompt_tokens=prompt_tokens, max_tokens=4 * length)),
+        source=RunConfig(
+            model=str(root / "model"), sampling=SamplingConfig(max_prompt_tokens=prompt_tokens, max_tokens=4 * length)
+        ),
         config=CurationConfig(samples=samples, keep_completions=keep_completions),
         make_sampler=simulated,
     )

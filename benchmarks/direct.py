@@ -19,10 +19,9 @@ from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.server.engines.base import Engine
-from isocompute_jax.service.server.engines.settings import VllmSettings
 from isocompute_jax.service.server.engines.vllm import VllmEngine
 from isocompute_jax.service.server.server import serve
-from isocompute_jax.service.server.server_config import ServerConfig
+from isocompute_jax.service.server.settings import ServerConfig, VllmSettings
 
 KV_CACHE_BYTES = 256 << 20
 LINE_BYTES = 1 << 24

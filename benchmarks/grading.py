@@ -25,8 +25,8 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
-from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import NO_DEVICES

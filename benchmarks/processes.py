@@ -3,7 +3,7 @@
     python -m benchmarks.processes --processes=2,8 --rollouts=512 --tokens=2048
 
 Real processes on this machine, over the loopback interface; they compute nothing. A batch is told as it is in a run
-(`experiment.company`): tokens, log-probabilities, versions and masks of every rollout. Beside it stands the least that
+(`experiment.rollouts`): tokens, log-probabilities, versions and masks of every rollout. Beside it stands the least that
 its bytes take: one plain socket to one process, times the processes. What is noticed, by process 0: one that is killed,
 one that is stopped (its host froze, or its network is gone), and one that does not come to a computation while it
 beats; the last two take `--stall_s`, the limit of a run.
@@ -30,7 +30,7 @@ from isocompute_jax.distributed import Team
 from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
 from isocompute_jax.distributed.meeting import about, meet
-from isocompute_jax.experiment.company import RECORDS
+from isocompute_jax.experiment.workdir import RECORDS
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 _PROCESSES = flags.DEFINE_list("processes", ["2", "8"], "Numbers of processes.")

@@ -20,7 +20,7 @@ from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.vllm import checkpoint
 from isocompute_jax.service.server.server import Server, serve
-from isocompute_jax.service.server.server_config import ServerConfig
+from isocompute_jax.service.server.settings import ServerConfig
 
 define_flags(ServerConfig)
 _SERVERS = flags.DEFINE_integer(

@@ -17,7 +17,7 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.files import WeightFile
 
 THAW_POLL_S = 0.005
 KEPT_BYTES = 1 << 20

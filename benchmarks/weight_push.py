@@ -34,8 +34,7 @@ from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.outbox import Outbox, Parcel
-from isocompute_jax.service.weights.push import Push
+from isocompute_jax.service.weights.send import Outbox, Parcel, Push
 
 TENSOR_MIB = 64
 BLOCK = 1 << 20

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from absl import flags
 
@@ -33,11 +33,8 @@ from isocompute_jax.tasks.grading.reward_config import RewardConfig
 from isocompute_jax.tasks.prompts import PromptConfig
 
 with app.imports():
-    from isocompute_jax.experiment.config import MeshConfig, SamplingConfig, ThinkingConfig, TrackConfig
+    from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig, ThinkingConfig, TrackConfig
     from isocompute_jax.service.client.service_config import ServiceConfig
-
-if TYPE_CHECKING:
-    from isocompute_jax.experiment.curation.samplers import Source
 
 MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the model to measure.")
 RESOLVED = flags.DEFINE_string(
@@ -78,17 +75,17 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.experiment.curation.curate import curate
-    from isocompute_jax.experiment.curation.samplers import said_as_flags
-    from isocompute_jax.experiment.show_prompts import show_prompts
+    from isocompute_jax.experiment.curation.measure import naming_flags
+    from isocompute_jax.experiment.inputs import show_prompts
     from isocompute_jax.tasks import ProblemFile
 
     path, out = needed(PROBLEMS), "" if SHOW_PROMPTS.value else needed(OUT)
-    with said_as_flags():
+    with naming_flags():
         source = source_of_a_run(RESOLVED.value) if RESOLVED.value else source_of_flags()
         problems = ProblemFile(path, grader_name=source.reward.name_for)
         if SHOW_PROMPTS.value:
             first = list(itertools.islice(problems, SHOW_PROMPTS.value))
-            say(show_prompts(first, source.directory, source.prompts, limit=source.sampling.max_prompt_tokens))
+            say(show_prompts(first, source.model, source.prompts, limit=source.sampling.max_prompt_tokens))
             return
         config = from_flags(
             CurationConfig,
@@ -103,13 +100,11 @@ def main() -> None:
     say(f"written to {OUT.value}")
 
 
-def source_of_flags() -> Source:
+def source_of_flags() -> RunConfig:
     """The model and how it is sampled, as the flags say."""
-    from isocompute_jax.experiment.curation.samplers import Source
-
-    return Source(
-        needed(MODEL),
-        SamplingConfig(
+    return RunConfig(
+        model=needed(MODEL),
+        sampling=SamplingConfig(
             temperature=TEMPERATURE.value,
             max_prompt_tokens=MAX_PROMPT_TOKENS.value,
             max_tokens=MAX_TOKENS.value,
@@ -124,10 +119,9 @@ def source_of_flags() -> Source:
     )
 
 
-def source_of_a_run(path: str) -> Source:
+def source_of_a_run(path: str) -> RunConfig:
     """Those of a run; where its samplers are say the flags."""
     from isocompute_jax.experiment.config import check_trusted, read_resolved
-    from isocompute_jax.experiment.curation.samplers import source_of
 
     own = (MODEL, TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
     if given := [flag.name for flag in own if flag.present]:
@@ -136,7 +130,7 @@ def source_of_a_run(path: str) -> Source:
     config = dataclasses.replace(read_resolved(path, "--resolved_config"), service=service, track=TrackConfig())
     if not TRUST_CONFIG.value:
         check_trusted(config, path, said=[f"service.{field.name}" for field in dataclasses.fields(service)])
-    return source_of(config)
+    return config
 
 
 def needed(flag: flags.FlagHolder[str | None]) -> str:

@@ -31,7 +31,7 @@ def main() -> None:
     """Flags -> one call."""
     import jax
 
-    from isocompute_jax.experiment.exports import export_checkpoint
+    from isocompute_jax.experiment.workdir import export_checkpoint
     from isocompute_jax.records.errors import InputError
 
     jax.config.update("jax_platforms", "cpu")  # the run that goes on has the accelerators, and their memory

@@ -15,7 +15,7 @@ from isocompute_jax.records.errors import RunError
 with app.imports():
     from grpc_health.v1 import health_pb2
 
-    from isocompute_jax.service.client.probe import ask
+    from isocompute_jax.service.client.connection import ask
 
 ADDRESS = flags.DEFINE_string("address", "localhost:50051", "host:port, or unix:PATH.")
 CA_FILE = flags.DEFINE_string("ca_file", None, "PEM certificates that signed the server's; without, no TLS.")

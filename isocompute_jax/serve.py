@@ -21,9 +21,8 @@ from isocompute_jax.records.errors import InputError
 
 with app.imports():
     from isocompute_jax.service.server.engines.base import Engine
-    from isocompute_jax.service.server.engines.settings import EngineSettings, JaxSettings, VllmSettings
     from isocompute_jax.service.server.server import serve
-    from isocompute_jax.service.server.server_config import ServerConfig
+    from isocompute_jax.service.server.settings import EngineSettings, JaxSettings, ServerConfig, VllmSettings
 
 SETTINGS: dict[str, type[EngineSettings]] = {"vllm": VllmSettings, "jax": JaxSettings}
 

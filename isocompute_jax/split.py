@@ -18,7 +18,7 @@ from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.tasks.split_files import SplitOptions
+from isocompute_jax.tasks.splitting import SplitOptions
 
 SOURCE = flags.DEFINE_string("source", None, "Problem set to split, .jsonl or .parquet.")
 OUT = flags.DEFINE_string("out", None, "Directory to write the sets to.")
@@ -27,7 +27,7 @@ define_flags(SplitOptions)
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.tasks.split_files import split_files
+    from isocompute_jax.tasks.splitting import split_files
 
     if not SOURCE.value:
         raise InputError("--source is missing: give the problem set to split")

@@ -104,7 +104,6 @@ def main() -> None:
 
     from isocompute_jax.distributed.environment import Cluster, find_place
     from isocompute_jax.distributed.start import joined
-    from isocompute_jax.experiment.company import RECORDS, facts
     from isocompute_jax.experiment.config import (
         RunConfig,
         check_trusted,
@@ -114,7 +113,8 @@ def main() -> None:
         read_resolved,
     )
     from isocompute_jax.experiment.loop import train
-    from isocompute_jax.experiment.profile import NO_STEPS, parse_steps
+    from isocompute_jax.experiment.progress import NO_STEPS, parse_steps
+    from isocompute_jax.experiment.workdir import RECORDS, facts
 
     if CONFIG_FIELDS.value:
         say(config_page(RunConfig), end="")
@@ -127,7 +127,7 @@ def main() -> None:
     if resolved and not TRUST_CONFIG.value:
         check_trusted(config, resolved, said=[f"service.{flag.name}" for flag in said])
     if SHOW_PROMPTS.value:
-        from isocompute_jax.experiment.show_prompts import show_prompts_of_run
+        from isocompute_jax.experiment.inputs import show_prompts_of_run
 
         say(show_prompts_of_run(config, SHOW_PROMPTS.value))
         return

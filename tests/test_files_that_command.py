@@ -20,13 +20,13 @@ import sympy.parsing.sympy_parser
 from isocompute_jax import model
 from isocompute_jax.experiment import workdir
 from isocompute_jax.experiment.config import RunConfig, check_trusted, from_dict, read_resolved
-from isocompute_jax.experiment.exports import export_checkpoint
+from isocompute_jax.experiment.workdir import export_checkpoint
 from isocompute_jax.fit.report import csv_tables, templating
 from isocompute_jax.learner import checkpoint_files
 from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.service.client.endpoints_file import EndpointsFile
+from isocompute_jax.service.client.service_config import EndpointsFile
 from isocompute_jax.sweeps import books
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, read_problems, save_arithmetic_tokenizer

@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.client.probe import ask
+from isocompute_jax.service.client.connection import ask
 from tests import mains
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

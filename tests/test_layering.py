@@ -37,14 +37,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": _ARRAYS | {"accelerators", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms
     "theory": _BASE | {"app"},  # likewise
-    "gallery": _BASE | {"app", "fit", "theory"},  # run directories are all that it records
-    "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, and what they cost
+    "sweeps": _TRAINING | {"fit", "plan", "theory"},  # which runs can still matter, what they cost, theory from them
     "study": _TRAINING | {"sweeps", "app", "compiling", "fit", "theory"},
     "ablation": _TRAINING | {"sweeps", "fit"},
     "watching": _BASE,  # run directories are all that it knows: it must work, and start, without the training rooms
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app", "compiling", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
+    "gallery": _BASE | {"app", "sweeps", "theory"},
     "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
     "curate": _TRAINING | {"app", "compiling"},
     "serve": _TRAINING | {"app", "compiling"},
@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAINS = {
     "train",
     "sweep",
+    "gallery",
     "watch",
     "ablate",
     "curate",
@@ -161,7 +162,7 @@ def test_the_order_itself():
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
     assert MAY_IMPORT["fit"] == {"records", "options", "app", "compiling"}
     users = {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]}
-    assert users == {"gallery", "sweeps", "study", "ablation", "ablate"}
+    assert users == {"sweeps", "study", "ablation", "ablate"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from isocompute_jax.tasks import Tokenizer
 WIDTHS = ("embed_dim", "num_heads", "num_kv_heads", "mlp_dim")
 
 
-class Teacher(Protocol):
+class TeacherLike(Protocol):
     """Who demonstrates answers."""
 
     def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
@@ -67,7 +67,7 @@ def train_base_model(
     config: BaseModelConfig,
     *,
     problems: Sequence[Problem],
-    teacher: Teacher,
+    teacher: TeacherLike,
     tokenizer: Tokenizer,
     tokenizer_directory: str | os.PathLike[str],
 ) -> float:
@@ -116,7 +116,7 @@ def _sft_step(
 
 
 def _batches(
-    config: BaseModelConfig, problems: Sequence[Problem], teacher: Teacher, tokenizer: Tokenizer
+    config: BaseModelConfig, problems: Sequence[Problem], teacher: TeacherLike, tokenizer: Tokenizer
 ) -> Iterator[tuple]:
     """Endless batches ((prompt tokens, mask), (answer tokens [P, 1, T], mask))."""
     rng = np.random.default_rng(config.seed)

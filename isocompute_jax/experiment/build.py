@@ -13,16 +13,13 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment.company import SharedGrading, SharedPipeline
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.curriculum import History, Refill
-from isocompute_jax.experiment.evaluate import evaluation_points
-from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
-from isocompute_jax.experiment.rollouts import by_id, make_requests
+from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, make_requests
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer
@@ -64,19 +61,10 @@ class Parts:
     Attributes:
       config: the run's, resolved.
       path: its directory.
-      inputs: its model's shape, tokenizer and problems.
-      programs: the compiled functions of the learner.
       schedule: step -> learning rate.
-      lay_out: makes batches of graded groups.
       lay_out_probes: makes batches of what agreement checks sample.
       reference_params: of the KL term; None without it.
-      sampler: what draws rollouts.
-      grading: gives groups their rewards.
       pipeline: leads batches of training rollouts to the learner.
-      checkpointer: writes and reads checkpoints.
-      evaluation_points: C at which to evaluate, ascending.
-      team: the processes of the run.
-      trackers: told of every line that is logged.
     """
 
     config: RunConfig
@@ -89,9 +77,8 @@ class Parts:
     reference_params: Params | None
     sampler: Sampler
     grading: Grades
-    pipeline: SharedPipeline
+    pipeline: Pipeline
     checkpointer: Checkpointer
-    evaluation_points: tuple[int, ...]
     team: Team
     trackers: Trackers
 
@@ -101,9 +88,16 @@ class Parts:
         return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
 
     def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
-        """The same, at the temperature that is sampled at: what the sampler should have reported."""
+        """Log-probabilities at the temperature that is sampled at: what the sampler should have reported."""
         self.team.arrive()
         return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
+
+    def send_weights(self, state: LoopState) -> LoopState:
+        """Gives the sampler the current weights unless it has them; every process lays down its share of them."""
+        if state.served == state.step:
+            return state
+        self.team.everywhere(lambda: self.sampler.update_weights(state.learner.params, version=state.step))
+        return dataclasses.replace(state, served=state.step)
 
 
 def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
@@ -147,17 +141,7 @@ def build(
 ) -> tuple[Parts, LoopState]:
     """Loads the model, then reaches the sampler, which the caller closes, as it does the checkpointer.
 
-    Args:
-      config: the run's, resolved.
-      inputs: from `read_inputs`.
-      path: the run's directory.
-      grading: gives groups their rewards.
-      make_sampler: makes the sampler.
-      interrupted: whether the user wants the run to end.
-      team: the processes of the run; None for this one alone.
-
-    Returns:
-      The parts, and the state before the first step.
+    Returns the parts, and the state before the first step. `interrupted` says whether the user wants the run to end.
 
     Raises:
       InputError: the weights cannot be loaded, or a service refuses the run.
@@ -211,9 +195,6 @@ def build(
         grading=graders,
         pipeline=make_pipeline(config, inputs, sampler, graders, team),
         checkpointer=checkpointer,
-        evaluation_points=evaluation_points(
-            config.evaluation, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step
-        ),
         team=team,
         trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
     )
@@ -221,32 +202,22 @@ def build(
     return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
 
 
-def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> SharedPipeline:
+def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
     """What leads batches of training rollouts to the learner."""
-    if not team.leads:
-        return SharedPipeline(team, None, None)
-    problems = by_id(inputs.problems)
-    rollouts = GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id]))
-    pipeline = Pipeline(
+    problems, curriculum = by_id(inputs.problems), config.curriculum
+    most = int(curriculum.max_sampled_batches * config.problems_per_batch)
+    return Pipeline(
         inputs.stream,
-        rollouts,
+        GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id])) if team.leads else None,
         functools.partial(training_requests, config, inputs.prompts),
         problems_per_batch=config.problems_per_batch,
         group_size=config.group_size,
         max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
-        refill=refill_of(config),
+        refill=Refill(wanted=config.problems_per_batch, most=most) if curriculum.dynamic_sampling else None,
+        team=team,
     )
-    return SharedPipeline(team, pipeline, rollouts)
-
-
-def refill_of(config: RunConfig) -> Refill | None:
-    """When a step has enough groups with a signal; None without dynamic sampling."""
-    if not config.curriculum.dynamic_sampling:
-        return None
-    most = int(config.curriculum.max_sampled_batches * config.problems_per_batch)
-    return Refill(wanted=config.problems_per_batch, most=most)
 
 
 def training_requests(

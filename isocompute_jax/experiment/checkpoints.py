@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax import model
-from isocompute_jax.experiment import alarms
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
-from isocompute_jax.experiment.run_log import Diverged
+from isocompute_jax.experiment.metrics import replay
+from isocompute_jax.experiment.workdir import Diverged
 from isocompute_jax.learner.retention import Mark
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -62,7 +62,7 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     state = charge_lost(state, [line for line in dropped if line is not None])
     parts.trackers.start(step)
     logs = (run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL))
-    return dataclasses.replace(state, watch=alarms.replayed(parts.config.alarms, *logs))
+    return dataclasses.replace(state, watch=replay(parts.config.alarms, *logs))
 
 
 def charge_lost(state: LoopState, dropped: Sequence[Mapping[str, Any]]) -> LoopState:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import model, sharding
 from isocompute_jax.devices import cores_for
+from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.curriculum import ProblemStream, load_train_sets
-from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
-from isocompute_jax.experiment.dispatch import check_dispatch
-from isocompute_jax.experiment.turns import make_turns
+from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
+from isocompute_jax.experiment.samplers import device_of, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import Prompts, Tokenizer, get_grader, load_tokenizer
+from isocompute_jax.tasks import PromptConfig, Prompts, Tokenizer, get_grader, load_tokenizer, read_problems
 
 LOG = logging.getLogger(__name__)
 
@@ -48,9 +50,7 @@ class Inputs:
 def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     """Reads tokenizer, model shape and problem sets, and checks that they fit together.
 
-    Args:
-      config: the run's, resolved.
-      processes: how many share the mesh.
+    `processes` is how many share the mesh.
 
     Raises:
       InputError: names the file or field at fault.
@@ -73,7 +73,8 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config, processes=processes)
     check_attention(model_config, mesh)
-    check_dispatch(config, model_config, mesh)
+    if not config.service.remote:  # has this process room to sample?
+        rollouts_per_dispatch(config, model_config, mesh, device_of(mesh))
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
 
@@ -173,3 +174,114 @@ def make_mesh(config: RunConfig, *, processes: int = 1) -> Mesh | None:
         return sharding.make_mesh(**sizes)
     except (ValueError, NotImplementedError) as error:  # too few devices, or axes that a TPU slice cannot be cut into
         raise InputError(f"config.mesh: {error}; its axes multiply to the devices that are used") from error
+
+
+def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str]) -> list[Problem]:
+    """The first `size` problems of a file (0: all of them); `grader_name` as in `tasks.read_problems`."""
+    problems = read_problems(path, grader_name=grader_name)
+    if size > len(problems):
+        raise InputError(f"config.problem_set_size = {size}, but {path} has only {len(problems)} problems")
+    return problems[:size] if size else problems
+
+
+def load_train_sets(config: RunConfig) -> TrainSets:
+    """Reads what the config names.
+
+    Raises:
+      InputError: as `load_problems`.
+    """
+    load = functools.partial(load_problems, grader_name=config.reward.name_for)
+    if config.curriculum.train_sets:
+        return TrainSets.mixture({name: load(path) for name, path in config.curriculum.train_sets.items()})
+    return TrainSets.of(load(config.train_set, config.problem_set_size))
+
+
+def check_vocabulary(model_directory: str, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raises InputError for a tokenizer with ids that the model has no embedding for: they would be read as others."""
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"{model_directory}: the tokenizer has token ids up to {tokenizer.vocab_size - 1}, and the model embeds "
+            f"vocab_size = {vocab_size} of them: take the tokenizer that the model was trained with"
+        )
+
+
+def check_prompts(sets: Sequence[Sequence[Problem]], prompts: Prompts, config: RunConfig) -> None:
+    """Renders and encodes all prompts, once for the run.
+
+    Raises:
+      InputError: a prompt cannot be rendered, or not be sampled from; now, and not in the step that meets it.
+    """
+    limit = config.sampling.max_prompt_tokens
+    for problems in sets:
+        for problem, prompt in zip(problems, prompts.remember(problems), strict=True):
+            if not 1 <= len(prompt) <= limit:
+                raise InputError(
+                    f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "
+                    f"config.sampling.max_prompt_tokens = {limit} are possible: raise it, or leave the problem out"
+                )
+
+
+ENDS = 8
+"""Ids that are shown of either end of a prompt."""
+
+
+def show_prompts_of_run(config: RunConfig, count: int) -> str:
+    """The first prompts of a run's training set.
+
+    Raises:
+      InputError: names the file or field at fault.
+    """
+    config = config.resolved()
+    problems = load_problems(config.train_set, config.problem_set_size, grader_name=config.reward.name_for)[:count]
+    return show_prompts(problems, config.model, config.prompts, limit=config.sampling.max_prompt_tokens)
+
+
+def show_prompts(problems: Sequence[Problem], model_directory: str, config: PromptConfig, *, limit: int) -> str:
+    """What the model reads of each problem.
+
+    The text is decoded from the very ids that are sampled from, special tokens included; each line stands behind a bar,
+    and an arrow marks where it breaks, so that white space at the ends is seen. Longer prompts than `limit` tokens are
+    marked.
+
+    Raises:
+      InputError: a prompt cannot be rendered; names the problem and what to do.
+    """
+    tokenizer = load_tokenizer(model_directory)
+    encoded = Prompts(tokenizer, config).encode(problems)
+    return "\n".join(_shown(problem, ids, tokenizer, limit) for problem, ids in zip(problems, encoded, strict=True))
+
+
+def _shown(problem: Problem, ids: np.ndarray, tokenizer: Tokenizer, limit: int) -> str:
+    text = tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False)
+    too_long = f": too long, max_prompt_tokens is {limit}" if len(ids) > limit else ""
+    lines = "\u21b5\n".join(text.split("\n")).split("\n")
+    return "\n".join([
+        f"problem {problem.id} (task {problem.task}), answer {problem.answer!r}",
+        f"{len(ids)} tokens{too_long}; special: {_special(ids, tokenizer)}; ids: {_ends(ids.tolist())}",
+        *(f"  \u2502{line}" for line in lines),
+        "",
+    ])  # fmt: skip
+
+
+def _special(ids: np.ndarray, tokenizer: Tokenizer) -> str:
+    """The special tokens among the ids, with their counts."""
+    known = {number: token.content for number, token in tokenizer.backend.get_added_tokens_decoder().items()}
+    counts = collections.Counter(known[token] for token in ids.tolist() if token in known)
+    return ", ".join(f"{count} {token}" for token, count in counts.items()) or "none"
+
+
+def _ends(ids: list[int]) -> str:
+    if len(ids) <= 2 * ENDS:
+        return " ".join(map(str, ids))
+    return f"{' '.join(map(str, ids[:ENDS]))} ... {' '.join(map(str, ids[-ENDS:]))}"
+
+
+def introduce(team: Team, mesh: Mesh | None) -> None:
+    """Says in one line who the processes are and what they compute on, where there are several."""
+    if team.count > 1 and mesh is not None:
+        axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1)
+        LOG.info(
+            "%d processes, found by %s: %s; mesh %s over %d devices (%s), %d of them here",
+            *(team.count, team.source, ", ".join(team.names), axes, mesh.devices.size),
+            *(mesh.devices.flat[0].device_kind, jax.local_device_count()),
+        )

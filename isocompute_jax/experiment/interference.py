@@ -18,11 +18,16 @@ import numpy as np
 from isocompute_jax import learner, model
 from isocompute_jax.experiment.build import MakeSampler, make_grading
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.data import check_prompts, check_vocabulary, load_problems
-from isocompute_jax.experiment.inputs import check_length, model_config_of
-from isocompute_jax.experiment.length_control import length_penalties, masked_rollouts
+from isocompute_jax.experiment.inputs import (
+    check_length,
+    check_prompts,
+    check_vocabulary,
+    load_problems,
+    model_config_of,
+)
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
+from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
 from isocompute_jax.learner.alignment import (
     Alignment,
     MeanCosine,
@@ -108,7 +113,7 @@ def measure_interference(
       weights: Hugging Face directory of the policy.
       problems_file: problem set; of the run's own, those that it trained on.
       out: made if absent.
-      options: how.
+      options: how many problems and rollouts.
       make_sampler: makes what draws the rollouts.
 
     Raises:
@@ -241,10 +246,10 @@ def _draw(found: Interference, out: pathlib.Path) -> None:
     image = left.imshow(found.alignment.cosines[np.ix_(order, order)], vmin=-1, vmax=1, cmap="RdBu_r")
     left.set(xlabel="problems, rarely solved first", ylabel="problems")
     figure.colorbar(image, ax=left, label="cosine of gradients")
-    told = {name: mean for name, mean in found.means.items() if np.isfinite(mean.value)}
-    for place, mean in enumerate(told.values()):
+    means = {name: mean for name, mean in found.means.items() if np.isfinite(mean.value)}
+    for place, mean in enumerate(means.values()):
         right.errorbar(place, mean.value, yerr=2 * np.nan_to_num(mean.error), fmt="o", color="#4c6a92", capsize=3)
-    right.set_xticks(range(len(told)), list(told), rotation=30)
+    right.set_xticks(range(len(means)), list(means), rotation=30)
     right.axhline(0, color="#9aa1a9", linewidth=1)
     right.set(ylabel="mean cosine ± 2 s.e.")
     right.spines[["top", "right"]].set_visible(False)

@@ -73,13 +73,7 @@ def shape_of(
 ) -> BatchShape | PackShape | TreeShape:
     """The compiled shape of batches of so many problems and rollouts of each.
 
-    Args:
-      config: of the run.
-      model_config: of its model.
-      problems: of a batch.
-      group_size: rollouts of each.
-      mesh: devices.
-      batches: how many such batches the run has; None for as many as it has updates. Few have few sizes.
+    `batches` is how many of them the run has, None for as many as it has updates: few have few sizes.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length, or trees are not for this model.

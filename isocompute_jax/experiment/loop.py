@@ -23,35 +23,23 @@ import numpy as np
 
 from isocompute_jax import learner
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment import (
-    build,
-    checkpoints,
-    company,
-    evaluate,
-    measure,
-    run_log,
-    samplers,
-    tracking,
-    workdir,
-)
+from isocompute_jax.experiment import build, checkpoints, evaluation, samplers, tracking, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
-from isocompute_jax.experiment.curriculum.columns import curriculum_metrics
-from isocompute_jax.experiment.inputs import read_inputs
-from isocompute_jax.experiment.interrupt import Interrupt
-from isocompute_jax.experiment.kept_rollouts import is_kept, kept_columns
+from isocompute_jax.experiment.inputs import introduce, read_inputs
 from isocompute_jax.experiment.loop_state import LoopState
-from isocompute_jax.experiment.profile import NO_STEPS, Profiler, ProfileSteps
-from isocompute_jax.experiment.progress import Report, progress
-from isocompute_jax.experiment.send_weights import send_weights
-from isocompute_jax.experiment.speed import step_speed
-from isocompute_jax.experiment.step_metrics import (
+from isocompute_jax.experiment.metrics import (
     Phases,
+    curriculum_metrics,
+    is_kept,
+    kept_columns,
     reward_metrics,
     rollout_metrics,
     staleness_metrics,
+    step_speed,
     what_was_not_measured,
 )
+from isocompute_jax.experiment.progress import NO_STEPS, Interrupt, Profiler, ProfileSteps, Report, progress
 from isocompute_jax.experiment.updates import lay_out, make_updates, shared_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
@@ -94,8 +82,8 @@ def train(
     profile.check(config)
     recorded = team.broadcast(lambda: workdir.recorded_evaluation(path))
     config = dataclasses.replace(config, evaluation=config.evaluation.as_recorded(recorded))
-    config, inputs = evaluate.settled(config, team.everywhere(lambda: read_inputs(config, processes=team.count)))
-    company.introduce(team, inputs.mesh)
+    config, inputs = evaluation.settled(config, team.everywhere(lambda: read_inputs(config, processes=team.count)))
+    introduce(team, inputs.mesh)
     if not config.evaluation.sets:
         LOG.info(how_to_hold_out(config, len(inputs.problems)))
     interrupt = Interrupt()
@@ -137,8 +125,8 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
     Raises as `train` does, after a checkpoint.
     """
     try:
-        state = measure.check_if_due(parts, state)
-        state = measure.evaluate_if_due(parts, state)
+        state = evaluation.check_if_due(parts, state)
+        state = evaluation.evaluate_if_due(parts, state)
         parts.team.broadcast(lambda: checkpoints.score(parts, state))  # a metric that is not there shows now
         while state.ready or parts.pipeline.has(state.step, state.history):
             if state.between_phases and parts.team.broadcast(lambda: parts.team.flagged):
@@ -146,8 +134,8 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
                 raise KeyboardInterrupt
             with profiler.step(state.step + 1):
                 state = step(parts, state)
-            state = measure.check_if_due(parts, state)
-            state = measure.evaluate_if_due(parts, state)
+            state = evaluation.check_if_due(parts, state)
+            state = evaluation.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
             report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
             parts.team.steady()
@@ -159,8 +147,8 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
                 state.ledger.compute,
                 parts.config.max_compute,
             )
-        state = measure.evaluate_last(parts, state)
-    except run_log.Diverged:
+        state = evaluation.evaluate_last(parts, state)
+    except workdir.Diverged:
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
         # Bad input that shows before anything was logged leaves no run behind that the corrected command would meet.
@@ -200,9 +188,9 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         reward=columns["reward"],
         spent={},
     )
-    state = run_log.append(parts, state, run_files.METRICS, columns)
+    state = workdir.append(parts, state, run_files.METRICS, columns)
     if is_kept(config, now + 1):
-        state = run_log.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))
+        state = workdir.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))
     return state
 
 
@@ -216,7 +204,7 @@ def adapt_entropy_coef(parts: Parts, state: LoopState, entropy: float) -> tuple[
 
 def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
-    state = send_weights(parts, state)
+    state = parts.send_weights(state)
     phases.end("weights")
     batches, position = parts.pipeline.next(state.step, state.history)
     phases.end("waiting" if parts.sampler.concurrent else "sampling", grading=parts.pipeline.grading_s())

@@ -10,6 +10,8 @@ dropped or preferred for being short.
 With dynamic sampling a batch is drawn in rounds, each of as many problems as it lacks once the groups of the one
 before are graded. What is asked for never costs more than `max_compute`: a batch is begun only if a whole one can be
 paid, and completed as far as what is left pays for it.
+
+Of several processes, process 0 draws, and tells the others what it drew.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, Sampled
-from isocompute_jax.experiment.curriculum.refill import with_signal
-from isocompute_jax.experiment.graded_stream import GradedStream
-from isocompute_jax.experiment.rollouts import check_versions
+from isocompute_jax.experiment.curriculum.history import with_signal
+from isocompute_jax.experiment.rollouts import GradedStream, check_versions
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -53,7 +55,7 @@ class Pipeline:
 
     Args:
       stream: where problems come from.
-      rollouts: where they are sampled and graded.
+      rollouts: where they are sampled and graded; None in other processes than the first.
       make_requests: (problems, batch) -> requests; their `step` is the batch, which keys their random numbers.
       problems_per_batch: B_problem.
       group_size: n.
@@ -61,12 +63,13 @@ class Pipeline:
       window: batches that may be out at once, the next update's included.
       at_once: batches that are handed out together: 1, or those of a sampling phase.
       refill: when a batch has enough groups; None for all that its first draw has.
+      team: the processes of the run; None for this one alone.
     """
 
     def __init__(
         self,
         stream: ProblemStream,
-        rollouts: GradedStream,
+        rollouts: GradedStream | None,
         make_requests: MakeRequests,
         *,
         problems_per_batch: int,
@@ -75,6 +78,7 @@ class Pipeline:
         window: int,
         at_once: int,
         refill: Refill | None,
+        team: Team | None = None,
     ):
         self._stream = stream
         self._rollouts = rollouts
@@ -85,6 +89,7 @@ class Pipeline:
         self._window = window
         self._at_once = at_once
         self._refill = refill
+        self._team = team or alone()
         self._next = 0  # the first batch that is not submitted
         self._asked = 0  # rollouts, of all batches so far
         self._out: dict[int, _Out] = {}
@@ -106,11 +111,40 @@ class Pipeline:
 
     def has(self, step: int, history: History) -> bool:
         """Whether there is a batch for update `step`, or could be: problems are left, and compute for one more."""
-        return step in self._out or self._affordable(history)
+        return self._team.broadcast(lambda: step in self._out or self._affordable(history))
 
     def exhausted(self, history: History) -> bool:
         """Whether every problem is retired."""
-        return not self._stream.available(history)
+        return self._team.broadcast(lambda: not self._stream.available(history))
+
+    def next(self, step: int, history: History) -> tuple[list[Sampled], dict[str, Any]]:
+        """Fills the window of update `step` and waits for its batch, or the phase that begins with it.
+
+        Returns:
+          The batches, and where the stream has to stand behind them.
+
+        Raises:
+          RunError: as `receive` does; in every process.
+        """
+
+        def make() -> tuple[list[Sampled], dict[str, Any]]:
+            self.submit(step, history)
+            batches = self.receive(step)
+            return batches, self.position(step + len(batches))
+
+        if self._team.count == 1:
+            return make()
+        batches, position = self._team.broadcast(lambda: _packed(*make()))
+        return [Sampled(groups, [groups[i] for i in kept], rounds) for groups, kept, rounds in batches], position
+
+    def grading_s(self) -> float:
+        """As in `GradedStream`; 0 in other processes than the first."""
+        return 0.0 if self._rollouts is None else self._rollouts.grading_s()
+
+    def close(self) -> None:
+        """Ends what reads the sampler, which must be closed before."""
+        if self._rollouts is not None:
+            self._rollouts.close()
 
     def _affordable(self, history: History) -> bool:
         first = min(self._problems_per_batch, self._stream.available(history))
@@ -134,6 +168,7 @@ class Pipeline:
             spent=self._asked / self._max_compute,
         )
         if problems:
+            assert self._rollouts is not None  # only process 0 draws
             self._asked += len(problems) * self._group_size
             batch.problems += [problem.id for problem in problems]
             self._rollouts.submit(self._make_requests(problems, number))
@@ -157,6 +192,7 @@ class Pipeline:
         return batches
 
     def _take(self) -> None:
+        assert self._rollouts is not None
         group = self._rollouts.take()
         batch, problem = self._out.get(group.step), group.problem_id
         if batch is None or problem not in batch.problems or problem in batch.arrived:
@@ -182,3 +218,12 @@ class Pipeline:
             if missing:
                 self._draw(number, missing)
             batch.rounds += len(batch.problems) > before
+
+
+def _packed(batches: list[Sampled], position: dict[str, Any]) -> tuple[list, dict[str, Any]]:
+    """Batches as they travel: no group twice."""
+    packed = []
+    for batch in batches:
+        places = {id(group): place for place, group in enumerate(batch.groups)}
+        packed.append((batch.groups, [places[id(group)] for group in batch.kept], batch.rounds))
+    return packed, position

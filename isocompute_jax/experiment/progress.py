@@ -1,18 +1,29 @@
-"""A progress bar on a terminal, plain lines in a log."""
+"""What a run shows while it goes on: progress, and a trace of some steps; and how its user ends it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import logging
+import math
+import pathlib
+import re
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from types import FrameType, TracebackType
 from typing import NamedTuple, Protocol
 
+import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from isocompute_jax.compiling import compiled_s
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +41,7 @@ class Report(Protocol):
         ...
 
 
-@contextmanager
+@contextlib.contextmanager
 def progress(
     title: str, total: int, *, done: int = 0, unit: str = "", console: Console | None = None, silent: bool = False
 ) -> Iterator[Report]:
@@ -141,7 +152,144 @@ def pace(completed: int, seconds: float, left: int, unit: str) -> str:
     """How fast it goes, where a unit has a name, and how long the rest takes so; empty before anything is done."""
     if completed <= 0 or seconds <= 0:
         return ""
-    said = [f"{completed / seconds:,.1f} {unit}/s"] if unit else []
+    parts = [f"{completed / seconds:,.1f} {unit}/s"] if unit else []
     if left > 0:
-        said.append(f"{datetime.timedelta(seconds=round(left * seconds / completed))} left")
-    return ", ".join(said)
+        parts.append(f"{datetime.timedelta(seconds=round(left * seconds / completed))} left")
+    return ", ".join(parts)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+APART_S = 0.5
+"""Signals closer together are one: that of a whole process group comes once from its sender, and once more from a
+launcher in the group, which cannot know."""
+AGAIN_S = 0.01
+"""After so long a signal is sent again whose KeyboardInterrupt Python dropped."""
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM end a run between two sampling phases, with a checkpoint; a second one, later, at once.
+
+    A context in which `requested` turns True on the first signal, and a second, later one raises KeyboardInterrupt.
+
+    Outside the main thread Python delivers no signals; the context then does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._first = -math.inf
+        self._previous: dict[signal.Signals, object] = {}
+        self._report_unraisable = sys.unraisablehook
+        self._within_hook = False
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._report_unraisable, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        if self._previous:
+            sys.unraisablehook = self._report_unraisable
+            self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            if time.monotonic() - self._first < APART_S:
+                return
+            raise KeyboardInterrupt
+        self.requested, self._first = True, time.monotonic()
+        LOG.warning(
+            "Interrupted: ending with a checkpoint after this step, or this phase of --config.asynchrony=phases; once "
+            "more ends it at once."
+        )
+
+    def _unraisable(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised within a destructor or a callback of the garbage collector, as JAX has one."""
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._report_unraisable(dropped)
+            return
+        self._within_hook = True  # what is raised within the hook is dropped too, and for good
+        threading.Timer(AGAIN_S, self._again).start()
+        self._within_hook = False
+
+    def _again(self) -> None:
+        while self._within_hook:  # starting a thread may take longer than the thread waits
+            time.sleep(AGAIN_S)
+        main = threading.main_thread().ident
+        if main and self._previous:
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileSteps:
+    """Which steps of a run are traced; 0 to 0 for none."""
+
+    first: int = 0
+    last: int = 0
+
+    def check(self, config: RunConfig) -> None:
+        """Raises InputError where the run has no such steps."""
+        if self.last > config.num_steps:
+            raise InputError(
+                f"--profile_steps={self.first}:{self.last}: the run has {config.num_steps} steps (config.max_compute "
+                "over rollouts per step); steps count from 1"
+            )
+
+
+NO_STEPS = ProfileSteps()
+
+
+def parse_steps(text: str) -> ProfileSteps:
+    """`10:12` (both included) or `10`.
+
+    Raises:
+      InputError: it is neither, or ends before it begins.
+    """
+    found = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", text)
+    if not found:
+        raise InputError(f"--profile_steps={text}: not FIRST:LAST, two steps of the run, as 10:12; steps count from 1")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise InputError(f"--profile_steps={text} ends before it begins: FIRST:LAST, as {last}:{first}")
+    return ProfileSteps(first, last)
+
+
+class Profiler:
+    """Traces steps of a run, with whatever lies between them, into its folder profile/, for xprof or Perfetto.
+
+    Args:
+      steps: which.
+      path: the run's directory.
+      process: which of several this is; each of them has a folder of its own in profile/.
+    """
+
+    def __init__(self, steps: ProfileSteps, path: pathlib.Path, process: int | None = None):
+        self._steps = steps
+        self._folder = path / "profile" if process is None else path / "profile" / f"process-{process}"
+        self._on = self._done = False
+
+    @contextlib.contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Around step `number`, which the trace then shows as one."""
+        if self._steps.first <= number <= self._steps.last and not self._on:
+            jax.profiler.start_trace(self._folder)
+            self._on = self._done = True
+        if not self._on:
+            yield
+            return
+        with jax.profiler.StepTraceAnnotation("step", step_num=number):
+            yield
+        if number >= self._steps.last:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the trace, if one goes on, and writes it; says where none was made."""
+        if self._on:
+            self._on = False
+            jax.profiler.stop_trace()
+            LOG.info("%s: a trace of steps, for xprof or Perfetto (docs/watch.md)", self._folder)
+        elif self._steps.first and not self._done:
+            LOG.warning("--profile_steps=%d:%d: none of them was made by this start", *dataclasses.astuple(self._steps))

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
+import numpy as np
 from jax.sharding import Mesh
 
+from isocompute_jax import model, sharding
+from isocompute_jax.accelerators import GIB, Device, claimed, known_device
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.dispatch import device_of, rollouts_per_dispatch
-from isocompute_jax.experiment.evaluate import LANE as EVALUATION
-from isocompute_jax.experiment.fleet_file import FleetFile
-from isocompute_jax.experiment.turns import make_turns
+from isocompute_jax.experiment.config import RunConfig, SamplingConfig
+from isocompute_jax.experiment.rollouts import EVALUATION
+from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.sampling import InProcessSampler, Sampler
+from isocompute_jax.sampling.thinking import Interruption, thought_before
+from isocompute_jax.sampling.tools import ToolTurns
 from isocompute_jax.sampling.turns import TurnPolicy, TurnSampler
-from isocompute_jax.sampling.units import Unit
+from isocompute_jax.sampling.units import Unit, UnitShape, largest_unit, unit_bytes
 from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks.embedded import CALL_STOP, LONGEST_ANSWER, calculate
 
 DRAW = "draw"
 """What process 0 calls for where the mesh of several processes draws."""
@@ -39,15 +46,8 @@ def make_sampler(
 ) -> Sampler:
     """The sampler of a run; it serves nothing before the first `update_weights`.
 
-    Args:
-      config: the run.
-      model_config: model shape.
-      params: weights for the sampler in this process, until it is given others.
-      workdir: the run's directory, whose path names the run to servers.
-      tokenizer: knows the tokens that end a completion.
-      mesh: the learner's, which the sampler in this process shares.
-      interrupted: whether the user wants the run to end.
-      team: the processes that share the mesh, of which the first draws; None for this one alone.
+    A sampler in this process has `params` until it is given others, and shares the learner's `mesh`; servers know the
+    run by the path of its `workdir`. Of the processes of a `team` the first draws.
 
     Raises:
       InputError: a field of `config.service` or `config.sampling` cannot work.
@@ -74,17 +74,20 @@ def _of_service(
 ) -> Sampler:
     """Process 0 samples from the servers; the others send them their shares of the weights."""
     # Here, because gRPC is needed by nobody else.
-    from isocompute_jax.service.client.dispatch import IN_FLIGHT
     from isocompute_jax.service.client.fleet import RemoteSampler
-    from isocompute_jax.service.client.shares import ShareSender
+    from isocompute_jax.service.client.sender import ShareSender
 
-    run = {"session": str(workdir.resolve()), "start": team.broadcast(lambda: secrets.token_hex(16)), "team": team}
+    run = {
+        "session": str(workdir.resolve()),
+        "start": team.broadcast(lambda: secrets.token_hex(16)),
+        "in_flight": in_flight(config),
+        "team": team,
+    }
     if not team.leads:
-        return ShareSender(config.service, model_config, in_flight=IN_FLIGHT[in_flight(config)], **run)
+        return ShareSender(config.service, model_config, **run)
     return RemoteSampler(
         config.service,
         model_config,
-        in_flight=in_flight(config),
         routing=config.loss.routing != "own",
         turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
         interrupted=interrupted,
@@ -136,3 +139,179 @@ def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recomp
     if config.asynchrony == "boundary":
         return "wait"
     return "recompute" if config.service.recompute_cache else "continue"
+
+
+ELSEWHERE = 512
+"""Rollouts at once on devices whose memory is not known, as that of CPUs is not."""
+MOMENTS = {"float32": 2.0, "bfloat16": 1.0, "host": 0.0}
+"""Of `optimizer.moments`: what lies on the device, in copies of the master weights."""
+REMEDY = (
+    "sample from vLLM servers, which hold the keys of what has been drawn and no more (--config.service.endpoints, "
+    "docs/clusters.md)"
+)
+
+
+def device_of(mesh: Mesh | None) -> Device | None:
+    """What is known of the devices that a run samples on in its process; None for CPUs."""
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    known = known_device(device.device_kind)
+    return None if known is None else claimed(known)
+
+
+def rollouts_per_dispatch(
+    config: RunConfig, model_config: ModelConfig, mesh: Mesh | None, device: Device | None
+) -> int:
+    """Completions decoded at once: `sampling.max_rollouts_per_dispatch`, or what has room beside the learner's state.
+
+    `device` is what is known of the devices of the learner's `mesh`; None where that is nothing.
+
+    Raises:
+      InputError: not one rollout a device has room; or the config wants more than JAX takes of them.
+    """
+    sampling, most = config.sampling, config.sampling.max_rollouts_per_dispatch
+    if device is None:
+        return most or ELSEWHERE
+    shards, tensor = sharding.shards(mesh, "batch"), config.mesh.tensor
+    masters = _share(model.abstract_params(model_config, model_config.float_dtype), model_config, mesh)
+    copy = 0.0 if model_config.dtype == "float32" else masters / 2
+    lengths = {"prompt": sampling.max_prompt_tokens, "tokens": sampling.max_tokens}
+    if most:
+        one = UnitShape(shards, max(most // shards, 1))
+        needed = unit_bytes(model_config, one, **lengths, batch_shards=shards, tensor=tensor)
+        taken = device.share * device.memory
+        if masters + copy + needed <= taken:
+            return most
+        raise InputError(
+            f"config.sampling.max_rollouts_per_dispatch = {most}: their keys and values, of up to "
+            f"{sum(lengths.values()):,} tokens each, take {needed / GIB:.0f} GiB of each device, which has "
+            f"{taken / GIB:.0f} for weights too. Set it to 0, for as many as have room; or {REMEDY}"
+        )
+    state = masters * (1 + MOMENTS[config.optimizer.moments] + bool(config.loss.kl_coef))
+    room = device.usable - state - copy
+    found = largest_unit(
+        model_config, room, group_size=_smallest_group(config), **lengths, batch_shards=shards, tensor=tensor
+    )
+    if not found:
+        raise InputError(
+            f"config.sampling.max_tokens = {sampling.max_tokens}: beside the learner's state ({state / GIB:.0f} GiB of "
+            f"each device, which has {device.usable / GIB:.0f}) there is no room to sample one rollout of that length "
+            f"in the learner's process. Lower it, or {REMEDY}"
+        )
+    return found
+
+
+def _smallest_group(config: RunConfig) -> int:
+    """Rollouts that share a prompt, at least: in training, in evaluation, and where rollouts have several turns."""
+    sampling, evaluation = config.sampling, config.evaluation
+    if sampling.thinking.high or sampling.tool.name != "none":
+        return 1
+    return min(config.group_size, evaluation.samples or evaluation.k) if evaluation.sets else config.group_size
+
+
+def _share(params: Any, model_config: ModelConfig, mesh: Mesh | None) -> float:
+    """Bytes of abstract parameters that each device has."""
+    if mesh is None:
+        return float(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(params)))
+    parts = jax.tree.map(
+        lambda x, where: math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize,
+        params,
+        model.param_shardings(model_config, mesh),
+    )
+    return float(sum(jax.tree.leaves(parts)))
+
+
+def make_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> TurnPolicy | None:
+    """When rollouts are continued, and with what; None where each has one turn.
+
+    Raises:
+      InputError: the turns are longer together than `sampling.max_tokens`, or the tokenizer does not know their text.
+    """
+    if sampling.thinking.high and sampling.tool.name != "none":
+        raise InputError(
+            f"config.sampling.thinking.high = {sampling.thinking.high} and config.sampling.tool.name = "
+            f"{sampling.tool.name!r}: rollouts are interrupted, or call tools; switch one of them off"
+        )
+    if sampling.thinking.high:
+        return interruption(sampling, tokenizer)
+    return None if sampling.tool.name == "none" else calculator_turns(sampling, tokenizer)
+
+
+def interruption(sampling: SamplingConfig, tokenizer: Tokenizer) -> Interruption:
+    """Forced interruption (`sampling.thinking`)."""
+    thinking = sampling.thinking
+    try:
+        phrase = tokenizer.encode_within(thinking.end_phrase)
+    except InputError as error:
+        drawn = thinking.high + thinking.answer_tokens
+        if drawn >= sampling.max_tokens:  # which is as plain without the phrase's length
+            raise InputError(
+                f"config.sampling.thinking: high = {thinking.high} and answer_tokens = {thinking.answer_tokens} make "
+                f"completions of more than {drawn} tokens, and config.sampling.max_tokens = {sampling.max_tokens}: "
+                "raise that, or lower high or answer_tokens"
+            ) from None
+        raise InputError(f"config.sampling.thinking.end_phrase: {error}; write it in characters it knows") from None
+    total = thinking.high + len(phrase) + thinking.answer_tokens
+    if total > sampling.max_tokens:
+        raise InputError(
+            f"config.sampling.thinking: high = {thinking.high}, an end_phrase of {len(phrase)} tokens and "
+            f"answer_tokens = {thinking.answer_tokens} make completions of up to {total} tokens, more than "
+            f"config.sampling.max_tokens = {sampling.max_tokens}: raise that to {total} (with "
+            "config.sampling.max_prompt_tokens it has to stay within the model's context), or lower high or "
+            "answer_tokens"
+        )
+    never = thinking.end_of_thinking == ""
+    return Interruption(
+        low=thinking.low,
+        high=thinking.high,
+        answer_tokens=thinking.answer_tokens,
+        phrase=phrase,
+        thought=_thinks_on if never else thought_before(thinking.end_of_thinking, _decode(tokenizer)),
+    )
+
+
+def calculator_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> ToolTurns:
+    """Calls of the calculator (`sampling.tool`)."""
+    tool = sampling.tool
+    try:
+        stop = tokenizer.encode_within(CALL_STOP)
+        tokenizer.encode_within("0123456789+-,")
+    except InputError as error:
+        raise InputError(f"config.sampling.tool.name = 'calculator': {error}; take another tokenizer") from None
+    if len(stop) != 1:
+        raise InputError(
+            f"config.sampling.tool.name = 'calculator': the tokenizer writes {CALL_STOP!r} as {len(stop)} "
+            "tokens, and engines stop at a single one; take another tokenizer"
+        )
+    longest = LONGEST_ANSWER  # in characters, and so in tokens
+    total = (tool.calls + 1) * tool.call_tokens + tool.calls * longest
+    if total > sampling.max_tokens:
+        raise InputError(
+            f"config.sampling.tool: {tool.calls + 1} turns of call_tokens = {tool.call_tokens} and {tool.calls} "
+            f"answers of up to {longest} tokens make completions of up to {total} tokens, more than "
+            f"config.sampling.max_tokens = {sampling.max_tokens}: raise that to {total}, or lower calls or call_tokens"
+        )
+
+    def answer(text: str) -> np.ndarray | None:
+        written = calculate(text)
+        return None if written is None else tokenizer.encode_within(written)
+
+    return ToolTurns(
+        answer=answer,
+        decode=_decode(tokenizer),
+        stop_token=int(stop[0]),
+        calls=tool.calls,
+        call_tokens=tool.call_tokens,
+        longest_answer=longest,
+    )
+
+
+def _thinks_on(tokens: np.ndarray) -> None:
+    """Nothing ends its thinking."""
+    del tokens
+
+
+def _decode(tokenizer: Tokenizer):
+    def decode(ids: list[int]) -> str:
+        return tokenizer.decode([ids])[0]
+
+    return decode

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curriculum import Sampled
 from isocompute_jax.experiment.layouts import layout_metrics
-from isocompute_jax.experiment.length_control import length_metrics, length_penalties, masked_rollouts
-from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch, Update
+from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -56,7 +56,11 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
     if not kept:
         masked = np.ones(rewards.shape, bool)
-    columns = length_metrics(penalties, masked)
+    columns = {}  # what length took from rewards, and the share of rollouts that left the loss
+    if penalties is not None:
+        columns["length_penalty"] = float(penalties.mean())
+    if masked is not None:
+        columns["masked_share"] = float(masked.mean())
     credit = functools.partial(
         learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
     )
@@ -84,7 +88,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         again = epoch > 0 and len(masks) > 1
         laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
         updates += [
-            Update(tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
+            (tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
             for tokens, part in zip(laid_out, masks, strict=True)
         ]
     trained = [group for group, is_trained in zip(groups, takes_part, strict=True) if is_trained]
@@ -98,13 +102,14 @@ def shared_of(batches: Sequence[ReadyBatch]) -> dict[str, Any]:
     order, or found other advantages, would train the others' parameters on them, and nothing would show.
     """
     updates = [update for batch in batches for update in batch.updates]
+    tokens = [tokens for tokens, _ in updates]
     rewards = [group.rewards for batch in batches for group in batch.sampled.groups]
     return {
-        "shapes": [[list(np.shape(x)) for x in jax.tree.leaves(update.tokens)] for update in updates],
-        "micro-batches": [int(update.tokens.num_microbatches) for update in updates],
+        "shapes": [[list(np.shape(x)) for x in jax.tree.leaves(batch)] for batch in tokens],
+        "micro-batches": [int(batch.num_microbatches) for batch in tokens],
         "rewards (checksum)": checksum(rewards),
-        "rows (checksum)": checksum([(x.tokens, x.mask, x.rollout) for x in (update.tokens for update in updates)]),
-        "advantages and weights (checksum)": checksum([update.credit for update in updates]),
+        "rows (checksum)": checksum([(x.tokens, x.mask, x.rollout) for x in tokens]),
+        "advantages and weights (checksum)": checksum([credit for _, credit in updates]),
     }
 
 
@@ -135,11 +140,7 @@ def reward_penalties(
     tokens of a rollout (PPO in InstructGPT, 2203.02155; RLOO, 2402.14740). Both are constants to the gradient: what
     makes them act is that they are part of what a rollout is worth.
 
-    Args:
-      parts: of the run.
-      batches: that hold each rollout at most once.
-      old: their log-probabilities.
-      shape: [P, G] of the step.
+    `batches` hold each rollout at most once, `old` are their log-probabilities, and `shape` is [P, G] of the step.
     """
     loss, rollouts = parts.config.loss, int(np.prod(shape))
     penalties, metrics = np.zeros(rollouts), {}
@@ -164,13 +165,13 @@ def make_updates(
     parts.team.arrive()
     mesh, found = parts.inputs.mesh, []
     reference = parts.reference_params if parts.config.loss.reads_reference else None
-    for update in batch.updates:
-        tokens = learner.place_batch(update.tokens, mesh)
-        state, metrics = parts.programs.train_step(state, tokens, update.credit, learning_rate, reference, entropy_coef)
+    for tokens, credit in batch.updates:
+        placed = learner.place_batch(tokens, mesh)
+        state, metrics = parts.programs.train_step(state, placed, credit, learning_rate, reference, entropy_coef)
         found.append(metrics)
     lines = [
-        {name: value.item() for name, value in metrics.items()} | layout_metrics(update.tokens, mesh)
-        for metrics, update in zip(jax.device_get(found), batch.updates, strict=True)
+        {name: value.item() for name, value in metrics.items()} | layout_metrics(tokens, mesh)
+        for metrics, (tokens, _) in zip(jax.device_get(found), batch.updates, strict=True)
     ]
     return state, {**together(lines), **batch.columns}
 
@@ -204,3 +205,23 @@ def together(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             merged[name] = float(np.average(values, weights=None if name in OF_UPDATES else tokens))
     merged |= {f"{name}_last": stepped[-1][name] for name in LAST}
     return {**merged, "gradient_norm_max": max(line["gradient_norm"] for line in stepped), "updates": len(stepped)}
+
+
+def length_penalties(config: RunConfig, groups: Sequence[RolloutGroup], rewards: np.ndarray) -> np.ndarray | None:
+    """[P, G] what completions lose for their length; None where they lose nothing for it."""
+    length = config.length
+    if length.overlong == "off":
+        return None
+    limit = length.overlong_limit or config.sampling.max_tokens
+    penalties = learner.overlong_penalty(
+        learner.completion_lengths(groups),
+        limit=limit,
+        buffer=length.overlong_tokens or max(limit // 5, 1),
+        penalty=length.overlong_penalty,
+    )
+    return penalties if length.overlong == "all" else np.where(rewards >= 1.0, penalties, 0.0)
+
+
+def masked_rollouts(config: RunConfig, groups: Sequence[RolloutGroup]) -> np.ndarray | None:
+    """[P, G] bool, completions that leave the loss; None for none."""
+    return learner.truncated(groups) if config.length.truncated == "mask" else None

@@ -1,4 +1,4 @@
-"""Opening and closing a run directory: one config per directory, logs and checkpoint in step, DONE written last."""
+"""A run's directory: opened and locked, its config.json, the lines of its logs, its fleet.json, weights exported."""
 
 from __future__ import annotations
 
@@ -10,23 +10,34 @@ import fcntl
 import importlib.metadata
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 import isocompute_jax
+from isocompute_jax import model
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.metrics import cutting_field, next_watch
+from isocompute_jax.learner import checkpoint_files
 from isocompute_jax.records import run_files
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import IDENTITY, differences, flatten, identity
+from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+
+if TYPE_CHECKING:
+    from isocompute_jax.experiment.build import Parts
+    from isocompute_jax.experiment.loop_state import LoopState
+    from isocompute_jax.service.client.health import FleetHealth  # gRPC is needed by nobody else
 
 LOG = logging.getLogger(__name__)
 
@@ -87,8 +98,8 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
       InputError: another process is at work in it, or it holds a run of another config; or another host does not see
         it, and could not write its share of checkpoints there.
     """
-    with contextlib.ExitStack() as held:
-        new = team.broadcast(lambda: _open(path, config, facts, held))
+    with contextlib.ExitStack() as lock:
+        new = team.broadcast(lambda: _open(path, config, facts, lock))
         try:
             team.everywhere(lambda: _check_seen(path))
             yield
@@ -98,11 +109,11 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
             raise
 
 
-def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, held: contextlib.ExitStack) -> bool:
+def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock: contextlib.ExitStack) -> bool:
     """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        held.enter_context(locked(path, "run"))
+        lock.enter_context(locked(path, "run"))
     except (FileExistsError, NotADirectoryError):
         raise _in_its_place(path) from None
     except OSError as error:
@@ -200,6 +211,16 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
         yield
 
 
+RECORDS = (Problem, Completion, RolloutGroup)
+"""What travels between the processes of a run."""
+
+
+def facts(config: RunConfig, workdir: str) -> dict[str, Mapping[str, Any]]:
+    """What must be the same in every process of a run (`distributed.meeting`)."""
+    fields = {f"config.{name}": value for name, value in flatten(dataclasses.asdict(config))}
+    return {"config": {**fields, "--workdir": os.path.abspath(workdir)}, "version": versions()}
+
+
 def versions() -> dict[str, str]:
     """Versions of this package and of what its numbers depend on."""
     found = {name: importlib.metadata.version(name) for name in PACKAGES}
@@ -219,3 +240,126 @@ def commit() -> str:
 
     head = git("rev-parse", "HEAD")
     return head + ("+" if head and git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+class Diverged(RunError):
+    """Numbers are no longer finite: what would be checkpointed is worthless."""
+
+    def __init__(self, parts: Parts, state: LoopState, what: str):
+        why = (
+            f"nothing was trained yet: look at the weights of {parts.config.model}, and at what the sampler reports"
+            if state.step == 0
+            else "the learning rate is probably too high. The last checkpoint is kept"
+        )
+        super().__init__(f"{parts.path}: {what} not finite at step {state.step}: {why}")
+
+
+def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -> LoopState:
+    """Charges the time that passed and what was redrawn, then appends a line to the log `name`, ledger first.
+
+    A line of metrics.jsonl ends with the alarms that are on; new ones are logged.
+
+    Raises:
+      Diverged: a number is not finite.
+    """
+    broken = [key for key, value in columns.items() if isinstance(value, float) and not math.isfinite(value)]
+    if broken:
+        raise Diverged(parts, state, ", ".join(broken))
+    now, redrawn = time.monotonic(), parts.sampler.redrawn_rollouts
+    sampler, seconds = parts.sampler.device_seconds, now - state.clock
+    ledger = state.ledger.charge_time(
+        seconds,
+        {jax.devices()[0].device_kind: seconds * (1 if parts.inputs.mesh is None else len(jax.devices()))},
+        {kind: spent - state.sampler_seconds.get(kind, 0.0) for kind, spent in sampler.items()},
+    ).charge_redrawn(redrawn - state.redrawn)
+    line = {**ledger.columns(), **columns}
+    limit = cutting_field(parts.config.sampling)
+    watch, new = next_watch(state.watch, parts.config.alarms, name, line, limit=limit)
+    if name == run_files.METRICS:
+        line["alarms"] = list(watch.active)
+    if parts.team.leads:
+        run_files.append_line(parts.path / name, line)
+        parts.trackers.log(name, line)
+        for alarm, advice in new.items():
+            LOG.warning("step %d: alarm %s: %s", ledger.step, alarm, advice)
+    return dataclasses.replace(state, ledger=ledger, clock=now, sampler_seconds=sampler, redrawn=redrawn, watch=watch)
+
+
+def export_checkpoint(
+    run: str | os.PathLike[str],
+    *,
+    name: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    base_model: str | os.PathLike[str] | None = None,
+) -> pathlib.Path:
+    """Writes the weights of a checkpoint as the run itself would have: same bytes, same dtype, same tokenizer.
+
+    The run may go on meanwhile. Only the weights are read, to the host's memory.
+
+    Args:
+      run: run directory.
+      name: of the checkpoint; None for the last whole one.
+      out: directory to write; None for exports/step-N of the run.
+      base_model: Hugging Face directory of the run's model, where it is not where config.json says.
+
+    Returns:
+      the directory.
+
+    Raises:
+      InputError: there is no such run, checkpoint or model, or it is damaged, or `out` is in use for something else.
+    """
+    run = pathlib.Path(run)
+    run_files.check_links(run)
+    config = run_files.read_run(run).config.get("config", {})
+    directory = run / run_files.CHECKPOINTS
+    known = sorted(checkpoint_files.names(directory))
+    if name is None:
+        name = next((step for step in reversed(known) if checkpoint_files.damage(directory / str(step)) is None), None)
+        if name is None:
+            raise InputError(f"{directory} holds no whole checkpoint")
+    if name not in known:
+        raise InputError(f"{directory} holds no checkpoint {name}; there are: {', '.join(map(str, known)) or 'none'}")
+    path = directory / str(name)
+    damage = checkpoint_files.damage(path)
+    if damage is not None:
+        raise InputError(f"{path} is damaged: {damage}. Export another one")
+    source = base_model or config.get("model", "")
+    shape = model.load_config(source, dtype=config.get("dtype"))
+    out = run / run_files.EXPORTS / f"step-{step_of(path)}" if out is None else pathlib.Path(out)
+    if (
+        out.exists()
+        and not (out / "model.safetensors").exists()
+        and not (out / "model.safetensors.index.json").exists()
+    ):
+        raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
+    masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
+    params = checkpoint_files.read_params(path, masters)
+    model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
+    return out
+
+
+def step_of(path: pathlib.Path) -> int:
+    """The step of the logs after which a checkpoint was written."""
+    return int(checkpoint_files.read_loop(path)["ledger"]["step"])
+
+
+class FleetFile:
+    """Writes the file anew whenever it is called; a full disk is logged once, and ends nothing.
+
+    Args:
+      path: the run's directory.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._file = path / run_files.FLEET
+        self._said = False
+
+    def __call__(self, health: FleetHealth) -> None:
+        """`written`, seconds since 1970, and the fields of `FleetHealth`."""
+        content = {"written": round(time.time(), 1), **dataclasses.asdict(health)}
+        try:
+            run_files.write_atomic(self._file, json.dumps(content) + "\n")
+        except OSError as error:
+            if not self._said:
+                LOG.warning("%s cannot be written, and tells nothing from now on: %s", self._file, error)
+            self._said = True

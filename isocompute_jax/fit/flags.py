@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from typing import Any
@@ -9,12 +10,32 @@ from typing import Any
 from absl import flags
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.command_options import CommandOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.options import define_flags, from_flags
+from isocompute_jax.options import define_flags, described, from_flags, option
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class CommandOptions:
+    """Options of `python -m isocompute_jax.fit` beside those of the analysis."""
+
+    tables: bool = option(
+        False,
+        "Print what the answer rests on, above it: fits, switches, the law, runs to add, findings, and each warning. "
+        "Without it they are in tables.txt and summary.json.",
+        identity=False,
+    )
+    png: bool = option(False, "Write every picture as figures/NAME.png too, beside NAME.svg.", identity=False)
+    compile_cache: str = option(
+        "",
+        "Directory that keeps compiled programs between calls; off: none. Left alone it is isocompute_jax/fit in "
+        "XDG_CACHE_HOME or ~/.cache, or JAX_COMPILATION_CACHE_DIR where that is set.",
+        identity=False,
+    )
+
 
 VALUES = flags.FlagValues()
 """The flags as a set of their own: importing this module adds none to a program; `register` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal
 
@@ -11,6 +12,17 @@ PERCENTILES = (2.5, 97.5)
 
 ROUNDING = 1e-9
 """Of an end of an interval: draws that are all alike differ by so much from their mean."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% interval, and whether the data pin it down at all."""
+
+    value: float  # NaN when there is none
+    low: float  # lower end of the interval; 0 or -inf when the data set none, NaN when it is unknown
+    high: float  # upper end; inf when the data set none, NaN when it is unknown
+    identified: bool  # whether the value may be quoted; when not, only the interval's reach says something
+    note: str  # empty, or why it is not identified
 
 
 def percentile_interval(

@@ -7,12 +7,13 @@ from typing import Any
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.questions import with_comparisons
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.read import memory_table
 from isocompute_jax.fit.sweep_results import SweepResult
 
 
-def analyze(curves: Any, options: AnalysisOptions | None = None) -> SweepResult:
+def analyze(curves: Any, options: AnalysisOptions | None = None, *, compare: bool = True) -> SweepResult:
     """Finds which group size is best at which compute, as `python -m isocompute_jax.fit` does.
 
     Args:
@@ -21,16 +22,18 @@ def analyze(curves: Any, options: AnalysisOptions | None = None) -> SweepResult:
         as for --runs.
       options: those of the command, each a field; None for its defaults. Those of reading (`metric`, `columns`, ...)
         stand in `options.read`, those of fitting in `options.fit`.
+      compare: ask the questions beside the frontier too, which fits parts of the sweep again.
 
     Returns:
       The results: `str(result)` is what the command prints with `--tables`, `result.recommendations` how to spend each
-      of `options.budgets`, `result.to_table()` a table and `result.plot()` a figure. Findings about the input are in
-      `result.warnings`.
+      of `options.budgets`, `result.comparisons` the answers to further questions, `result.to_table()` a table and
+      `result.plot()` a figure. Findings about the input are in `result.warnings`.
 
     Raises:
       InputError: nothing could be read or fitted, or a finding under `options.read.strict`.
     """
-    return conclude(analyse_runs(_sources(curves), options or AnalysisOptions()))
+    result = conclude(analyse_runs(_sources(curves), options or AnalysisOptions()))
+    return with_comparisons(result) if compare else result
 
 
 def _sources(curves: Any) -> Any:

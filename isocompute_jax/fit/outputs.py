@@ -10,17 +10,15 @@ from typing import Any, NamedTuple
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.comparisons.questions import sections
+from isocompute_jax.fit.comparisons.questions import with_comparisons
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
-from isocompute_jax.fit.laws.figures import draw_law_figures
 from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.law_summary import law_summary
-from isocompute_jax.fit.laws.law_tables import law_table, law_tables
+from isocompute_jax.fit.laws.report import draw_law_figures, law_summary, law_table, law_tables, render_law_report
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
-from isocompute_jax.fit.report.html_page import render_law_report, render_report
+from isocompute_jax.fit.report.html_page import render_report
 from isocompute_jax.fit.report.sections import Section
 from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.fit.report.terminal import headline, headline_tables
@@ -54,9 +52,9 @@ def analyse(
 ) -> Written:
     """Analyses the runs below `runs` and writes everything into `out_dir`.
 
-    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, summary.json,
-    headline.txt (the answer), tables.txt (what it rests on), figures/*.svg, and report.html, each written under a
-    temporary name and renamed.
+    Files: ranges.csv, fits.csv, frontier.csv, switches.csv, allocation.csv, next.csv, ties.csv, comparisons.csv,
+    summary.json, headline.txt (the answer), tables.txt (what it rests on), figures/*.svg, and report.html, each written
+    under a temporary name and renamed.
 
     Args:
       runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
@@ -71,16 +69,14 @@ def analyse(
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
     analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
-    result = conclude(analysis)
+    result = with_comparisons(conclude(analysis))
     written = Written(summary_of(result), headline(result), headline_tables(result))
-    folder = pathlib.Path(out_dir) / FIGURES
 
     def draw(folder: pathlib.Path) -> Figures:
         return draw_figures(result, folder, png=png)
 
     def render(figures: Figures) -> str:
-        closing = [*sections(result, folder), *(after(result) if callable(after) else after)]
-        return render_report(result, figures, before=before, after=closing)
+        return render_report(result, figures, before=before, after=after(result) if callable(after) else after)
 
     texts = {HEADLINE: f"{written.text}\n", TABLES: f"{written.tables}\n"}
     _write(pathlib.Path(out_dir), written.summary, tables(result) | texts, draw, render)

@@ -28,16 +28,17 @@ def fields_of(record: Any) -> dict[str, Any]:
         if how.get("inline"):
             found |= fields_of(value)
         else:
-            found[how.get("key", field.name)] = _dumped(value)
+            found[how.get("key", field.name)] = dumped(value)
     return found
 
 
-def _dumped(value: Any) -> Any:
+def dumped(value: Any) -> Any:
+    """A value of results with each record within it as a dict."""
     if dataclasses.is_dataclass(value):
         return fields_of(value)
     if isinstance(value, Mapping):
-        return {str(key): _dumped(inner) for key, inner in value.items()}
-    return [_dumped(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {str(key): dumped(inner) for key, inner in value.items()}
+    return [dumped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Chart
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.curve_results import (
     CurveResult,
     FormChoice,
@@ -136,6 +137,7 @@ class SweepResult:
       next_runs: for each budget that was asked for the runs to add; empty without `--next`.
       ranges: the answers, neighbouring budgets with one answer together.
       charts: metric -> its picture.
+      comparisons: the answers to the questions beside the frontier, as far as they were asked.
     """
 
     options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)
@@ -158,6 +160,7 @@ class SweepResult:
     next_runs: tuple[NextRuns, ...]
     ranges: tuple[BudgetRange, ...]
     charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
+    comparisons: tuple[ComparisonResult, ...] = ()
 
     def __str__(self) -> str:
         """What the command prints with --tables: the tables, and the answer below them."""
@@ -175,7 +178,8 @@ class SweepResult:
           name: `frontier`, the best configuration at each budget that compares them, with the interval of its n;
             `ranges`, the answer for each range of budgets; `fits`, every parameter of every curve; `switches`, where
             the frontier passes from one configuration to another; `ties`, who leads by the evaluations alone;
-            `allocation`, the recommendations; `next`, the runs to add. Columns are those of NAME.csv.
+            `allocation`, the recommendations; `next`, the runs to add; `comparisons`, every number of the questions
+            beside the frontier. Columns are those of NAME.csv.
 
         Raises:
           InputError: there is no table of that name.
@@ -204,6 +208,15 @@ class SweepResult:
     def metric(self) -> str:
         """The column that is optimised."""
         return self.frontier.metric
+
+    @property
+    def named_comparisons(self) -> dict[str, ComparisonResult]:
+        """Name of its picture -> comparison: `comparison_data_sizes`, `comparison_data_sizes_2` of another part."""
+        found: dict[str, ComparisonResult] = {}
+        for each in self.comparisons:
+            number = sum(other.question == each.question for other in found.values()) + 1
+            found[f"comparison_{each.question}" + (f"_{number}" if number > 1 else "")] = each
+        return found
 
     @property
     def asked(self) -> list[BudgetAnswer]:

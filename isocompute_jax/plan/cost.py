@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.plan.roofline import BANDWIDTH, Range, Sampling
 from isocompute_jax.plan.topology import Topology
 
@@ -217,5 +216,5 @@ def evaluations_of(config: RunConfig) -> tuple[int, int]:
     sizes = [config.plan.evaluation_problems] * len(config.evaluation.sets)
     found: EvaluationConfig = config.evaluation.settled(sizes, config.max_compute)
     problems = sum(min(size, found.max_problems or size) for size in sizes)
-    points = evaluation_points(found, num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step)
+    points = found.compute_points(num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step)
     return (len(points) if sizes else 0), problems * found.samples

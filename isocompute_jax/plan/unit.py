@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from isocompute_jax import model, sharding
 from isocompute_jax.accelerators import Device
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.dispatch import rollouts_per_dispatch
+from isocompute_jax.experiment.samplers import rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import active_matrices, head_matrix
 from isocompute_jax.plan.compile import compiled_for

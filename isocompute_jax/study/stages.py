@@ -22,7 +22,6 @@ from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source, source_of
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.report.sections import Section
@@ -167,12 +166,12 @@ def make_problem_sets(
         return
     if preset.base is not None:
         LOG.info("Curation: avg@%d of the base model on %d problems", preset.curation.samples, preset.num_problems)
-        source = Source(str(root / "base"), preset.run.sampling)
+        source = RunConfig(model=str(root / "base"), sampling=preset.run.sampling)
         curate(read_problems(root / "problems.jsonl"), out, source=source, config=preset.curation)
         return
     LOG.info("Curation: avg@%d of %s on %s", preset.curation.samples, preset.run.model, preset.problems)
     if cluster is None:
-        source = source_of(preset.run, service)
+        source = dataclasses.replace(preset.run, service=service)
         problems = ProblemFile(preset.problems, grader_name=source.reward.name_for)
         curate(problems, out, source=source, config=preset.curation)
         return

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from isocompute_jax.experiment.config import override
-from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.progress import Interrupt
 from isocompute_jax.experiment.workdir import check_same_run, locked
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
-from isocompute_jax.experiment.interrupt import Interrupt
+from isocompute_jax.experiment.progress import Interrupt
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError

@@ -1,13 +1,13 @@
 """What is trained on: graders, tokenizers, prompts as the model reads them, and problem sets in files."""
 
-from isocompute_jax.tasks.arithmetic import Teacher, make_problems, make_teacher
-from isocompute_jax.tasks.graders import Grade, Grader, get_grader
+from isocompute_jax.tasks.embedded import Teacher, make_problems, make_teacher
+from isocompute_jax.tasks.graders.protocol import Grade, Grader
+from isocompute_jax.tasks.graders.registry import get_grader
 from isocompute_jax.tasks.grading import Grades, Grading, RewardConfig, graded
 from isocompute_jax.tasks.problem_sets import ProblemFile, read_problems, write_problems
 from isocompute_jax.tasks.prompts import PromptConfig, Prompts
 from isocompute_jax.tasks.splitting import leakage_key, split
-from isocompute_jax.tasks.token_texts import token_texts
-from isocompute_jax.tasks.tokenizer import Tokenizer, load_tokenizer, save_arithmetic_tokenizer
+from isocompute_jax.tasks.tokenizer import Tokenizer, load_tokenizer, save_arithmetic_tokenizer, token_texts
 
 __all__ = [
     "Grade",

@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.tasks.columns import ABSENT, at_path
-from isocompute_jax.tasks.rows import Number, plain
+from isocompute_jax.tasks.rows import ABSENT, Number, at_path, plain
 
 Row = Mapping[str, Any]
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from isocompute_jax.options import described, option, unknown_word
+from isocompute_jax.records.columns import parse_columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.adapters import ADAPTERS, Adapter
-from isocompute_jax.tasks.columns import parse_columns, renamed
 from isocompute_jax.tasks.graders.registry import check_named_by_file
-from isocompute_jax.tasks.problem_fields import is_extra, problem_of
-from isocompute_jax.tasks.rows import SUFFIXES, Row, read_rows
+from isocompute_jax.tasks.problem_sets import is_extra, problem_of
+from isocompute_jax.tasks.rows import SUFFIXES, Row, read_rows, renamed
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class ConvertOptions:
         default_factory=dict,
         help="theirs:ours,...: renames columns, such as question:prompt,reward_model.ground_truth:answer; a path leads "
         "into nested ones. Ours are id, prompt, prompt_tokens, answer, task, avg@k; others are kept under that name.",
-        parse=parse_columns,
+        parse=functools.partial(parse_columns, example="such as question:prompt"),
     )
     task: str = option("", "Task of the rows that name none, in place of the adapter's own.")
     extra: tuple[str, ...] = option(

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.rollout import Problem
+from isocompute_jax.records.rollout import Message, Problem
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.graders.gym import PREFIX as GYM
 from isocompute_jax.tasks.graders.gym import read_gym
-from isocompute_jax.tasks.graders.registry import check_named_by_file
-from isocompute_jax.tasks.problem_fields import COLUMNS, is_extra, is_measured, problem_of
-from isocompute_jax.tasks.rows import parquet_bytes, read_rows
+from isocompute_jax.tasks.graders.registry import check_named_by_file, get_grader
+from isocompute_jax.tasks.rows import Number, as_in_file, checked_text, parquet_bytes, plain, read_rows
 
 SUFFIXES = (".jsonl", ".parquet")
+COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
+"""Columns with a meaning of their own, beside measured rates."""
+
+_MEASURED = re.compile(r"avg@[1-9][0-9]*")
 
 
 def read_problems(
@@ -151,3 +156,153 @@ def _row(problem: Problem, path: pathlib.Path) -> dict[str, Any]:
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# --- one row
+
+
+def is_measured(name: str) -> bool:
+    """Whether a column is a measured rate, such as `avg@16`."""
+    return _MEASURED.fullmatch(name) is not None
+
+
+def is_extra(name: str) -> bool:
+    """Whether a column has no meaning of its own, and is kept for reward functions."""
+    return name not in COLUMNS and not is_measured(name)
+
+
+def problem_of(
+    row: Mapping[str, Any],
+    where: str,
+    *,
+    default_id: str,
+    default_task: str | None,
+    extra: Collection[str] | None = None,
+    grader_name: Callable[[str], str] = check_named_by_file,
+) -> Problem:
+    """Checks one row.
+
+    Args:
+      row: its columns.
+      where: its place, for messages.
+      default_id: its id, where it has none.
+      default_task: its task, where it names none; without that, what grades problems of no task.
+      extra: names of the columns without a meaning of their own that are kept; None for all.
+      grader_name: task -> the name of what grades its problems; it refuses what no file may name.
+
+    Raises:
+      InputError: names the place, the column and what to do.
+    """
+    prompt, prompt_tokens = _prompt(row, where)
+    answer = _required(row, "answer", where, numbers=True)
+    task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
+    if not task:
+        raise InputError(
+            f"{where}: task: missing; add the field, or name what grades all problems: --config.reward=NAME, such as "
+            "numeric (of curate --reward; convert and split write it with --task)"
+        )
+    problem = Problem(
+        id=_text(row, "id", where, numbers=True) or default_id,
+        prompt=prompt,
+        answer=answer,
+        task=task,
+        measured={name: _rate(row, name, where) for name in row if is_measured(name) and row[name] is not None},
+        prompt_tokens=prompt_tokens,
+        extra={
+            name: plain(value, f"{where}: {name}")
+            for name, value in row.items()
+            if value is not None and is_extra(name) and (extra is None or name in extra)
+        },
+    )
+    try:
+        fault = get_grader(grader_name(task)).fault(problem)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if fault is not None:
+        raise InputError(f"{where}: {fault}")
+    return problem
+
+
+def _prompt(row: Mapping[str, Any], where: str) -> tuple[str | tuple[Message, ...], tuple[int, ...]]:
+    """Text or messages, and token ids; one of the two may be empty."""
+    value, tokens = row.get("prompt"), _token_ids(row.get("prompt_tokens"), f"{where}: prompt_tokens")
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return _messages(value, f"{where}: prompt"), tokens
+    if isinstance(value, list):
+        if tokens:
+            raise InputError(f"{where}: prompt: is a list beside prompt_tokens; keep the text, or one of the two")
+        tokens = _token_ids(value, f"{where}: prompt")
+        value = None
+    if tokens:
+        return _text({"prompt": value}, "prompt", where, numbers=False) or "", tokens
+    return _required({**row, "prompt": value}, "prompt", where, numbers=False), ()
+
+
+def _token_ids(value: Any, where: str) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(_is_id(token) for token in value):
+        raise InputError(f"{where}: is no list of token ids, whole numbers from 0; write [151644, 872, ...]")
+    return tuple(int(token) for token in value)
+
+
+def _is_id(token: Any) -> bool:
+    """Lists in Parquet hold integers, lists in JSON the texts of numbers."""
+    if isinstance(token, Number):
+        return token.isdecimal()
+    return isinstance(token, int) and not isinstance(token, bool) and token >= 0
+
+
+def _messages(values: list[Any], where: str) -> tuple[Message, ...]:
+    messages = []
+    for number, value in enumerate(values, 1):
+        here = f"{where}: message {number}"
+        if not isinstance(value, Mapping):
+            raise InputError(f'{here}: is no message; write {{"role": "user", "content": "..."}}')
+        message = {name: plain(inner, here) for name, inner in value.items() if inner is not None}
+        for name in ("role", "content"):
+            if not isinstance(message.get(name), str):
+                raise InputError(f"{here}: {name}: missing, or no text; only text can be read")
+        messages.append(message)
+    if messages[-1]["role"] == "assistant":
+        raise InputError(
+            f"{where}: its last message is the assistant's, whose turn it is: leave it out (how every answer begins is "
+            "config.prompts.generation_prefix)"
+        )
+    if not any(message["content"].strip() for message in messages):
+        raise InputError(f"{where}: all its messages are empty; write one, or delete the row")
+    return tuple(messages)
+
+
+def _text(row: Mapping[str, Any], field: str, where: str, *, numbers: bool) -> str | None:
+    """A field's text, None where it is missing, null or empty; `numbers` says whether a bare number will do."""
+    value = as_in_file(row.get(field))
+    if value is None:
+        return None
+    if not isinstance(value, str) or (isinstance(value, Number) and not numbers):
+        kind = "number" if isinstance(value, Number) else type(value).__name__
+        raise InputError(f"{where}: {field}: is a {kind}, not text; put it in quotes")
+    checked_text(value, f"{where}: {field}")
+    return str(value) if value.strip() else None
+
+
+def _required(row: Mapping[str, Any], field: str, where: str, *, numbers: bool) -> str:
+    value = _text(row, field, where, numbers=numbers)
+    if value is None:
+        others = ", ".join(name for name in row if is_extra(name))
+        renamed = (
+            f" (is it {others}? python -m isocompute_jax.convert --columns=theirs:{field} renames it)" if others else ""
+        )
+        raise InputError(f"{where}: {field}: missing or empty; add it, or delete the row{renamed}")
+    return value
+
+
+def _rate(row: Mapping[str, Any], field: str, where: str) -> float:
+    value = as_in_file(row[field])
+    try:
+        rate = float(value)  # of a text too: cells of a CSV file are nothing else
+    except (TypeError, ValueError):
+        rate = math.nan
+    if isinstance(value, bool) or not 0.0 <= rate <= 1.0:
+        raise InputError(f"{where}: {field}: is {value!r}, not a rate in [0, 1]; measure it again or delete the field")
+    return rate

@@ -1,7 +1,7 @@
 """Rows of data files as JSON values: JSONL, JSON, CSV and Parquet, read one after the other.
 
 A number is kept as it stands in the file (`Number`), so that an answer of 3 stays `3` and one of 2.50 stays `2.50`;
-`plain` gives numbers back.
+`plain` gives numbers back. Columns of other names are found by their paths (`at_path`, `renamed`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from isocompute_jax.records.errors import InputError
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 PARQUET_ROWS = 1024
 """Rows of a Parquet file that are in memory at a time."""
+
+
+ABSENT = object()
+"""What `at_path` gives where there is nothing."""
 
 
 class Number(str):
@@ -211,3 +215,41 @@ def _number(text: str) -> int | float | str:
         return int(text)
     except ValueError:
         return float(text) if math.isfinite(float(text)) else str(text)
+
+
+# --- columns by other names
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What stands at a dotted path, such as `reward_model.ground_truth` or `prompt.0.content`; ABSENT if nothing does.
+
+    A name that has dots itself is found too: the longest that is there counts.
+    """
+    if not path:
+        return value
+    if isinstance(value, list):
+        head, _, rest = path.partition(".")
+        inside = head.isdecimal() and int(head) < len(value)
+        return at_path(value[int(head)], rest) if inside else ABSENT
+    if not isinstance(value, Mapping):
+        return ABSENT
+    names = path.split(".")
+    for length in range(len(names), 0, -1):
+        name = ".".join(names[:length])
+        if name in value:
+            return at_path(value[name], ".".join(names[length:]))
+    return ABSENT
+
+
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str, Any], set[str]]:
+    """A row under our names, and which of theirs it had.
+
+    What is not renamed keeps its name, unless another column takes that name.
+    """
+    found = {theirs: value for theirs in columns if (value := at_path(row, theirs)) is not ABSENT}
+    ours: dict[str, Any] = {}
+    for theirs, value in found.items():
+        if ours.get(columns[theirs]) is None:
+            ours[columns[theirs]] = value
+    rest = {name: value for name, value in row.items() if name not in columns and name not in ours}
+    return ours | rest, set(found)

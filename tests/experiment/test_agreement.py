@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import build, checkpoints, evaluate, measure
+from isocompute_jax.experiment import build, checkpoints, evaluation
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import AgreementConfig, EvaluationConfig, override
 from isocompute_jax.experiment.inputs import read_inputs
@@ -43,10 +43,10 @@ class Started:
     state: LoopState
 
     def check(self) -> None:
-        self.state = measure.check(self.parts, self.state)
+        self.state = evaluation.check_agreement(self.parts, self.state)
 
     def check_if_due(self) -> None:
-        self.state = measure.check_if_due(self.parts, self.state)
+        self.state = evaluation.check_if_due(self.parts, self.state)
 
     def update(self) -> None:
         """An update as training makes many of: every weight moves, by a tenth of its size."""
@@ -74,7 +74,7 @@ def start(config, tmp_path):
         for name, value in changes.items():
             changed = override(changed, name.replace("__", "."), value)
         changed = changed.resolved()
-        changed, inputs = evaluate.settled(changed, read_inputs(changed))
+        changed, inputs = evaluation.settled(changed, read_inputs(changed))
         grading = build.make_grading(changed.reward, inputs.tokenizer, inputs.problems)
         parts, first = build.build(
             changed, inputs, tmp_path, grading=grading, make_sampler=Makes(cls), interrupted=lambda: False

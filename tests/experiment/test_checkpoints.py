@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from isocompute_jax import app, model
-from isocompute_jax.experiment import checkpoints, exports, loop
+from isocompute_jax.experiment import checkpoints, loop
+from isocompute_jax.experiment import workdir as room
 from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, RunConfig, override
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import checksums, run_files
@@ -125,22 +126,22 @@ def test_any_checkpoint_becomes_what_the_run_would_have_exported(short, whole, t
         workdir = tmp_path / "run"
         loop.train(dataclasses.replace(short, dtype=dtype, max_compute=2 * short.rollouts_per_step), workdir)
     last = builders.kept_checkpoints(workdir)[-1]
-    found = exports.export_checkpoint(workdir, out=tmp_path / "last")
+    found = room.export_checkpoint(workdir, out=tmp_path / "last")
     assert found == tmp_path / "last"
     for name in sorted(path.name for path in (workdir / "model").iterdir()):
         assert (found / name).read_bytes() == (workdir / "model" / name).read_bytes(), name
     copy = tmp_path / "copy"
     shutil.copytree(workdir, copy)
     shutil.rmtree(copy / "exports", ignore_errors=True)
-    assert exports.export_checkpoint(copy, name=last) == copy / "exports" / f"step-{last}"
+    assert room.export_checkpoint(copy, name=last) == copy / "exports" / f"step-{last}"
     builders.garble(copy / "checkpoints" / str(last))
-    assert exports.export_checkpoint(copy) == copy / "exports" / f"step-{last - 1}"  # the last whole one
+    assert room.export_checkpoint(copy) == copy / "exports" / f"step-{last - 1}"  # the last whole one
 
 
 def test_what_cannot_be_exported_is_named(whole, tmp_path):
     def ends(message, run=whole, **options):
         with pytest.raises(InputError, match=message):
-            exports.export_checkpoint(run, **options)
+            room.export_checkpoint(run, **options)
 
     ends("is not a run directory", run=tmp_path)
     ends("there is no such directory", run=tmp_path / "none")

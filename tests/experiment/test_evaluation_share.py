@@ -8,7 +8,6 @@ import pytest
 from isocompute_jax.experiment import loop, workdir
 from isocompute_jax.experiment.build import facts_of
 from isocompute_jax.experiment.config import EvaluationConfig
-from isocompute_jax.experiment.evaluate import evaluation_points
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -23,7 +22,7 @@ def numbers(config: EvaluationConfig) -> tuple[int, int, int, int]:
 
 
 def times(config: EvaluationConfig, max_compute: int) -> int:
-    return len(evaluation_points(config, num_steps=max_compute // 64, rollouts_per_step=64))
+    return len(config.compute_points(num_steps=max_compute // 64, rollouts_per_step=64))
 
 
 def test_fifty_steps_on_a_hundred_problems_are_evaluated_for_a_quarter_of_their_rollouts():

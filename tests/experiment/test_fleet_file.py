@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isocompute_jax.experiment.fleet_file import FleetFile
+from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.records import run_files
 from isocompute_jax.service.client import fleet as client
 from isocompute_jax.service.client import member

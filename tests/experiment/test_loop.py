@@ -20,9 +20,9 @@ import safetensors.numpy
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import EvaluationConfig, override
-from isocompute_jax.experiment.evaluate import evaluation_points, evaluation_seed
+from isocompute_jax.experiment.evaluation import evaluation_seed
 from isocompute_jax.experiment.inputs import read_inputs
-from isocompute_jax.experiment.step_metrics import PHASES
+from isocompute_jax.experiment.metrics import PHASES
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
@@ -82,7 +82,7 @@ def test_the_learning_rate_warms_up_and_scales_with_the_batch(undisturbed, base_
 
 def test_evaluations_have_a_line_per_set_and_every_column(undisturbed, base_run):
     lines = run_files.read_lines(undisturbed / run_files.EVAL)
-    points = evaluation_points(base_run.evaluation, num_steps=24, rollouts_per_step=64)
+    points = base_run.evaluation.compute_points(num_steps=24, rollouts_per_step=64)
     assert [(line["compute"], line["eval_set"]) for line in lines] == [
         (point, name) for point in points for name in ("validation", "train")
     ]
@@ -150,7 +150,7 @@ def test_evaluations_are_log_spaced_from_the_first_to_the_end():
     config = EvaluationConfig(points=8, first_compute=2048)
 
     def steps(config, num_steps):
-        points = evaluation_points(config, num_steps=num_steps, rollouts_per_step=64)
+        points = config.compute_points(num_steps=num_steps, rollouts_per_step=64)
         assert list(points) == sorted(set(points)) and all(point % 64 == 0 for point in points)
         return {point // 64 for point in points}
 

@@ -1,6 +1,7 @@
 """The window: whatever finishes when, no rollout is too old, none is lost, doubled, dropped or preferred."""
 
 import concurrent.futures
+from typing import cast
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
-from isocompute_jax.experiment.graded_stream import GradedStream
+from isocompute_jax.experiment.metrics import staleness_metrics
 from isocompute_jax.experiment.pipeline import Pipeline
-from isocompute_jax.experiment.step_metrics import staleness_metrics
+from isocompute_jax.experiment.rollouts import GradedStream
+from isocompute_jax.experiment.workdir import RECORDS
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Problem
+from tests.distributed.company import Company
 from tests.experiment.samplers import ScriptedSampler
 
 PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
@@ -37,11 +40,11 @@ def make_stream(problems_per_batch=3):
     return ProblemStream(TrainSets.of(PROBLEMS), CurriculumConfig(), problems_per_batch=problems_per_batch, seed=0)
 
 
-def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_batch=3):
+def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_batch=3, team=None):
     stream = make_stream(problems_per_batch)
     return Pipeline(
         stream,
-        GradedStream(sampler, instantly),
+        GradedStream(sampler, instantly) if sampler else None,
         make_requests,
         problems_per_batch=problems_per_batch,
         group_size=2,
@@ -49,6 +52,7 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
         window=window,
         at_once=at_once,
         refill=None,
+        team=team,
     )
 
 
@@ -107,6 +111,26 @@ def test_a_slow_group_is_waited_for_at_its_deadline_and_holds_back_no_one_before
         if step == 0:
             assert (1, slow) not in order
     assert order[-1] == (1, slow) and len(order) == 9  # all of batch 2 was there before it, and waited
+
+
+def test_every_process_gets_what_the_first_drew():
+    company = Company(3, records=RECORDS)
+
+    def run(team):
+        """The batches of a run, as problems and kept groups, and the positions behind them."""
+        sampler = ScriptedSampler(lambda out: out - 1) if team.leads else None
+        pipeline, found = make_pipeline(sampler, num_steps=3, window=1, team=team), []
+        while pipeline.has(len(found), NOTHING):
+            if sampler:
+                sampler.update_weights(None, version=len(found))
+            [sampled], position = pipeline.next(len(found), NOTHING)
+            found.append((names(sampled.groups), names(sampled.kept), sampled.rounds, position))
+        return found, pipeline.exhausted(NOTHING), pipeline.grading_s() > 0
+
+    first, *others = cast("list[tuple[list, bool, bool]]", company.all(run))
+    company.close()
+    assert [batch[0] for batch in first[0]] == batches(3)
+    assert others == [(first[0], False, False)] * 2
 
 
 def test_phases_hand_out_their_batches_together_and_submit_nothing_between():

@@ -9,11 +9,10 @@ from transformers import AutoTokenizer
 
 from isocompute_jax import model
 from isocompute_jax.experiment import build, loop
-from isocompute_jax.experiment.agreement import probes
 from isocompute_jax.experiment.config import PromptConfig, SamplingConfig, override
-from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.evaluation import probes
+from isocompute_jax.experiment.inputs import read_inputs, show_prompts_of_run
 from isocompute_jax.experiment.rollouts import make_requests
-from isocompute_jax.experiment.show_prompts import show_prompts_of_run
 from isocompute_jax.records import identity, run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem

@@ -9,7 +9,7 @@ import pytest
 
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import from_dict
-from isocompute_jax.experiment.step_metrics import reward_metrics, rollout_metrics
+from isocompute_jax.experiment.metrics import reward_metrics, rollout_metrics
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup

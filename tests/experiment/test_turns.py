@@ -11,16 +11,16 @@ from isocompute_jax import learner, tasks
 from isocompute_jax.experiment import loop, samplers
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig, ThinkingConfig, ToolConfig, override
 from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.metrics import rollout_metrics
 from isocompute_jax.experiment.rollouts import make_requests
-from isocompute_jax.experiment.step_metrics import rollout_metrics
-from isocompute_jax.experiment.turns import make_turns
+from isocompute_jax.experiment.samplers import make_turns
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling import TurnSampler
 from isocompute_jax.tasks import PromptConfig, Prompts
-from isocompute_jax.tasks.graders.calculator import Calculator
+from isocompute_jax.tasks.embedded import LONGEST_ANSWER, Calculator, calculate, make_sums
 from tests.experiment import builders
 from tests.experiment.processes import wait_for
 from tests.experiment.samplers import LaggingSampler, Makes
@@ -190,9 +190,9 @@ def test_grpo_trains_two_turns(calculator, tmp_path, monkeypatch):
             assert completion.mask.tolist() == [True] * len(call) + [True] + [False] * len(context) + [True] * (
                 len(completion.tokens) - len(call) - 1 - len(context)
             )
-        [update] = ready.updates
-        kept = [group for group, keeps in zip(groups, update.credit.kept, strict=True) if keeps]
-        assert int(np.asarray(update.tokens.mask).sum()) == sum(group.num_tokens for group in kept)
+        [(tokens, credit)] = ready.updates
+        kept = [group for group, keeps in zip(groups, credit.kept, strict=True) if keeps]
+        assert int(np.asarray(tokens.mask).sum()) == sum(group.num_tokens for group in kept)
     assert called > 10
     lines = builders.log_lines(tmp_path / "run", run_files.METRICS)
     assert sum(line["trained_tokens"] for line in lines) > 100
@@ -287,9 +287,7 @@ def test_budgets_beyond_the_context_and_versions_that_mix(config, base_run):
 
 
 def test_problems_of_the_calculator(tmp_path):
-    from isocompute_jax.tasks import calculator
-
-    problems = calculator.make_problems(50, seed=1)
+    problems = make_sums(50, seed=1)
     assert len({problem.prompt for problem in problems}) == 50
     tasks.write_problems(tmp_path / "sums.jsonl", problems)
     assert tasks.read_problems(tmp_path / "sums.jsonl") == problems
@@ -301,7 +299,7 @@ def test_problems_of_the_calculator(tmp_path):
     assert "write '7'" in (task.fault(Problem("p", "3+4,", "8", "calculator")) or "")
     assert "is not a sum" in (task.fault(Problem("p", "3+4", "7", "calculator")) or "")
     with pytest.raises(InputError, match=r"1 \.\. 100 sums"):
-        calculator.make_problems(101, seed=0, digits=1)
+        make_sums(101, seed=0, digits=1)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +318,5 @@ def test_problems_of_the_calculator(tmp_path):
     ],
 )
 def test_the_calculator_is_a_function_of_the_text(text, found):
-    from isocompute_jax.tasks import calculator
-
-    assert calculator.answer(text) == found
-    assert found is None or len(found) <= calculator.LONGEST_ANSWER
+    assert calculate(text) == found
+    assert found is None or len(found) <= LONGEST_ANSWER

@@ -226,11 +226,9 @@ def test_one_update_is_the_step_itself():
     rewards, lengths = learner.group_rewards(GROUPS), learner.trained_lengths(GROUPS)
     credited = learner.credit(rewards, lengths, parts.config.recipe, max_tokens=LENGTH)
     tokens = parts.lay_out(GROUPS, credited.kept)
-    for ours, theirs in zip(
-        jax.tree.leaves((update.tokens, update.credit)), jax.tree.leaves((tokens, credited)), strict=True
-    ):
+    for ours, theirs in zip(jax.tree.leaves(update), jax.tree.leaves((tokens, credited)), strict=True):
         assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
-    assert update.tokens.old_logprobs is None
+    assert update[0].old_logprobs is None
 
 
 def test_without_signal_nothing_steps():
@@ -250,9 +248,9 @@ def test_a_batch_of_fewer_groups_is_that_of_all_without_signal_in_the_others():
     same = [dataclasses.replace(group, rewards=np.zeros(GROUP, np.float32)) for group in GROUPS[4:]]
     whole, fewer = (updates.lay_out(parts, fresh(), all_of([*GROUPS[:4], *rest]), 3) for rest in (same, []))
     for one, other in zip(whole.updates, fewer.updates, strict=True):
-        for ours, theirs in zip(jax.tree.leaves(one.tokens), jax.tree.leaves(other.tokens), strict=True):
+        for ours, theirs in zip(jax.tree.leaves(one[0]), jax.tree.leaves(other[0]), strict=True):
             np.testing.assert_array_equal(ours, theirs)
-        for ours, theirs in zip(jax.tree.leaves(one.credit), jax.tree.leaves(other.credit), strict=True):
+        for ours, theirs in zip(jax.tree.leaves(one[1]), jax.tree.leaves(other[1]), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 
@@ -261,12 +259,10 @@ def test_a_dropped_group_leaves_the_loss_and_every_denominator():
     parts = parts_of(loss=WIDE, zero_variance_groups="keep", advantage_scale="batch_std")
     dropped = [dataclasses.replace(group, rewards=100 * learner.rewards_of(group), dropped=True) for group in GROUPS]
     alone, beside = (updates.lay_out(parts, fresh(), all_of([*GROUPS[:4], *rest]), 3) for rest in ([], dropped[4:]))
-    for ours, theirs in zip(
-        jax.tree.leaves(alone.updates[0].credit), jax.tree.leaves(beside.updates[0].credit), strict=True
-    ):
+    for ours, theirs in zip(jax.tree.leaves(alone.updates[0][1]), jax.tree.leaves(beside.updates[0][1]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     [nothing] = updates.lay_out(parts, fresh(), all_of(dropped), 3).updates
-    assert not nothing.credit.takes_part.any()
+    assert not nothing[1].takes_part.any()
 
 
 @pytest.mark.slow
@@ -301,7 +297,7 @@ def test_terms_in_the_reward_by_hand(layout):
             kl, tokens = kl + own.sum(), tokens + sum(map(len, drawn))
     signal = [0, 1, 3, 4, 5]
     for update in batch.updates:
-        np.testing.assert_allclose(update.credit.advantages[signal], expected[signal], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(update[1].advantages[signal], expected[signal], rtol=0, atol=2e-6)
     assert batch.columns["kl"] == pytest.approx(kl / tokens, rel=1e-5)
 
 

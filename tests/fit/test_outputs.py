@@ -5,17 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.comparison import Value
 from isocompute_jax.fit.conclusions import conclude
+from isocompute_jax.fit.one_call import analyze
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.report.figures import DRAWINGS
+from isocompute_jax.fit.report.figures import DRAWINGS, draw_figures
+from isocompute_jax.fit.report.html_page import render_report
 from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.summary_json import summary_of
 from isocompute_jax.fit.report.templating import told
 from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -60,7 +65,8 @@ def crossing(one: int, other: int) -> float:
 
 def test_every_file_exists(written):
     out, _, _ = written
-    tables = {"ranges.csv", "fits.csv", "frontier.csv", "switches.csv", "allocation.csv", "next.csv", "ties.csv"}
+    names = ("ranges", "fits", "frontier", "switches", "allocation", "next", "ties", "comparisons")
+    tables = {f"{name}.csv" for name in names}
     texts = {"headline.txt", "tables.txt", "summary.json", "report.html"}
     assert {path.name for path in out.iterdir()} == tables | texts | {"figures"}
     expected = {f"{name}.svg" for name in (*FIGURES, *COMPARISONS)}
@@ -72,7 +78,7 @@ def test_summary_schema_and_numbers(written):
     assert list(summary) == [
         "schema_version", "analysis", "compute_unit", "inputs", "flags", "versions", "seed", "warnings", "base_model",
         "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "ties", "per_seed",
-        "record_choices", "targets", "training", "answers", "next_runs", "ranges",
+        "record_choices", "targets", "training", "answers", "next_runs", "ranges", "comparisons",
     ]  # fmt: skip
     assert [curve["run"] for curve in summary["curves"]] == ["n = 2", "n = 4", "n = 8", "n = 16"]
     for curve in summary["curves"]:
@@ -120,6 +126,27 @@ def test_the_report_is_one_file_with_computed_findings(written):
     assert "How the runs were made" in html and "By hand &amp; on purpose." in html
     for term in ("rollout", "B<sub>problem</sub>", "epoch", "not pinned down"):
         assert term in html
+
+
+def test_comparisons_are_values_which_the_page_needs_no_file_for(tmp_path):
+    """Questions are answered in the analysis: summary, tables and page are made when what was read is gone."""
+    found = analyze(str(write_sweep(tmp_path / "runs")), AnalysisOptions(replicates=20))
+    shutil.rmtree(tmp_path / "runs")
+    (held_out,) = found.comparisons
+    assert (held_out.question, held_out.part) == ("held_out", "") and held_out.verdict in ("inside", "partly inside")
+    (dumped,) = summary_of(found)["comparisons"]
+    assert list(dumped) == ["question", "part", "verdict", "findings", "numbers", "columns", "rows", "series"]
+    assert dumped["numbers"]["of"] == sum(len(line["x"]) for line in dumped["series"] if line["name"] == "predicted")
+    assert all(set(row["predicted"]) == {"value", "low", "high"} for row in dumped["rows"])
+    table = found.to_table("comparisons").to_pylist()
+    (row,) = (row for row in table if (row["row"], row["column"]) == (1, "predicted"))
+    first = held_out.rows[0]["predicted"]
+    assert isinstance(first, Value) and row["text"] == str(first)
+    assert (row["value"], row["interval95_low"], row["interval95_high"]) == (first.value, first.low, first.high)
+    (tmp_path / "figures").mkdir()
+    page = render_report(found, draw_figures(found, tmp_path / "figures", png=True))
+    assert all(sentence in page.replace("\N{NO-BREAK SPACE}", " ") for sentence in held_out.findings)
+    assert {"comparison_held_out.svg", "comparison_held_out.png"} <= {p.name for p in (tmp_path / "figures").iterdir()}
 
 
 QUICK = {"replicates": 20, "holdout": 0.0}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from isocompute_jax import sharding
 from isocompute_jax.accelerators import DEVICES, GIB
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig
-from isocompute_jax.experiment.dispatch import ELSEWHERE, device_of, rollouts_per_dispatch
+from isocompute_jax.experiment.samplers import ELSEWHERE, device_of, rollouts_per_dispatch
 from isocompute_jax.plan.dry_run import together
 from isocompute_jax.plan.hlo import token_loop
 from isocompute_jax.plan.lengths import Lengths

@@ -18,9 +18,9 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.server_config import ServerConfig
-from isocompute_jax.service.weights.staging import PREFIX
-from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
+from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.weights.files import WeightFile, file_layout
+from isocompute_jax.service.weights.receive import PREFIX
 
 TENSORS = (
     TensorSpec("embed", "bfloat16", (6, 4)),

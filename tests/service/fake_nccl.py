@@ -12,7 +12,7 @@ import pathlib
 import threading
 
 from isocompute_jax.service.weights import nccl
-from isocompute_jax.service.weights.transfer import UNIQUE_ID_BYTES
+from isocompute_jax.service.weights.nccl import UNIQUE_ID_BYTES
 from tests.service.nccl_wire import Root, path_of, unlink
 
 OK, REMOTE_ERROR = 0, 6

@@ -17,14 +17,13 @@ from isocompute_jax.model import ModelConfig, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.dispatch import InFlight
 from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.sender import InFlight
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.server_config import ServerConfig
-from isocompute_jax.service.weights.outbox import Outbox
-from isocompute_jax.service.weights.push import Push
+from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.weights.send import Outbox, Push
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)

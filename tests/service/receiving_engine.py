@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.base import HalfTakenError
-from isocompute_jax.service.weights.transfer import Opening, TransferError
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import Opening, TransferError
 from tests.service.nccl_wire import Rank, path_of
 
 ROOT = pathlib.Path(__file__).parents[2]

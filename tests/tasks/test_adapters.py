@@ -10,7 +10,7 @@ import pytest
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks.adapters import ADAPTERS, last_box
 from isocompute_jax.tasks.convert import ConvertOptions, convert
-from isocompute_jax.tasks.graders.code_tests import read_tests
+from isocompute_jax.tasks.graders.code import read_tests
 from isocompute_jax.tasks.rows import read_rows
 from tests.tasks.files import write_rows
 

@@ -13,8 +13,7 @@ from scipy import stats
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Teacher, make_problems, make_teacher
-from isocompute_jax.tasks.arithmetic import answer_to, parse_chains
-from isocompute_jax.tasks.graders.arithmetic import Arithmetic
+from isocompute_jax.tasks.embedded import Arithmetic, answer_to, parse_chains
 
 
 def problem(prompt: str, answer: str | None = None) -> Problem:

@@ -7,12 +7,13 @@ import pathlib
 
 import pytest
 
+from isocompute_jax.records.columns import parse_columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
-from isocompute_jax.tasks.columns import ABSENT, at_path, parse_columns, renamed
 from isocompute_jax.tasks.convert import ConvertOptions, convert
-from isocompute_jax.tasks.split_files import SplitOptions, split_files
+from isocompute_jax.tasks.rows import ABSENT, at_path, renamed
+from isocompute_jax.tasks.splitting import SplitOptions, split_files
 from tests import mains
 from tests.tasks.files import write_rows
 
@@ -142,16 +143,16 @@ def test_paths(path, value):
 
 
 def test_renaming():
-    columns = parse_columns("--columns", ["q:prompt", "question:prompt", "a:b:answer"])
+    columns = parse_columns("--columns", ["q:prompt", "question:prompt", "a:b:answer"], example="such as a:b")
     assert columns == {"q": "prompt", "question": "prompt", "a:b": "answer"}
     row = {"question": "x", "prompt": "old", "rest": 1, "q": None}
     assert renamed(row, columns) == ({"prompt": "x", "rest": 1}, {"question", "q"})
     assert renamed({"question": "x", "q": "y"}, columns)[0] == {"prompt": "y"}  # the first that has something
     for item, message in {"prompt": "not of the form theirs:ours", ":b": "not of the form"}.items():
         with pytest.raises(InputError, match=f"--columns: '{item}' is {message}"):
-            parse_columns("--columns", [item])
+            parse_columns("--columns", [item], example="such as a:b")
     with pytest.raises(InputError, match="'a' is given twice, as b and as c"):
-        parse_columns("--columns", ["a:b", "a:c"])
+        parse_columns("--columns", ["a:b", "a:c"], example="such as a:b")
 
 
 @pytest.mark.parametrize(

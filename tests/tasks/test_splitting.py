@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import leakage_key, make_problems, read_problems, split, write_problems
-from isocompute_jax.tasks.split_files import SplitOptions, split_files
-from isocompute_jax.tasks.splitting import normalised, stratified_split
+from isocompute_jax.tasks.splitting import SplitOptions, normalised, split_files, stratified_split
 
 # --- one question
 

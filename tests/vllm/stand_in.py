@@ -63,9 +63,9 @@ def install() -> None:
     packed_tensor._get_streams = lambda device, count: (Stream(),) * count
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
     torch.accelerator.current_device_index = lambda: 0
-    from isocompute_jax.service.server.engines.vllm import receiver
+    from isocompute_jax.service.server.engines.vllm import weight_transfer
 
-    receiver.JOIN_S = receiver.RECEIVE_S = DEADLINE_S
+    weight_transfer.JOIN_S = weight_transfer.RECEIVE_S = DEADLINE_S
     launch: Any = sys.modules.get(f"{ENGINE}.launch")  # in the server itself, which must say that it can
     if launch is not None:
         launch.nccl_version = lambda: VERSION

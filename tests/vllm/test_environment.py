@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.server.engines.vllm import capabilities, environment, reaper
-from isocompute_jax.service.server.engines.vllm.capabilities import Capability
+from isocompute_jax.service.server.engines.vllm import environment, reaper
+from isocompute_jax.service.server.engines.vllm.environment import Capability
 
 
 def pretend(monkeypatch, versions):
@@ -51,17 +51,17 @@ def has(name, there, *, required):
 
 def test_what_a_version_lacks_is_named_and_what_it_cannot_do_without_refused():
     table = (has("a", True, required=True), has("b", None, required=False), has("c", False, required=False))
-    absent = capabilities.missing(table)
-    assert capabilities.lacks("0.99.0", absent) == ("b: do b", "c: do c")
+    absent = environment.missing(table)
+    assert environment.lacks("0.99.0", absent) == ("b: do b", "c: do c")
     table += (has("d", None, required=True), has("e", False, required=True))
     with pytest.raises(
         InputError, match=r"vLLM 0\.99\.0 lacks d \(to do d\), e \(to do e\): install .* `make vllm-env-cuda`"
     ):
-        capabilities.lacks("0.99.0", capabilities.missing(table))
+        environment.lacks("0.99.0", environment.missing(table))
 
 
 def test_without_vllm_everything_is_missing():
-    assert capabilities.missing() == list(capabilities.TABLE)
+    assert environment.missing() == list(environment.TABLE)
 
 
 def test_no_vllm_is_said(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from isocompute_jax import drivers
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.server.engines.vllm import machine
+from isocompute_jax.service.server.engines.vllm import environment
 
 
 @pytest.fixture
@@ -26,22 +26,22 @@ def whole(monkeypatch, tmp_path) -> pathlib.Path:
 
 
 def test_a_machine_with_all_of_it_is_taken(whole, monkeypatch):
-    machine.check_machine()
+    environment.check_machine()
     monkeypatch.setenv("CC", "gcc -m64")
-    machine.check_machine()
+    environment.check_machine()
 
 
 def test_what_is_missing_is_named(whole, monkeypatch):
     python = f"python3.{sys.version_info.minor}"
     (whole / "Python.h").unlink()
     with pytest.raises(InputError, match=rf"Python.h of {python} is not here.* install gcc, g\+\+ and {python}-dev"):
-        machine.check_machine()
+        environment.check_machine()
     monkeypatch.setenv("CC", "/opt/no-compiler")
     with pytest.raises(InputError, match="a C compiler is not here"):
-        machine.check_machine()
+        environment.check_machine()
     monkeypatch.setattr(drivers, "cuda_of_driver", lambda: (12, 8))
     with pytest.raises(InputError, match=r"driver .*580 or later.*; --engine=vllm on CPUs"):
-        machine.check_machine()
+        environment.check_machine()
 
 
 def test_the_build_for_cpus_needs_none(whole, monkeypatch):
@@ -51,4 +51,4 @@ def test_the_build_for_cpus_needs_none(whole, monkeypatch):
     (whole / "gcc").unlink()
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(drivers, "cuda_of_driver", lambda: (12, 8))
-    machine.check_machine()
+    environment.check_machine()

@@ -1,15 +1,21 @@
-"""What fields of a run's config cannot be together; single fields are checked by their classes."""
+"""What fields of a run's config cannot be together, and what a config from a file may not say by itself.
+
+Single fields are checked by their classes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks.graders.registry import check_named_by_file
 
 if TYPE_CHECKING:
-    from isocompute_jax.experiment.config.run import RunConfig
+    from isocompute_jax.experiment.config.fields import RunConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
@@ -46,7 +52,7 @@ def has_bonus(loss: LossConfig) -> bool:
 
 
 def how_to_hold_out(config: RunConfig, problems: int = 1500) -> str:
-    """What a run without held-out problems is told; `problems` are those that it trains on."""
+    """Advice for a run without held-out problems; `problems` are those that it trains on."""
     task = f" --task={config.reward.function}" if config.reward.function else ""
     return (
         "config.evaluation.sets is empty: no problems are held out, and there are no curves for `fit` to read. `python "
@@ -58,64 +64,15 @@ def how_to_hold_out(config: RunConfig, problems: int = 1500) -> str:
 
 def validate(config: RunConfig) -> None:
     """Raises InputError for the first fields that cannot work together; single fields are checked by their classes."""
-    sampling, evaluation, loss = config.sampling, config.evaluation, config.loss
-    checks = (
-        (bool(config.model), "model is empty: give a Hugging Face directory, --config.model=DIRECTORY"),
-        (
-            bool(config.train_set or config.curriculum.train_sets),
-            "train_set is empty: give a problem set, --config.train_set=FILE.jsonl (or .parquet)",
-        ),
-        (
-            config.num_steps >= 1,
-            f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
-            f"{config.group_size} rollouts",
-        ),
-        (
-            sampling.top_p == 1,
-            f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
-            "distribution than the learner scores",
-        ),
-        (
-            not evaluation.samples or evaluation.k <= evaluation.samples,
-            f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}",
-        ),
-        (
-            loss.policy_loss != "gspo" or config.recipe.aggregation == "sequence_mean",
-            f"loss.policy_loss = 'gspo' needs config.recipe.aggregation = 'sequence_mean', and it is "
-            f"{config.recipe.aggregation!r}: its ratio is one number for a whole completion, so that each completion "
-            "has to weigh the same, whatever its length. Set that, or loss.policy_loss='clipped'",
-        ),
-        (
-            config.mesh.context == 1 or config.packing.row_tokens > 0,
-            f"mesh.context = {config.mesh.context} cuts packed rows, and there are none: set "
-            "config.packing.row_tokens, or give its devices to config.mesh.fsdp",
-        ),
-        (
-            config.mesh.context == 1 or config.packing.trees != "on",
-            f"mesh.context = {config.mesh.context} cuts packed rows, and config.packing.trees = 'on' makes none: leave "
-            "it at auto, or give its devices to config.mesh.fsdp",
-        ),
-        (
-            config.packing.row_tokens % config.mesh.context == 0,
-            f"packing.row_tokens = {config.packing.row_tokens} is no multiple of config.mesh.context = "
-            f"{config.mesh.context}, the parts that rows are cut into: change one of them",
-        ),
-    )
-    further = (
-        *_update_checks(config),
-        *_asynchrony_checks(config),
-        *_curriculum_checks(config),
-        *_checkpoint_checks(config),
-    )
-    for passed, message in (*checks, *further):
-        if not passed:
-            raise InputError(f"config.{message}")
+    fault = next(_faults(config), None)
+    if fault is not None:
+        raise InputError(f"config.{fault}")
     if config.packing.row_tokens and config.packing.trees != "on":
         pack_shape(
             problems_per_batch=config.problems_per_batch,
             group_size=config.group_size,
-            max_prompt_tokens=sampling.max_prompt_tokens,
-            max_tokens=sampling.max_tokens,
+            max_prompt_tokens=config.sampling.max_prompt_tokens,
+            max_tokens=config.sampling.max_tokens,
             row_tokens=config.packing.row_tokens,
             microbatch_tokens=config.recipe.microbatch_tokens,
         )
@@ -123,124 +80,199 @@ def validate(config: RunConfig) -> None:
         config.service.validate()
 
 
-def _update_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
-    """(passed, message) for what an update minimises, and how many there are in a step."""
+def _faults(config: RunConfig) -> Iterator[str]:
+    """What is wrong, beginning with a field."""
+    sampling, evaluation, loss, packing = config.sampling, config.evaluation, config.loss, config.packing
+    if not config.model:
+        yield "model is empty: give a Hugging Face directory, --config.model=DIRECTORY"
+    if not (config.train_set or config.curriculum.train_sets):
+        yield "train_set is empty: give a problem set, --config.train_set=FILE.jsonl (or .parquet)"
+    if config.num_steps < 1:
+        yield (
+            f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
+            f"{config.group_size} rollouts"
+        )
+    if sampling.top_p != 1:
+        yield (
+            f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
+            "distribution than the learner scores"
+        )
+    if evaluation.samples and evaluation.k > evaluation.samples:
+        yield f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}"
+    if loss.policy_loss == "gspo" and config.recipe.aggregation != "sequence_mean":
+        yield (
+            f"loss.policy_loss = 'gspo' needs config.recipe.aggregation = 'sequence_mean', and it is "
+            f"{config.recipe.aggregation!r}: its ratio is one number for a whole completion, so that each completion "
+            "has to weigh the same, whatever its length. Set that, or loss.policy_loss='clipped'"
+        )
+    if config.mesh.context > 1 and not packing.row_tokens:
+        yield (
+            f"mesh.context = {config.mesh.context} cuts packed rows, and there are none: set "
+            "config.packing.row_tokens, or give its devices to config.mesh.fsdp"
+        )
+    if config.mesh.context > 1 and packing.trees == "on":
+        yield (
+            f"mesh.context = {config.mesh.context} cuts packed rows, and config.packing.trees = 'on' makes none: leave "
+            "it at auto, or give its devices to config.mesh.fsdp"
+        )
+    if packing.row_tokens % config.mesh.context:
+        yield (
+            f"packing.row_tokens = {packing.row_tokens} is no multiple of config.mesh.context = "
+            f"{config.mesh.context}, the parts that rows are cut into: change one of them"
+        )
+    yield from _update_faults(config)
+    yield from _asynchrony_faults(config)
+    yield from _curriculum_faults(config)
+    yield from _checkpoint_faults(config)
+
+
+def _update_faults(config: RunConfig) -> Iterator[str]:
+    """Of what an update minimises, and how many there are in a step."""
     loss, minibatches = config.loss, config.recipe.minibatches
-    equal = ", ".join(str(n) for n in range(1, config.problems_per_batch + 1) if config.problems_per_batch % n == 0)
-    return (
-        (
-            config.problems_per_batch % minibatches == 0,
+    if config.problems_per_batch % minibatches:
+        equal = ", ".join(str(n) for n in range(1, config.problems_per_batch + 1) if config.problems_per_batch % n == 0)
+        yield (
             f"recipe.minibatches = {minibatches} does not divide config.problems_per_batch = "
-            f"{config.problems_per_batch} into equal parts; possible: {equal}",
-        ),
-        (
-            not loss.dual_clip or loss.policy_loss in ("clipped", "gspo"),
+            f"{config.problems_per_batch} into equal parts; possible: {equal}"
+        )
+    if loss.dual_clip and loss.policy_loss not in ("clipped", "gspo"):
+        yield (
             f"loss.dual_clip = {loss.dual_clip} with config.loss.policy_loss = {loss.policy_loss!r}, which has no clip "
-            "that it could add to: set it to 0, or loss.policy_loss='clipped'",
-        ),
-        (
-            not loss.kl_ratio or loss.reads_reference,
+            "that it could add to: set it to 0, or loss.policy_loss='clipped'"
+        )
+    if loss.kl_ratio and not loss.reads_reference:
+        yield (
             "loss.kl_ratio weighs the KL terms of the loss, and there are none: set config.loss.kl_coef (with "
-            "loss.kl_in='loss'), or loss.kl_ratio=False",
-        ),
-        (
-            not loss.entropy_target or loss.entropy_in == "loss",
+            "loss.kl_in='loss'), or loss.kl_ratio=False"
+        )
+    if loss.entropy_target and loss.entropy_in != "loss":
+        yield (
             f"loss.entropy_target = {loss.entropy_target} with config.loss.entropy_in = 'reward': the weight adapts in "
-            "the loss alone. Set loss.entropy_in='loss', or loss.entropy_target=0",
-        ),
-        (
-            config.temperature == config.sampling.temperature
-            or loss.ratio_from == "sampler"
-            or loss.correction_mode != "off",
+            "the loss alone. Set loss.entropy_in='loss', or loss.entropy_target=0"
+        )
+    differs = config.temperature != config.sampling.temperature
+    if differs and loss.ratio_from != "sampler" and loss.correction_mode == "off":
+        yield (
             f"learner_temperature = {config.learner_temperature} differs from config.sampling.temperature = "
             f"{config.sampling.temperature}, and nothing corrects for it: set config.loss.correction_mode='truncate', "
-            "or loss.ratio_from='sampler'",
-        ),
-    )
+            "or loss.ratio_from='sampler'"
+        )
 
 
-def _curriculum_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
-    """(passed, message) for what is drawn, and what becomes of long completions."""
+def _curriculum_faults(config: RunConfig) -> Iterator[str]:
+    """Of what is drawn, and what becomes of long completions."""
     curriculum, length = config.curriculum, config.length
-    limit = length.overlong_limit or config.sampling.max_tokens
-    return (
-        (
-            not (config.train_set and curriculum.train_sets),
-            "train_set and config.curriculum.train_sets are both given: a mixture takes the place of the one set",
-        ),
-        (
-            not (config.problem_set_size and curriculum.train_sets),
+    if config.train_set and curriculum.train_sets:
+        yield "train_set and config.curriculum.train_sets are both given: a mixture takes the place of the one set"
+    if config.problem_set_size and curriculum.train_sets:
+        yield (
             f"problem_set_size = {config.problem_set_size} cuts config.train_set, and this run has a mixture: cut its "
-            "files, or set problem_set_size=0",
-        ),
-        (
-            not curriculum.dynamic_sampling or config.recipe.zero_variance_groups == "drop",
+            "files, or set problem_set_size=0"
+        )
+    if curriculum.dynamic_sampling and config.recipe.zero_variance_groups != "drop":
+        yield (
             f"recipe.zero_variance_groups = {config.recipe.zero_variance_groups!r} with "
             "curriculum.dynamic_sampling: groups without signal are replaced, so that there are none to keep; set it "
-            "to 'drop', or dynamic_sampling=False",
-        ),
-        (
-            length.overlong == "off" or length.overlong_tokens <= limit,
+            "to 'drop', or dynamic_sampling=False"
+        )
+    limit = length.overlong_limit or config.sampling.max_tokens
+    if length.overlong != "off" and length.overlong_tokens > limit:
+        yield (
             f"length.overlong_tokens = {length.overlong_tokens} is more than the limit of {limit} tokens before which "
-            "it lies: lower it, or raise config.length.overlong_limit",
-        ),
-        (
-            length.overlong == "off" or limit <= config.sampling.max_tokens,
+            "it lies: lower it, or raise config.length.overlong_limit"
+        )
+    if length.overlong != "off" and limit > config.sampling.max_tokens:
+        yield (
             f"length.overlong_limit = {length.overlong_limit}, but completions end at config.sampling.max_tokens = "
-            f"{config.sampling.max_tokens}: lower it, or raise that",
-        ),
-    )
+            f"{config.sampling.max_tokens}: lower it, or raise that"
+        )
 
 
-def _asynchrony_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
-    """(passed, message) for the asynchronous loop and the agreement check."""
+def _asynchrony_faults(config: RunConfig) -> Iterator[str]:
+    """Of the asynchronous loop and the agreement check."""
     agreement, loss, sampling = config.agreement, config.loss, config.sampling
     several_turns = sampling.thinking.high > 0 or sampling.tool.name != "none"
-    return (
-        (
-            not (several_turns and config.max_staleness and config.asynchrony == "boundary"),
+    if several_turns and config.max_staleness and config.asynchrony == "boundary":
+        yield (
             "asynchrony = 'boundary' promises rollouts of one version, and with config.sampling.thinking or "
             "config.sampling.tool a rollout's next turn is drawn after weights that came meanwhile: take in_flight, or "
-            "phases",
-        ),
-        (
-            not config.overlapped or config.service.remote,
+            "phases"
+        )
+    if config.overlapped and not config.service.remote:
+        yield (
             f"max_staleness = {config.max_staleness} with asynchrony = {config.asynchrony!r} needs service.endpoints: "
             "a sampler in the learner's process shares its devices, so the two cannot work at once. Give endpoints, "
-            "or set asynchrony='phases', or max_staleness=0",
-        ),
-        (
-            loss.ratio_from == "old" or loss.correction_mode == "off",
+            "or set asynchrony='phases', or max_staleness=0"
+        )
+    if loss.ratio_from != "old" and loss.correction_mode != "off":
+        yield (
             f"loss.ratio_from = 'sampler' with loss.correction_mode = {loss.correction_mode!r} would correct twice: "
-            "set loss.correction_mode='off', or loss.ratio_from='old'",
-        ),
-        (
-            0 < agreement.warn <= agreement.stop,
-            f"agreement.warn = {agreement.warn} and config.agreement.stop = {agreement.stop}: 0 < warn <= stop",
-        ),
-    )
+            "set loss.correction_mode='off', or loss.ratio_from='old'"
+        )
+    if not 0 < agreement.warn <= agreement.stop:
+        yield f"agreement.warn = {agreement.warn} and config.agreement.stop = {agreement.stop}: 0 < warn <= stop"
 
 
-def _checkpoint_checks(config: RunConfig) -> tuple[tuple[bool, str], ...]:
-    """(passed, message) for which checkpoints are kept, and when weights are exported."""
+def _checkpoint_faults(config: RunConfig) -> Iterator[str]:
+    """Of which checkpoints are kept, and when weights are exported."""
     phase, metric, k = config.updates_per_phase, config.checkpoints.best_metric, config.evaluation.k
     columns = (f"avg@{k}", f"best@{k}", f"worst@{k}", "mean_reward")
     known = [f"{name}/{column}" for name in config.evaluation.sets for column in columns]
     of_some = tuple(f"{name}/{kind}/" for name in config.evaluation.sets for kind in (columns[0], "reward", "metric"))
-    return (
-        (
-            not config.checkpoints.keep_best or metric in known or metric.startswith(of_some),
+    if config.checkpoints.keep_best and metric not in known and not metric.startswith(of_some):
+        yield (
             f"checkpoints.best_metric = {metric!r} is measured nowhere, and checkpoints.keep_best asks for it: "
-            + (f"known are {', '.join(known)}" if known else "give config.evaluation.sets, or set keep_best to 0"),
-        ),
-        (
-            config.checkpoints.keep_every % phase == 0,
+            + (f"known are {', '.join(known)}" if known else "give config.evaluation.sets, or set keep_best to 0")
+        )
+    if config.checkpoints.keep_every % phase:
+        yield (
             f"checkpoints.keep_every = {config.checkpoints.keep_every} is no multiple of config.max_staleness = {phase}"
-            ", the steps of a phase, and checkpoints fall between phases: change one of them",
-        ),
-        (
-            config.export_every % phase == 0,
+            ", the steps of a phase, and checkpoints fall between phases: change one of them"
+        )
+    if config.export_every % phase:
+        yield (
             f"export_every = {config.export_every} is no multiple of config.max_staleness = {phase}, the steps of a "
-            "phase, and weights are exported between phases: change one of them",
-        ),
-    )
+            "phase, and weights are exported between phases: change one of them"
+        )
+
+
+SERVICE = ("endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "shared_dir")
+
+
+def check_trusted(config: RunConfig, path: str | os.PathLike[str], *, said: Collection[str] = ()) -> None:
+    """Holds a config from a file to what a file may say.
+
+    Args:
+      config: as the file has it, and the command line.
+      path: the file, for the message.
+      said: fields that are the command line's.
+
+    Raises:
+      InputError: another field commands; says which.
+    """
+    found = [f"{field} = {value!r:.200}" for field, value in _commands(config) if field not in said]
+    if found:
+        raise InputError(
+            f"{path} names what a file may not by itself: {'; '.join(found)}. It would run code, reach an address, or "
+            f"use a secret: if you know the file and mean it, add --trust_config"
+        )
+
+
+def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Fields that run code, reach an address, or read or pass on a secret."""
+    tasks = {f"tasks.{task}": name for task, name in config.reward.tasks.items()}
+    for field, name in {"function": config.reward.function, **tasks}.items():
+        try:
+            check_named_by_file(name)
+        except InputError:
+            yield f"reward.{field}", name
+    for field in ("allow", "environment"):
+        if value := getattr(config.reward, field):
+            yield f"reward.{field}", value
+    for field in SERVICE:
+        if (value := getattr(config.service, field)) != getattr(type(config.service), field):
+            yield f"service.{field}", value
+    if config.track.wandb:
+        yield "track.wandb", config.track.wandb
+    if config.track.prometheus_port and config.track.prometheus_address != type(config.track).prometheus_address:
+        yield "track.prometheus_address", config.track.prometheus_address

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
 
+from isocompute_jax import model
+from isocompute_jax.experiment.build import MakeSampler
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.measurement import BLOCK, Question, first_rollout
-from isocompute_jax.experiment.curation.store import Store
-from isocompute_jax.experiment.graded_stream import GradedStream
+from isocompute_jax.experiment.curation.record import BLOCK, RolloutOrder, Store, first_rollout
+from isocompute_jax.experiment.inputs import check_mesh, check_vocabulary, make_mesh
 from isocompute_jax.experiment.progress import progress
-from isocompute_jax.experiment.rollouts import check_versions
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.experiment.rollouts import GradedStream, check_versions
+from isocompute_jax.experiment.samplers import make_turns
+from isocompute_jax.model import ModelConfig
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading
+from isocompute_jax.tasks import Grading, Tokenizer, load_tokenizer
 
 VERSION = 0
 """Of the weights, of which there is one."""
@@ -26,7 +33,7 @@ def measure(
     problems: Iterable[Problem],
     store: Store,
     sampler: Sampler,
-    question: Question,
+    order: RolloutOrder,
     config: CurationConfig,
     *,
     grading: Grading,
@@ -34,16 +41,9 @@ def measure(
 ) -> None:
     """Draws what the record lacks, problem by problem; `config.groups_in_flight` groups are out at a time.
 
-    Args:
-      problems: in the order in which they are drawn. Only those of which a group is out are held.
-      store: the record.
-      sampler: serves the model.
-      question: how rollouts are asked for.
-      config: how many.
-      grading: what they are worth.
-      rounds: whether the next groups are submitted when all that were out are back, so that a sampler in this process,
-        which draws what is out in one go, always has one compiled shape. Otherwise with each that comes back the next
-        one is submitted, so that servers never wait.
+    Problems are drawn in their order, and only those of which a group is out are held. With `rounds` the next groups
+    are submitted when all that were out are back, so that a sampler in this process, which draws what is out in one go,
+    always has one compiled shape; otherwise with each that comes back the next one is, so that servers never wait.
 
     Raises:
       InputError: a server refuses a group, or the token.
@@ -72,7 +72,7 @@ def measure(
             texts = ()
             if config.keep_completions:
                 ids = [completion.tokens.tolist() for completion in group.completions]
-                texts = question.prompts.tokenizer.decode(ids)
+                texts = order.prompts.tokenizer.decode(ids)
             done += store.add(group, first, texts)
             drawn, tokens = drawn + len(group.completions), tokens + group.num_tokens
             report(done, f"{tokens / drawn:,.1f} tokens each")
@@ -95,6 +95,65 @@ def measure(
                     if len(out) == config.groups_in_flight:
                         receive(0 if rounds else config.groups_in_flight - 1)
                     out[problem.id, first] = problem
-                    rollouts.submit([question.request(problem, first=first, count=count)])
+                    rollouts.submit([order.request(problem, first=first, count=count)])
         receive(0)
     rollouts.close()  # nothing is out: the thread that reads a fleet waits for more
+
+
+def read_model(source: RunConfig) -> tuple[ModelConfig, Tokenizer]:
+    """Shape and tokenizer: cheap, and where most bad input shows.
+
+    Raises:
+      InputError: names the file or flag at fault.
+    """
+    shape = model.load_config(source.model, dtype=source.dtype)
+    model.check_length(shape, source.sampling.max_prompt_tokens, source.sampling.max_tokens, prefix="--")
+    tokenizer = load_tokenizer(source.model)
+    check_vocabulary(source.model, tokenizer, shape.vocab_size)
+    with naming_flags():
+        make_turns(source.sampling, tokenizer)
+        check_mesh(source.mesh, shape)
+        if source.service.remote:
+            source.service.validate()
+    return shape, tokenizer
+
+
+@contextlib.contextmanager
+def open_sampler(
+    source: RunConfig,
+    shape: ModelConfig,
+    tokenizer: Tokenizer,
+    workdir: str | os.PathLike[str],
+    *,
+    make_sampler: MakeSampler,
+) -> Iterator[Sampler]:
+    """Loads the weights and brings them to the sampler, which serves them until the end of the context.
+
+    Raises as `make_sampler` and `Sampler.update_weights` do.
+    """
+    # Nothing else of a run has a say in it: the same room, the same requests to servers.
+    config = RunConfig(
+        model=source.model, dtype=source.dtype, sampling=source.sampling, mesh=source.mesh, service=source.service
+    )
+    with naming_flags():
+        mesh = make_mesh(config)
+        shardings = None if mesh is None else model.param_shardings(shape, mesh)
+        params = model.load_params(source.model, shape, shardings=shardings)
+        sampler = make_sampler(
+            config, shape, params, workdir=workdir, tokenizer=tokenizer, mesh=mesh, interrupted=lambda: False
+        )
+        with contextlib.closing(sampler):
+            sampler.update_weights(params, version=VERSION)
+            del params  # a fleet's are laid down in a file
+            yield sampler
+
+
+@contextlib.contextmanager
+def naming_flags() -> Iterator[None]:
+    """Within it, messages name the flags of `curate` where training would name fields of a run's config."""
+    try:
+        yield
+    except (InputError, RunError) as error:
+        text = str(error).replace("config.sampling.thinking.", "--thinking_")
+        text = text.replace("config.reward.function", "--reward").replace("config.reward.", "--reward_")
+        raise type(error)(re.sub(r"config\.((service|mesh|sampling)\.|(?=dtype))", "--", text)) from None

@@ -14,7 +14,7 @@ import prometheus_client
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from isocompute_jax.experiment.tracking.numbers import PREFIXES
+from isocompute_jax.experiment.tracking import PREFIXES
 from isocompute_jax.records import run_files
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ GROUPS = {"learner_device_hours": "device", "sampler_device_hours": "device", "p
 """Columns of several numbers -> the label that tells these apart."""
 
 
-class Prometheus:
+class Prometheus(Collector):
     """Answers scrapes with the last line of each log, and with the health of the fleet.
 
     `isocompute_train_*` are the columns of metrics.jsonl, `isocompute_eval_*{eval_set=}` those of eval.jsonl,
@@ -37,39 +37,29 @@ class Prometheus:
     """
 
     def __init__(self, path: pathlib.Path, address: str, port: int):
-        self._lines = _LastLines(path)
+        self._path = path
+        self._last: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._when = time.time()
         registry = CollectorRegistry()
-        registry.register(self._lines)
+        registry.register(self)
         self._server, self._thread = prometheus_client.start_http_server(port, address, registry)
         self.port = self._server.server_port
         LOG.info("Prometheus metrics: http://%s:%d/metrics", address, self.port)
 
     def start(self, step: int) -> None:
-        """Nothing: nobody is told of lines before the next."""
+        """Nothing: scrapes see the next line first."""
 
     def log(self, name: str, line: Mapping[str, Any]) -> None:
         """From now on this line is the log's last one."""
-        self._lines.keep(name, line)
+        if name in PREFIXES:
+            self._last[name, line.get("eval_set", "")] = line
+            self._when = time.time()
 
     def close(self) -> None:
         """Stops to answer."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _LastLines(Collector):
-    """Makes gauges of lines when they are asked for."""
-
-    def __init__(self, path: pathlib.Path):
-        self._path = path
-        self._last: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._when = time.time()
-
-    def keep(self, name: str, line: Mapping[str, Any]) -> None:
-        if name in PREFIXES:
-            self._last[name, line.get("eval_set", "")] = line
-            self._when = time.time()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Every number, in families of one name."""

@@ -13,7 +13,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from isocompute_jax.experiment.tracking.numbers import numbers
+from isocompute_jax.experiment.tracking import numbers
 
 FOLDER = "tensorboard"
 

@@ -15,7 +15,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import wandb
 
-from isocompute_jax.experiment.tracking.numbers import numbers, prefix_of
+from isocompute_jax.experiment.tracking import numbers, prefix_of
 from isocompute_jax.records import run_files
 
 LOG = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
-"""What can be asked of a sweep beside its frontier; each question is a function, and a section where the data allow it.
+"""What can be asked of a sweep beside its frontier: a function for each question, and its answer as values.
 
-A module has one question: a function that takes runs or a `SweepResult` and returns numbers, and `section`, which
-puts them into words, a table and a picture for the report, or returns nothing where the sweep cannot answer.
-`questions` names them all, in the order of the report.
+A module has one subject: functions that take runs or a `SweepResult`, and one `compare_...` that answers the question
+as `comparison.ComparisonResult`s, or with none where the sweep cannot. `questions` asks them all.
 """

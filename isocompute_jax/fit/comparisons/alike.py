@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
+from isocompute_jax.fit.comparisons.comparison import DrawnSeries, Tone, Value
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs, merge_close, read_off
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.intervals import PERCENTILES, whole_or_none
@@ -29,7 +29,7 @@ HOW_FAR = ("max_compute", "evaluation.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class SweepPart:
     """Configurations that differ in the fields that were asked for alone.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part:
         return f" ({text})" if text else ""
 
 
-def parts(runs: Sequence[RunCurve], *free: str) -> list[Part]:
+def parts(runs: Sequence[RunCurve], *free: str) -> list[SweepPart]:
     """The parts of a sweep, in the order of its configurations; those without n or B_problem are in none.
 
     Args:
@@ -68,7 +68,7 @@ def parts(runs: Sequence[RunCurve], *free: str) -> list[Part]:
     names = sorted({name for setting in settings for name in setting})
     told = [name for name in names if len({str(setting.get(name)) for setting in settings}) > 1]
     return [
-        Part(tuple(found), {name: setting[name] for name in told if name in setting})
+        SweepPart(tuple(found), {name: setting[name] for name in told if name in setting})
         for setting, found in zip(settings, shared.values(), strict=True)
     ]
 
@@ -83,9 +83,21 @@ def _setting(group: ConfigurationRuns, free: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def stages_of(result: SweepResult, part: Part) -> Stages:
-    """The stages of the analysis of a part alone, in the form that the whole sweep was fitted in."""
-    return Stages(result.options, part.groups, result.form.name)
+def fits_of(
+    result: SweepResult, part: SweepPart, metrics: Iterable[str]
+) -> list[tuple[MetricAnalysis, Bootstrap | None]]:
+    """A part alone, fitted in the form of the whole sweep and resampled as the options say, for each metric."""
+    stages = Stages(result.options, part.groups, result.form.name)
+    fitted = [stages.metric(name, intervals=True, profiles=False) for name in metrics]
+    return [(each, stages.bootstrap(each)) for each in fitted]
+
+
+def members_by(configurations: Sequence[Configuration], field: str) -> dict[int, list[int]]:
+    """Value of a field, rising -> numbers of the configurations that have it."""
+    found: dict[int, list[int]] = {}
+    for i, configuration in enumerate(configurations):
+        found.setdefault(getattr(configuration, field), []).append(i)
+    return dict(sorted(found.items()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +146,7 @@ def replicate_leaders(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Course:
+class LeaderCourse:
     """How one field of the leader moves over compute, as n* or B_problem* does.
 
     Attributes:
@@ -162,14 +174,54 @@ class Course:
             return None
         return whole_or_none((int(self.low[-1]), int(self.high[-1])), self.value[-1])
 
+    @property
+    def last(self) -> Value:
+        """The last value and its interval: `16 (8 to 32)`."""
+        value, ends = int(self.value[-1]), self.last95
+        text = "" if ends is None else f" ({' to '.join(map(str, dict.fromkeys(ends)))})"
+        return Value.within(value, ends, f"{value}{text}")
 
-def course(found: Leaders, values: Sequence[int]) -> Course:
+    def drawn(
+        self, name: str, tone: Tone, panel: str = "", look: Literal["steps", "wide steps"] = "steps"
+    ) -> DrawnSeries:
+        """For a picture."""
+        return DrawnSeries(name, self.compute, self.value, panel, self.low, self.high, look=look, tone=tone)
+
+
+def course(found: Leaders, values: Sequence[int]) -> LeaderCourse:
     """The course of a field with `values` [K], one for each configuration."""
     field = np.asarray(values)
     low = high = None
     if found.replicates is not None:
         low, high = np.percentile(field[found.replicates], PERCENTILES, axis=0, method="nearest")
-    return Course(found.compute, field[found.index], low, high)
+    return LeaderCourse(found.compute, field[found.index], low, high)
+
+
+def tones(values: Iterable[float]) -> dict[float, float]:
+    """value > 0 -> share of the palette, in the order of its logarithm."""
+    found = sorted(set(values))
+    first, span = math.log(found[0]), math.log(found[-1] / found[0]) or 1.0
+    return {value: (math.log(value) - first) / span for value in found}
+
+
+def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    """Each seed at the same computes: compute [E] and reward [S, E], the base model's (compute 0) if all seeds have it.
+
+    Pooled seeds are read off at every compute that all of them cover, linear in log C between their evaluations.
+    """
+    if not curve.pooled:
+        return curve.compute, curve.per_seed
+    seeds = [curve.of_seed(i) for i in range(len(curve.seeds))]
+    trained = [compute[compute > 0] for compute, _ in seeds]
+    if not all(len(compute) for compute in trained):
+        return np.empty(0), np.empty((len(seeds), 0))
+    low, high = max(c[0] for c in trained), min(c[-1] for c in trained)
+    grid = merge_close(np.concatenate([c[(c >= low) & (c <= high)] for c in trained]))
+    values = np.array([read_off(compute, reward, grid) for compute, reward in seeds])
+    if all(compute[0] == 0 for compute, _ in seeds):
+        base = np.array([[reward[0]] for _, reward in seeds])
+        grid, values = np.append(0.0, grid), np.concatenate([base, values], axis=1)
+    return grid, values
 
 
 def rewards_at(curve: Curve, compute: np.ndarray) -> np.ndarray:
@@ -181,9 +233,3 @@ def rewards_at(curve: Curve, compute: np.ndarray) -> np.ndarray:
         if len(own):
             found[number] = np.interp(np.log(compute), np.log(own), reward, left=math.nan, right=math.nan)
     return found
-
-
-def picture(figures: pathlib.Path, name: str, number: int) -> pathlib.Path:
-    """Where the picture of part `number` goes: `comparison_NAME.svg`, then `comparison_NAME_2.svg`."""
-    figures.mkdir(parents=True, exist_ok=True)
-    return figures / (f"comparison_{name}.svg" if number == 0 else f"comparison_{name}_{number + 1}.svg")

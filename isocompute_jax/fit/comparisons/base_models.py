@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.comparisons.over_seeds import Estimate, over_seeds
-from isocompute_jax.fit.comparisons.short_names import short_names
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value, over_seeds
+from isocompute_jax.fit.comparisons.cross_sets import short_names
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.frontier_results import FrontierBudget
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.figures.by_configuration import compute_label, size_axis
-from isocompute_jax.fit.report.figures.style import PALETTE, hover, in_style, legend, log_axis, panels, save_figure
-from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import amount, between, listed, scale, unit
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
-
-FIGURE = "comparison_base_models.svg"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,8 +41,8 @@ class ModelCourse:
     model_params: int
     base: float
     budgets: tuple[FrontierBudget, ...]
-    final: Estimate
-    gain: Estimate | None
+    final: Value
+    gain: Value | None
 
     @property
     def compute(self) -> np.ndarray:
@@ -76,8 +70,8 @@ def base_models(sweeps: Mapping[str, SweepResult]) -> tuple[ModelCourse, ...]:
     """
     asked = {(s.metric, s.options.read.eval_set, s.options.read.compute) for s in sweeps.values()}
     if len(asked) > 1:
-        told = "; ".join(" on ".join(each[:2]) + f" over {each[2]}" for each in sorted(asked))
-        raise InputError(f"sweeps: {told}: analyse all of them with one --metric, --eval_set and --compute")
+        each_one = "; ".join(" on ".join(each[:2]) + f" over {each[2]}" for each in sorted(asked))
+        raise InputError(f"sweeps: {each_one}: analyse all of them with one --metric, --eval_set and --compute")
     return tuple(_course(name, sweep) for name, sweep in sweeps.items() if sweep.frontier.budgets)
 
 
@@ -108,14 +102,14 @@ def _course(name: str, sweep: SweepResult) -> ModelCourse:
     return ModelCourse(name, sweep.runs[0].facts.model_params, base, budgets, over_seeds(last), gain)
 
 
-def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """One section where the runs differ in their base model; each model's runs are analysed alone for it."""
-    parts = by_model(result.runs)
-    if len(parts) < 2:
+def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
+    """One where the runs differ in their base model; each model's runs are analysed alone for it."""
+    by_name = by_model(result.runs)
+    if len(by_name) < 2:
         return []
     options = dataclasses.replace(result.options, budgets=(), next=0, holdout=0.0, grid=None)
     sweeps, left_out = {}, []
-    for name, runs in parts.items():
+    for name, runs in by_name.items():
         try:
             sweeps[name] = conclude(analyse_curves(runs, options))
         except InputError as error:
@@ -123,78 +117,79 @@ def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
     found = base_models(sweeps)
     if len(found) < 2:
         return []
-    return [
-        Section(
-            title="Base models beside each other",
-            paragraphs=(
-                "Each base model's runs analysed alone. The gain is reward minus that of the own base model, so that "
-                "models which begin higher are not thereby ahead.",
-            ),
-            figure=_draw(found, result, figures / FIGURE),
-            alt="Reward at the best n, gain over the base model, and n* over compute, for each base model",
-            how_to_read="From above: fitted reward at the best n, its gain over the base model, and n* with its 95% "
-            "interval, each over compute.",
-            findings=(*_findings(found, result), *left_out),
-            table=_table(found),
-        )
-    ]
-
-
-def _table(found: Sequence[ModelCourse]) -> ReportTable:
-    rows = tuple(
-        (each.model, each.base, each.budgets[-1].run, str(each.final), None if each.gain is None else str(each.gain))
-        for each in found
-    )
-    return ReportTable(("base model", "its reward", "best at the end", "reward", "gain"), rows)
-
-
-def _findings(found: Sequence[ModelCourse], result: SweepResult) -> list[str]:
-    """n* at the largest compute that all models have, and what each gained."""
     end = min(each.compute[-1] for each in found)
-    rows = [(each, each.near(end)) for each in found]
-    told = listed(
-        f"{row.group_size}{f' ({ends})' if (ends := between(row.interval95)) else ''} for {each.model}"
-        for each, row in rows
-    )
-    texts = [f"At {amount(end)} {unit(result)}, n* is {told}."] if result.known_sizes else []
-    intervals = [row.interval95 for _, row in rows]
-    known = [ends for ends in intervals if ends is not None]
-    if texts and len(known) == len(rows):
-        apart = max(low for low, _ in known) > min(high for _, high in known)
+    at_end = [each.near(end) for each in found]
+    known = [row.interval95 for row in at_end if result.known_sizes and row.interval95]
+    apart = max(low for low, _ in known) > min(high for _, high in known) if len(known) == len(found) else None
+    places = np.linspace(0.0, 1.0, len(found)).tolist()
+    panels = {"reward": Panel(f"{result.metric} at best n"), "gain": Panel("gain")}
+    if result.known_sizes:
+        panels["n*"] = Panel("n*", result.group_sizes)
+    return [
+        ComparisonResult(
+            question="base_models",
+            verdict=None if apart is None else "apart" if apart else "overlap",
+            findings=(*_sentences(result, found, at_end, end, apart), *left_out),
+            numbers={"compute": float(end)},
+            columns={
+                "model": "base model", "base": "its reward", "run": "best at the end", "final": "reward", "gain": "gain"
+            },
+            rows=tuple(
+                {
+                    "model": each.model,
+                    "base": each.base,
+                    "run": each.budgets[-1].run,
+                    "final": each.final,
+                    "gain": each.gain,
+                    "best_n": Value.within(row.group_size, row.interval95),
+                }
+                for each, row in zip(found, at_end, strict=True)
+            ),
+            series=tuple(
+                series
+                for each, place in zip(found, places, strict=True)
+                for series in _series(each, place)
+                if series.panel in panels
+            ),
+            title="Base models beside each other",
+            about="Each base model's runs analysed alone. The gain is reward minus that of the own base model, so that "
+            "models which begin higher are not thereby ahead.",
+            picture=Picture(
+                "Reward at the best n, gain over the base model, and n* over compute, for each base model",
+                "From above: fitted reward at the best n, its gain over the base model, and n* with its 95% interval, "
+                "each over compute.",
+                stacked=panels,
+            ),
+        )
+    ]  # fmt: skip
+
+
+def _sentences(
+    result: SweepResult, found: Sequence[ModelCourse], at_end: Sequence[FrontierBudget], end: float, apart: bool | None
+) -> list[str]:
+    """n* at the largest compute that all models have, and what each gained."""
+    texts = []
+    if result.known_sizes:
+        each_n = listed(
+            f"{row.group_size}{f' ({ends})' if (ends := between(row.interval95)) else ''} for {each.model}"
+            for each, row in zip(found, at_end, strict=True)
+        )
+        texts.append(f"At {amount(end)} {unit(result)}, n* is {each_n}.")
+    if apart is not None:
         texts.append("The 95% intervals of some exclude each other." if apart else "Their 95% intervals overlap.")
-    gains = [(each, each.gain) for each in found if each.gain is not None]
+    gains = listed(f"{each.gain} for {each.model}" for each in found if each.gain is not None)
     if gains:
-        told = listed(f"{gain} for {each.model}" for each, gain in gains)
-        texts.append(f"The gain over the own base model at the end, with the n that is best there, is {told}.")
+        texts.append(f"The gain over the own base model at the end, with the n that is best there, is {gains}.")
     return texts
 
 
-def _draw(found: Sequence[ModelCourse], result: SweepResult, path: pathlib.Path) -> pathlib.Path:
-    """Reward, gain, and n* where every n is known."""
-    colours = PALETTE(np.linspace(0.0, 1.0, len(found)))
-    count = 2 + result.known_sizes
-    with in_style():
-        figure, axes = panels(count, height=1.0 + 2.5 * count, share=False)
-        lines = []
-        for each, colour in zip(found, colours, strict=True):
-            lines += axes[0].plot(each.compute, each.reward, color=colour, label=each.model)
-            hover(lines[-1], [f"{each.model}: {each.reward[-1]:z.3f} at {amount(each.compute[-1])}"])
-            axes[1].plot(each.compute, each.reward - each.base, color=colour)
-            if result.known_sizes:
-                axes[2].step(each.compute, np.log2([r.group_size for r in each.budgets]), where="mid", color=colour)
-                ends = [row.interval95 for row in each.budgets if row.interval95]
-                if len(ends) == len(each.budgets):
-                    low, high = np.log2(ends).T
-                    axes[2].fill_between(each.compute, low, high, step="mid", color=colour, alpha=0.15, linewidth=0)
-        axes[0].set(ylabel=f"{result.metric} at best n")
-        axes[1].set(ylabel="gain")
-        if result.known_sizes:
-            axes[2].set(ylabel="n*")
-            size_axis(axes[2], result.group_sizes)
-        axes[-1].set(xlabel=compute_label(result))
-        for panel in axes[1:]:
-            panel.sharex(axes[0])
-        for panel in axes:
-            log_axis(panel)
-        legend(figure, lines)
-        return save_figure(figure, path)
+def _series(found: ModelCourse, place: float) -> list[DrawnSeries]:
+    ends = [row.interval95 for row in found.budgets if row.interval95]
+    low, high = np.array(ends, float).T if len(ends) == len(found.budgets) else (None, None)
+    sizes = np.array([row.group_size for row in found.budgets])
+    hover = (f"{found.model}: {found.reward[-1]:z.3f} at {amount(found.compute[-1])}",)
+    return [
+        DrawnSeries(found.model, found.compute, found.reward, "reward", tone=place, hover=hover),
+        DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=place),
+        DrawnSeries(found.model, found.compute, sizes, "n*", low, high, look="steps", tone=place),
+    ]

@@ -1,39 +1,47 @@
-"""How much B_problem matters at equal n and equal compute, beside how much n matters at equal B_problem.
+"""How much B_problem matters at equal n and equal compute, and from which B_problem on no seed collapses.
 
-The IsoCompute Playbook (arXiv 2603.12151) claims that B_problem matters little at fixed n. Both effects are measured
-alike, by the evaluations and without a fit: at a compute C, the variance of mean rewards over B_problem among the
-configurations with one n, averaged over n; and the variance over n at one B_problem, averaged over B_problem. Both are
-averaged over matched budgets; the effect is the square root, a standard deviation in units of reward.
+The IsoCompute Playbook (arXiv 2603.12151) claims that B_problem matters little at fixed n. Its effect and that of n are
+measured alike, by the evaluations and without a fit: at a compute C, the variance of mean rewards over B_problem among
+the configurations with one n, averaged over n; and the variance over n at one B_problem, averaged over B_problem. Both
+are averaged over matched budgets; the effect is the square root, a standard deviation in units of reward.
 
 Noise adds its own variance to that of means. The bootstrap adds it once more: seeds are drawn again, each with its
 whole curve, and what the variance grows by is taken off (basic bootstrap, Davison and Hinkley 1997, section 5.2), which
 leaves a variance without bias. Deviations of S seeds from their mean are scaled by sqrt(S / (S - 1)), so that few seeds
 do not look surer than they are. In simulated sweeps of 3 n, 2 B_problem and 2, 3 or 5 seeds (150 of each), whose effect
 of n was 0 or as large as the noise of a seed, the 95% intervals of the difference held the truth in 89% to 100%.
+
+A collapse is looked for in every seed by itself, for a mean hides one that others do not share, and counts also where
+the run recovers, which the test for falling curves (`curves.falls`) leaves aside.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import Part, parts, picture, rewards_at
+from isocompute_jax.fit.comparisons.alike import SweepPart, members_by, parts, rewards_at
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
+from isocompute_jax.fit.frontier_results import OfConfiguration
+from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.figures.by_configuration import compute_label
-from isocompute_jax.fit.report.figures.style import INK, PALETTE, in_style, legend, log_axis, panels, save_figure
-from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.wording import amount, listed, spent
+from isocompute_jax.fit.report.wording import amount, listed, spent, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
 
 BUDGETS = 16
 """Matched budgets, even in log C."""
 REPLICATES = 2000
+LOST = 0.5
+"""A run collapses where it loses this share of what it had learned, or falls to this share of the base model's."""
+LEAST_DROP = 0.05
+"""A loss below this share of the reward range is none: what has hardly been learned may be noise."""
+LEAST_BASE = 0.02
+"""A base model below this share of the reward range is too near to 0 to fall from."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +75,12 @@ class Effect:
         """Reward for a factor of two in the field, if it were linear in log2."""
         return self.sd / self.octaves
 
+    @property
+    def as_value(self) -> Value:
+        """`0.021 (95%: 0.010 to 0.032)`."""
+        ends = "" if self.interval95 is None else f" (95%: {self.interval95[0]:.3f} to {self.interval95[1]:.3f})"
+        return Value.within(self.sd, self.interval95, f"{self.sd:.3f}{ends}")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchEffect:
@@ -83,7 +97,7 @@ class BatchEffect:
         seed.
     """
 
-    part: Part
+    part: SweepPart
     compute: np.ndarray
     reward: np.ndarray
     stderr: np.ndarray
@@ -112,7 +126,7 @@ def batch_effect(runs: Sequence[RunCurve], metric: str, *, seed: int = 0) -> tup
     return tuple(effect for effect in found if effect is not None)
 
 
-def _effects(part: Part, metric: str, seed: int) -> BatchEffect | None:
+def _effects(part: SweepPart, metric: str, seed: int) -> BatchEffect | None:
     averaged = [(group, average_seeds(group, metric)) for group in part.groups]
     known = [(group, curve) for group, curve in averaged if curve is not None]
     part, curves = dataclasses.replace(part, groups=tuple(group for group, _ in known)), [curve for _, curve in known]
@@ -130,7 +144,7 @@ def _effects(part: Part, metric: str, seed: int) -> BatchEffect | None:
     group, over_sizes = _effect(reward, drawn, configurations, "group_size", over_size)
     ends = None
     if over_batches is not None and over_sizes is not None:
-        low, high = np.percentile(over_sizes - over_batches, (2.5, 97.5))
+        low, high = np.percentile(over_sizes - over_batches, PERCENTILES)
         ends = float(low), float(high)
     stderr = np.stack([_stderr(level) for level in levels])
     return BatchEffect(part, compute, reward, stderr, batch, group, ends)
@@ -138,10 +152,7 @@ def _effects(part: Part, metric: str, seed: int) -> BatchEffect | None:
 
 def _lines(configurations: Sequence[Configuration], fixed: str) -> list[list[int]]:
     """Numbers of the configurations that share the fixed field, where there are two or more."""
-    shared: dict[int, list[int]] = {}
-    for i, configuration in enumerate(configurations):
-        shared.setdefault(getattr(configuration, fixed), []).append(i)
-    return [line for _, line in sorted(shared.items()) if len(line) > 1]
+    return [line for line in members_by(configurations, fixed).values() if len(line) > 1]
 
 
 def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
@@ -215,9 +226,9 @@ def _effect(
         nothing = np.full(len(raw), np.nan)
         return Effect(float(raw.mean()), None, octaves, np.sqrt(raw), nothing, nothing), None
     several = 2 * raw - _variances(drawn, known, lines)
-    low, high = _root(np.percentile(several, (2.5, 97.5), axis=0))
+    low, high = _root(np.percentile(several, PERCENTILES, axis=0))
     means = several.mean(axis=1)
-    ends = _root(np.percentile(means, (2.5, 97.5)))
+    ends = _root(np.percentile(means, PERCENTILES))
     return Effect(
         float(means.mean()), (float(ends[0]), float(ends[1])), octaves, _root(several.mean(axis=0)), low, high
     ), means
@@ -228,86 +239,252 @@ def _root(variance: np.ndarray | float) -> np.ndarray:
     return np.sqrt(np.maximum(variance, 0.0))
 
 
-def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """One section for each part of the sweep with several n and several B_problem."""
-    return [_section(result, found, figures, i) for i, found in enumerate(batch_effect(result.runs, result.metric))]
+def compare_batches(result: SweepResult) -> list[ComparisonResult]:
+    """The effect of B_problem beside that of n, for each part of the sweep with several of both."""
+    return [_of_effect(result, found) for found in batch_effect(result.runs, result.metric, seed=0)]
 
 
-def _section(result: SweepResult, found: BatchEffect, figures: pathlib.Path, number: int) -> Section:
-    rows, columns = _table(found)
-    return Section(
-        title=f"How much B_problem matters at fixed n{found.part.label}",
-        paragraphs=(
-            "How far rewards lie apart over B_problem at equal n and compute, and over n at equal B_problem and "
-            "compute, averaged over the lines of the grid and over matched budgets; what noise adds is taken off "
-            "(bootstrap over seeds). Table: reward and standard error at the largest matched budget.",
+def _of_effect(result: SweepResult, found: BatchEffect) -> ComparisonResult:
+    batches = sorted({c.problems_per_batch for c in found.part.configurations})
+    rows: dict[int, dict[str, int | Value]] = {n: {} for n in sorted({c.group_size for c in found.part.configurations})}
+    for c, reward, error in zip(found.part.configurations, found.reward[:, -1], found.stderr[:, -1], strict=True):
+        if np.isfinite(reward):
+            cell = Value.with_error(float(reward), float(error))
+            rows[c.group_size][f"problems_per_batch_{c.problems_per_batch}"] = cell
+    effects = (found.group, "over n, at fixed B_problem", "ink"), (found.batch, "over B_problem, at fixed n", 0.6)
+    return ComparisonResult(
+        question="batch_effect",
+        part=found.part.label,
+        verdict=None if found.difference95 is None else found.larger or "open",
+        findings=tuple(_of_both(result, found)),
+        numbers={
+            "sd_over_problems_per_batch": found.batch.as_value,
+            "sd_over_group_size": found.group.as_value,
+            "per_octave_of_problems_per_batch": found.batch.per_octave,
+            "per_octave_of_group_size": found.group.per_octave,
+            "difference_of_variances": Value.within(found.group.variance - found.batch.variance, found.difference95),
+            "compute": float(found.compute[-1]),
+        },
+        columns={"group_size": "n"} | {f"problems_per_batch_{batch}": f"B_problem = {batch}" for batch in batches},
+        rows=tuple({"group_size": n, **cells} for n, cells in rows.items()),
+        series=tuple(
+            DrawnSeries(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
+            for effect, name, tone in effects
         ),
-        figure=_draw(result, found, picture(figures, "batch_effect", number)),
-        alt="Standard deviation of rewards over B_problem at fixed n and over n at fixed B_problem, against compute",
-        how_to_read="Shaded: 95% of the draws of seeds. The higher line is the field that matters more there.",
-        findings=tuple(_sentences(result, found)),
-        table=ReportTable(("n", *columns), rows),
+        title=f"How much B_problem matters at fixed n{found.part.label}",
+        about="How far rewards lie apart over B_problem at equal n and compute, and over n at equal B_problem and "
+        "compute, averaged over the lines of the grid and over matched budgets; what noise adds is taken off "
+        "(bootstrap over seeds). Table: reward and standard error at the largest matched budget.",
+        picture=Picture(
+            "Standard deviation of rewards over B_problem at fixed n and over n at fixed B_problem, against compute",
+            "Shaded: 95% of the draws of seeds. The higher line is the field that matters more there.",
+            Panel(f"sd of {result.metric}", zero=True),
+        ),
     )
 
 
-def _sentences(result: SweepResult, found: BatchEffect) -> list[str]:
+def _of_both(result: SweepResult, found: BatchEffect) -> list[str]:
     batch, group = found.batch, found.group
     sizes, batches = (
         sorted({getattr(c, name) for c in found.part.configurations}) for name in ("group_size", "problems_per_batch")
     )
     between = f"from {amount(found.compute[0])} to {spent(result, found.compute[-1])}"
-    said = [
+    first = (
         f"At equal n and compute, {between}, the standard deviation of {result.metric} over B_problem = "
-        f"{listed(batches)} is {_with(batch)}; over n = {listed(sizes)} at equal B_problem it is {_with(group)}."
-    ]
+        f"{listed(batches)} is {batch.as_value}; over n = {listed(sizes)} at equal B_problem it is {group.as_value}."
+    )
     if found.difference95 is None:
-        return [*said, "A configuration has one seed only, so noise is in these numbers, and how much cannot be told."]
+        return [first, "A configuration has one seed only, so noise is in these numbers, and how much cannot be told."]
     verdict = {
         "n": "The effect of n is the larger one: the 95% interval of the difference excludes 0.",
         "B_problem": "The effect of B_problem is the larger one: the 95% interval of the difference excludes 0.",
         "": "Which is larger cannot be told: the 95% interval of the difference has 0 in it.",
     }[found.larger]
-    return [
-        *said,
-        f"{verdict} A factor of two moves the reward by {group.per_octave:.3f} in n, by {batch.per_octave:.3f} in "
-        "B_problem.",
-    ]
+    moves = f"{group.per_octave:.3f} in n, by {batch.per_octave:.3f} in B_problem"
+    return [first, f"{verdict} A factor of two moves the reward by {moves}."]
 
 
-def _with(effect: Effect) -> str:
-    """`0.021 (95%: 0.010 to 0.032)`."""
-    shown = f"{effect.sd:.3f}"
-    if effect.interval95 is None:
-        return shown
-    low, high = effect.interval95
-    return f"{shown} (95%: {low:.3f} to {high:.3f})"
+class Collapse(NamedTuple):
+    """Of one run.
+
+    Attributes:
+      seed: which one.
+      best: level that it had reached: two neighbouring evaluations, or the base model, are at least as high.
+      compute: of the first of two neighbouring evaluations that lie far below it.
+      reward: of the higher of these two.
+    """
+
+    seed: int
+    best: float
+    compute: float
+    reward: float
 
 
-def _table(found: BatchEffect) -> tuple[tuple[tuple[str, ...], ...], list[str]]:
-    """Rewards at the last budget: a row for each n, a column for each B_problem."""
-    sizes = sorted({c.group_size for c in found.part.configurations})
-    batches = sorted({c.problems_per_batch for c in found.part.configurations})
-    cells = {(size, batch): "" for size in sizes for batch in batches}
-    for c, reward, error in zip(found.part.configurations, found.reward[:, -1], found.stderr[:, -1], strict=True):
-        if np.isfinite(reward):
-            cells[c.group_size, c.problems_per_batch] = f"{reward:.3f}" + (f" ± {error:.3f}" if error >= 0 else "")
-    rows = tuple((str(size), *(cells[size, batch] for batch in batches)) for size in sizes)
-    return rows, [f"B_problem = {batch}" for batch in batches]
+@dataclasses.dataclass(frozen=True)
+class CellStability(OfConfiguration):
+    """How the runs of one configuration went: how many there are, and those that collapsed."""
+
+    configuration: Configuration
+    seeds: int
+    collapses: tuple[Collapse, ...]
 
 
-def _draw(result: SweepResult, found: BatchEffect, path: pathlib.Path) -> pathlib.Path:
-    """Both effects over compute."""
-    with in_style():
-        figure, (axes,) = panels(height=3.4)
-        shown = []
-        for effect, colour, label in (
-            (found.group, INK, "over n, at fixed B_problem"),
-            (found.batch, PALETTE(0.6), "over B_problem, at fixed n"),
-        ):
-            axes.fill_between(found.compute, effect.low, effect.high, color=colour, alpha=0.15, linewidth=0)
-            shown += axes.plot(found.compute, effect.by_budget, color=colour, marker="o", markersize=4, label=label)
-        axes.axhline(0.0, color=INK, linewidth=0.6)
-        axes.set(xlabel=compute_label(result), ylabel=f"sd of {result.metric}")
-        log_axis(axes)
-        legend(figure, shown)
-        return save_figure(figure, path)
+@dataclasses.dataclass(frozen=True, eq=False)
+class StableBatches:
+    """One part of a sweep, with the stability of each configuration."""
+
+    part: SweepPart
+    cells: tuple[CellStability, ...]
+
+    @property
+    def smallest(self) -> dict[int, int | None]:
+        """n -> the smallest B_problem from which on no seed collapses; None where one does at the largest."""
+        found: dict[int, int | None] = {}
+        for size in sorted({cell.group_size for cell in self.cells}):
+            own = [cell for cell in self.cells if cell.group_size == size]
+            found[size] = None
+            for cell in sorted(own, key=lambda cell: -cell.problems_per_batch):
+                if cell.collapses:
+                    break
+                found[size] = cell.problems_per_batch
+        return found
+
+
+def find_collapse(
+    compute: np.ndarray, reward: np.ndarray, *, base: float, reward_range: tuple[float, float], seed: int = 0
+) -> Collapse | None:
+    """The first collapse of one run; None without.
+
+    It is where two neighbouring evaluations lie below the best level before them by half of what had been learned
+    since the base model, or at half of the base model's reward or less. Two, so that one outlier is neither a level nor
+    a collapse.
+
+    Args:
+      compute: [E] increasing; the base model's evaluation at 0 is left out.
+      reward: [E].
+      base: reward of the base model.
+      reward_range: its bounds.
+      seed: of the run.
+    """
+    known = (compute > 0) & np.isfinite(reward)
+    compute, reward = compute[known], reward[known]
+    low, width = reward_range[0], reward_range[1] - reward_range[0]
+    reached, fallen = np.minimum(reward[:-1], reward[1:]), np.maximum(reward[:-1], reward[1:])
+    best = np.maximum.accumulate(np.concatenate([[base], reached]))
+    for j in range(len(fallen)):
+        before = float(best[max(j - 1, 0)])  # pairs that end before this one begins
+        limit = before - max(LOST * (before - base), LEAST_DROP * width)
+        if base - low >= LEAST_BASE * width:
+            limit = max(limit, low + (1 - LOST) * (base - low))
+        if fallen[j] <= limit:
+            return Collapse(seed, before, float(compute[j]), float(fallen[j]))
+    return None
+
+
+def stable_batches(
+    runs: Sequence[RunCurve], metric: str, *, reward_range: tuple[float, float] = (0.0, 1.0)
+) -> tuple[StableBatches, ...]:
+    """The stability of every configuration, in each part of a sweep that has several B_problem at one n.
+
+    Args:
+      runs: all runs of the sweep (`SweepResult.runs`).
+      metric: column of the rewards.
+      reward_range: its bounds.
+    """
+    found = []
+    for part in parts(runs, "group_size", "problems_per_batch"):
+        sizes = [configuration.group_size for configuration in part.configurations]
+        if len(set(sizes)) == len(sizes):
+            continue
+        base, cells = _base(part, metric, reward_range[0]), []
+        for group in part.groups:
+            own = [run for run in group.runs if metric in run.columns]
+            told = [
+                find_collapse(r.compute, r.columns[metric], base=base, reward_range=reward_range, seed=r.facts.seed)
+                for r in own
+            ]
+            cells.append(CellStability(group.configuration, len(own), tuple(one for one in told if one is not None)))
+        found.append(StableBatches(part, tuple(cells)))
+    return tuple(found)
+
+
+def _base(part: SweepPart, metric: str, low: float) -> float:
+    """Mean reward of the base model over every run that was evaluated before its first step; `low` without any."""
+    runs = [run for group in part.groups for run in group.runs if metric in run.columns]
+    starts = np.concatenate([np.empty(0), *(run.columns[metric][run.compute == 0] for run in runs)])
+    starts = starts[np.isfinite(starts)]
+    return float(starts.mean()) if len(starts) else low
+
+
+def most_often(seeds: int) -> float:
+    """Largest probability of a collapse with which `seeds` runs without one are seen in 5% of cases: 1 - 0.05^(1/S)."""
+    return 1.0 - 0.05 ** (1.0 / seeds)
+
+
+def compare_stability(result: SweepResult) -> list[ComparisonResult]:
+    """Which configurations collapse, for each part of the sweep that has several B_problem at one n."""
+    found = stable_batches(result.runs, result.metric, reward_range=result.options.read.reward_range)
+    return [_of_stability(result, each) for each in found]
+
+
+def _of_stability(result: SweepResult, found: StableBatches) -> ComparisonResult:
+    falls = {curve.run for curve in result.curves if curve.fit.fall}
+    shares = np.array([len(cell.collapses) / max(cell.seeds, 1) for cell in found.cells])
+    place = np.array([(cell.problems_per_batch, cell.group_size) for cell in found.cells]).T
+    return ComparisonResult(
+        question="stable_batches",
+        part=found.part.label,
+        verdict="collapses" if any(cell.collapses for cell in found.cells) else "stable",
+        findings=tuple(_of_collapses(found)),
+        numbers={f"smallest_stable_at_{size}": batch for size, batch in found.smallest.items()},
+        columns={
+            "group_size": "n", "problems_per_batch": "B_problem", "collapsed": "seeds that collapse",
+            "compute": f"first at ({unit(result)})", "falls": "mean falls after its peak",
+        },
+        rows=tuple(
+            {
+                "group_size": cell.group_size,
+                "problems_per_batch": cell.problems_per_batch,
+                "collapsed": Value(share, text=f"{len(cell.collapses)} of {cell.seeds}"),
+                "compute": Value(at, text=amount(at)) if (at := min(_computes(cell), default=0.0)) else None,
+                "falls": cell.run in falls,
+            }
+            for cell, share in zip(found.cells, shares.tolist(), strict=True)
+        ),
+        series=(
+            DrawnSeries("no seed collapses", *place, look="rings"),
+            DrawnSeries("every seed collapses", *place, shade=shares, look="discs", tone=0.3),
+        ),
+        title=f"The smallest stable B_problem{found.part.label}",
+        about="A seed collapses where two neighbouring evaluations lie below its best level before them by half of "
+        "what it had learned (and 0.05 of the reward range), or at half of the base model's reward, whether it "
+        "recovers or not. A slower fall, as where problems are learned by heart, is told by the last column.",
+        picture=Picture(
+            "Share of seeds that collapse for each n and B_problem",
+            "A dot for each configuration, filled by the share of its seeds that collapsed.",
+            Panel("n", place[1].tolist(), "B_problem", place[0].tolist()),
+        ),
+    )  # fmt: skip
+
+
+def _computes(found: CellStability) -> list[float]:
+    return [one.compute for one in found.collapses]
+
+
+def _of_collapses(found: StableBatches) -> list[str]:
+    fewest = min(cell.seeds for cell in found.cells)
+    bound = f"{most_often(fewest):.0%}" if fewest else "100%"
+    seeds = f"{fewest} {'seed' if fewest == 1 else 'seeds'}"
+    rare = f"With {seeds} a configuration that shows none may still collapse in up to {bound} of runs (95%)."
+    if not any(cell.collapses for cell in found.cells):
+        return [f"No seed collapses at any B_problem that was run, at any n. {rare}"]
+    by_batch: dict[int | None, list[int]] = {}
+    for size, batch in found.smallest.items():
+        by_batch.setdefault(batch, []).append(size)
+    stable = [f"B_problem = {batch} at n = {listed(sizes)}" for batch, sizes in by_batch.items() if batch is not None]
+    sentences = [f"The smallest B_problem from which on no seed collapses: {'; '.join(stable)}."] if stable else []
+    if None in by_batch:
+        sentences.append(
+            f"At n = {listed(by_batch[None])} a seed collapses even at the largest B_problem that was run."
+        )
+    return [*sentences, rare]

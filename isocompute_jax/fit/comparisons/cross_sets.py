@@ -8,44 +8,29 @@ best is picked because it is high: on average a fall from it is a little above 0
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.over_seeds import Estimate, aligned, over_seeds
-from isocompute_jax.fit.comparisons.short_names import short_names
+from isocompute_jax.fit.comparisons.alike import aligned
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value, over_seeds
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
-from isocompute_jax.fit.report.figures.by_configuration import GREY, colours, compute_label, handles
-from isocompute_jax.fit.report.figures.style import (
-    QUIET,
-    hover,
-    in_style,
-    labels,
-    legend,
-    log_axis,
-    multiples,
-    picked,
-    save_figure,
-)
-from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import amount, listed, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 
-FIGURE = "comparison_cross_sets.svg"
 MIXTURE, MIXED = "curriculum.train_sets.", " + "
 """The fields that name the sets of a mixture, and what stands between their names."""
 UNNAMED = "an unnamed set"
-MOST_PANELS = 12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Cell(OfConfiguration):
+class TrainedOn(OfConfiguration):
     """One configuration, trained on one set and evaluated on one.
 
     Attributes:
@@ -63,7 +48,7 @@ class Cell(OfConfiguration):
     reward: np.ndarray
 
     @property
-    def final(self) -> Estimate:
+    def final(self) -> Value:
         """Reward at the end."""
         return over_seeds(self.reward[:, -1])
 
@@ -73,12 +58,12 @@ class Cell(OfConfiguration):
         return int(self.reward.mean(axis=0).argmax())
 
     @property
-    def best(self) -> Estimate:
+    def best(self) -> Value:
         """Reward at the peak."""
         return over_seeds(self.reward[:, self.peak])
 
     @property
-    def fall(self) -> Estimate:
+    def fall(self) -> Value:
         """From the peak to the end."""
         return over_seeds(self.reward[:, self.peak] - self.reward[:, -1])
 
@@ -88,15 +73,18 @@ class Cell(OfConfiguration):
         return bool(self.compute[0] == 0)
 
     @property
-    def change(self) -> Estimate | None:
+    def change(self) -> Value | None:
         """From the base model to the end; None without its evaluation."""
         return over_seeds(self.reward[:, -1] - self.reward[:, 0]) if self.has_base else None
 
     @property
-    def course(self) -> tuple[np.ndarray, np.ndarray]:
-        """Compute > 0 [E'] and the mean change from the base model there [E']; empty without its evaluation."""
+    def drawn(self) -> DrawnSeries:
+        """The mean change from the base model over compute; empty without its evaluation."""
         kept = (self.compute > 0) & self.has_base
-        return self.compute[kept], (self.reward[:, kept] - self.reward[:, :1]).mean(axis=0)
+        change = (self.reward[:, kept] - self.reward[:, :1]).mean(axis=0)
+        panel = f"{shortened(self.train_set, 14)} \N{RIGHTWARDS ARROW} {shortened(self.eval_set, 14)}"
+        hover = (f"{self.run}: {change[-1]:+z.3f} at the end",) if len(change) else ()
+        return DrawnSeries(self.run, self.compute[kept], change, panel, tone=self.group_size or self.run, hover=hover)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,7 +92,7 @@ class CrossSets:
     """Every configuration on every set that it was evaluated on; `cells` in order of training set, set and n."""
 
     metric: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TrainedOn, ...]
 
     @property
     def train_sets(self) -> list[str]:
@@ -116,20 +104,20 @@ class CrossSets:
         """In order of appearance."""
         return list(dict.fromkeys(cell.eval_set for cell in self.cells))
 
-    def of(self, train_set: str, eval_set: str) -> list[Cell]:
+    def of(self, train_set: str, eval_set: str) -> list[TrainedOn]:
         """The configurations of a pair of sets, in order of n."""
         return [cell for cell in self.cells if (cell.train_set, cell.eval_set) == (train_set, eval_set)]
 
     @property
-    def pairs(self) -> list[list[Cell]]:
+    def pairs(self) -> list[list[TrainedOn]]:
         """The configurations of each pair of sets that has some."""
         found = [self.of(train_set, eval_set) for train_set in self.train_sets for eval_set in self.eval_sets]
         return [cells for cells in found if cells]
 
     @property
-    def at_best_n(self) -> list[Cell]:
+    def at_best_n(self) -> list[TrainedOn]:
         """Of each pair of sets the configuration with the highest final reward: picked, so a little high."""
-        return [max(cells, key=lambda cell: cell.final.mean) for cells in self.pairs]
+        return [max(cells, key=lambda cell: cell.final.value) for cells in self.pairs]
 
     @property
     def crossed(self) -> bool:
@@ -153,7 +141,7 @@ def cross_sets(trained: Mapping[str, Mapping[str, Sequence[RunCurve]]], metric: 
                 curve = average_seeds(group, metric)
                 compute, reward = aligned(curve) if curve is not None else (np.empty(0), np.empty((0, 0)))
                 if np.any(compute > 0):
-                    cells.append(Cell(train_set, eval_set, group.configuration, compute, reward))
+                    cells.append(TrainedOn(train_set, eval_set, group.configuration, compute, reward))
     return CrossSets(metric, tuple(cells))
 
 
@@ -227,53 +215,86 @@ def _file(run: RunCurve, eval_set: str) -> str:
     return str(run.identity.get(f"evaluation.sets.{eval_set}", ""))
 
 
-def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """One section, where runs were evaluated on several sets, or trained on several."""
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Path -> its parts without those that all paths begin or end with: `hard` of `curated/hard/train.jsonl`.
+
+    One path alone is called by its last part, without the ending of a file of problems. A path that would have no name
+    keeps all of its parts.
+    """
+    parts = {path: path.rstrip("/").split("/") for path in paths}
+    if len(parts) == 1:
+        return {path: _stem(own[-1]) for path, own in parts.items()}
+    start = _shared(list(parts.values()))
+    end = _shared([own[start:][::-1] for own in parts.values()])
+    return {path: _stem("/".join(own[start : len(own) - end])) or path for path, own in parts.items()}
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".jsonl").removesuffix(".parquet")
+
+
+def _shared(sequences: Sequence[Sequence[str]]) -> int:
+    """How many of their first parts all have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*sequences, strict=False)))
+
+
+def compare_sets(result: SweepResult) -> list[ComparisonResult]:
+    """One, where runs were evaluated on several sets, or trained on several; the other sets are read for it."""
     others, warnings = other_eval_sets(result.runs, result.options.read)
     found = cross_sets(by_training_set({result.options.read.eval_set: result.runs, **others}), result.metric)
     if not found.crossed:
         return []
     new = [text for text in warnings if text not in result.warnings]
+    forgotten = _of_forgetting(found, result)
     based = all(cell.has_base for cell in found.cells)
+    picture = Picture(
+        "Change of reward from the base model over compute, for each training set and evaluation set",
+        "Each panel: trained on the first, evaluated on the second. Below the line the model does worse than it did "
+        "before training.",
+        Panel(f"change of {result.metric}", zero=True),
+        columns=min(3, max(2, len(found.eval_sets))),
+    )
+    nothing = "Nothing is forgotten: no configuration ends below the base model, or clearly below its own best."
     return [
-        Section(
-            title="Training sets against evaluation sets",
-            paragraphs=(
-                f"{result.metric} of each training set on each evaluation set, at the n that ends highest there, "
-                "picked by its reward and so a little high. Changes are from the base model, seed by seed; intervals "
-                "are 95% over seeds. Best is the highest evaluation of training: it is picked too.",
+        ComparisonResult(
+            question="cross_sets",
+            verdict="forgets" if forgotten else "keeps",
+            findings=(*_of_sets(found), *(forgotten or [nothing]), *new),
+            columns={
+                "train_set": "trained on", "eval_set": "evaluated on", "run": "best", "final": "at the end",
+                "best": "best reward", "compute": f"at, {unit(result)}", "change": "change",
+            },
+            rows=tuple(
+                {
+                    "train_set": cell.train_set,
+                    "eval_set": cell.eval_set,
+                    "run": cell.run,
+                    "final": cell.final,
+                    "best": cell.best.value,
+                    "compute": float(cell.compute[cell.peak]),
+                    "change": cell.change,
+                    "fall": cell.fall,
+                }
+                for cell in found.at_best_n
             ),
-            figure=_draw(found, result, figures / FIGURE) if based else None,
-            alt="Change of reward from the base model over compute, for each training set and evaluation set",
-            how_to_read="Each panel: trained on the first, evaluated on the second. Below the line the model does "
-            "worse than it did before training.",
-            findings=(*_of_sets(found), *_of_forgetting(found, result), *new),
-            table=_table(found, result),
+            series=tuple(cell.drawn for cells in found.pairs for cell in cells) if based else (),
+            title="Training sets against evaluation sets",
+            about=f"{result.metric} of each training set on each evaluation set, at the n that ends highest there, "
+            "picked by its reward and so a little high. Changes are from the base model, seed by seed; intervals are "
+            "95% over seeds. Best is the highest evaluation of training: it is picked too.",
+            picture=picture if based else None,
         )
-    ]
-
-
-def _table(found: CrossSets, result: SweepResult) -> ReportTable:
-    """A row for each pair of sets."""
-    rows = []
-    for cell in found.at_best_n:
-        change = cell.change
-        at = float(cell.compute[cell.peak])
-        rows.append(
-            (cell.train_set, cell.eval_set, cell.run, str(cell.final), cell.best.mean, at, change and str(change))
-        )
-    columns = ("trained on", "evaluated on", "best", "at the end", "best reward", f"at, {unit(result)}", "change")
-    return ReportTable(columns, tuple(rows))
+    ]  # fmt: skip
 
 
 def _of_sets(found: CrossSets) -> list[str]:
     """Which training set ends highest on each evaluation set."""
     texts = []
     for eval_set in found.eval_sets:
-        cells = sorted((c for c in found.at_best_n if c.eval_set == eval_set), key=lambda cell: -cell.final.mean)
+        cells = sorted((c for c in found.at_best_n if c.eval_set == eval_set), key=lambda cell: -cell.final.value)
         if len(cells) > 1:
-            told = listed(f"{cell.train_set}, {cell.run}: {cell.final}" for cell in cells)
-            texts.append(f"On {eval_set}, by what was trained on, the best end at {told}.")
+            ends = listed(f"{cell.train_set}, {cell.run}: {cell.final}" for cell in cells)
+            texts.append(f"On {eval_set}, by what was trained on, the best end at {ends}.")
     return texts
 
 
@@ -282,9 +303,9 @@ def _of_forgetting(found: CrossSets, result: SweepResult) -> list[str]:
     texts = []
     for cells in found.pairs:
         where = f"Trained on {cells[0].train_set}, {cells[0].eval_set}"
-        lost = [(cell, change) for cell in cells if (change := cell.change) is not None and change.mean < 0]
+        lost = [(cell, change) for cell in cells if (change := cell.change) is not None and change.value < 0]
         if lost:
-            cell, change = min(lost, key=lambda pair: pair[1].mean)
+            cell, change = min(lost, key=lambda pair: pair[1].value)
             sure = sum(change.sign < 0 for _, change in lost)
             texts.append(
                 f"{where} ends below the base model in {len(lost)} of {len(cells)} configurations, beyond the 95% "
@@ -292,37 +313,10 @@ def _of_forgetting(found: CrossSets, result: SweepResult) -> list[str]:
             )
         falls = [(cell, fall) for cell in cells if (fall := cell.fall).sign > 0]
         if falls:
-            cell, fall = max(falls, key=lambda pair: pair[1].mean)
+            cell, fall = max(falls, key=lambda pair: pair[1].value)
             since = f"{amount(cell.compute[cell.peak])} {unit(result)}"
             texts.append(
                 f"{where} falls from its best, beyond the 95% interval, in {len(falls)} of {len(cells)} "
                 f"configurations; most with {cell.run}: by {fall} since {since}."
             )
-    if not texts:
-        texts.append("Nothing is forgotten: no configuration ends below the base model, or clearly below its own best.")
     return texts
-
-
-def _draw(found: CrossSets, result: SweepResult, path: pathlib.Path) -> pathlib.Path:
-    """The change from the base model over compute, a panel for each pair of sets, a line for each n."""
-    pairs, by_size = picked(found.pairs, MOST_PANELS), _colours(result)
-    with in_style():
-        figure, axes = multiples(len(pairs), columns=min(3, max(2, len(found.eval_sets))))
-        for panel, cells in zip(axes, pairs, strict=True):
-            for cell in cells:
-                compute, change = cell.course
-                (line,) = panel.plot(compute, change, color=by_size.get(cell.group_size, GREY), linewidth=1.2)
-                hover(line, [f"{cell.run}: {change[-1]:+z.3f} at the end"])
-            panel.axhline(0.0, color=QUIET, linewidth=0.9)
-            title = f"{shortened(cells[0].train_set, 14)} \N{RIGHTWARDS ARROW} {shortened(cells[0].eval_set, 14)}"
-            panel.set_title(title, loc="left", fontweight="bold")
-            log_axis(panel)
-        labels(figure, axes, compute_label(result), f"change of {result.metric}")
-        legend(figure, handles(result) if result.known_sizes else [])
-        return save_figure(figure, path)
-
-
-def _colours(result: SweepResult) -> dict[int, object]:
-    """n -> colour, where every n is known."""
-    by_run = colours(result)
-    return {curve.group_size: by_run[curve.run] for curve in result.curves} if result.known_sizes else {}

@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Panel, Picture, Value
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
-from isocompute_jax.fit.intervals import PERCENTILES
+from isocompute_jax.fit.intervals import PERCENTILES, holding
 from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.report.wording import amount, shortened, shortlist, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.sweep_results import SweepResult
 
 SHARE = 0.75
 """Of the way from the first budget to the last, on a logarithmic scale, that is fitted."""
@@ -316,3 +319,160 @@ def _until(run: RunCurve, cut: float) -> RunCurve:
 def _within(reward: np.ndarray, interval: np.ndarray) -> np.ndarray:
     """Whether rewards [...] lie in their interval [2, ...]."""
     return (interval[0] - ROUNDING <= reward) & (reward <= interval[1] + ROUNDING)
+
+
+def compare_held_out(result: SweepResult) -> list[ComparisonResult]:
+    """One; none where the sweep has too few evaluations on a side of the cut."""
+    found = held_out_quarter(result.runs, result.options)
+    return [] if found is None else [_of_held_out(result, found)]
+
+
+def _of_held_out(result: SweepResult, found: HeldOut) -> ComparisonResult:
+    by_size = result.several_sizes and not result.several_batches
+    if by_size:
+        columns = {"predicted_n": "n* predicted (95%)", "measured_n": "n* measured", "frontier_n": "n* of the frontier"}
+    else:
+        columns = {"predicted_run": "best, predicted", "measured_run": "best, measured"} if result.several else {}
+    predicted = f"reward{' of the one' if result.several else ','} predicted (95% interval)"
+    known = np.flatnonzero(found.known.any(axis=1)).tolist()
+    return ComparisonResult(
+        question="held_out",
+        verdict="inside" if found.inside[found.known].all() else "partly inside",
+        findings=tuple(_findings(result, found)),
+        numbers={
+            "cut": found.cut,
+            "widening": found.widening,
+            "inside": int(found.inside.sum()),
+            "rose": int(found.rose.sum()),
+            "rose_inside": int((found.rose & found.inside).sum()),
+            "mean_inside": int(found.mean_inside.sum()),
+            "of": int(found.known.sum()),
+        },
+        columns={"compute": unit(result)} | columns | {"predicted": predicted, "measured": "measured"},
+        rows=tuple(_rows(result, found)),
+        series=tuple(series for k in known for series in _series(found, k)),
+        title="The last quarter, predicted from the rest",
+        about=_about(result, found),
+        picture=Picture(
+            "Reward of each configuration over compute, with predicted bands and measured dots after the cut",
+            f"Shaded: held out. Grey: {_fitted_dots(found)}. Line and band: predicted, with its 95% interval. Black: "
+            f"{_what(found)}, measured." + (" Hollow: the mean, where it lies below." if found.best_so_far else ""),
+            Panel(f"{result.metric} ({result.options.read.eval_set})"),
+            most=8,
+            held_out_from=found.cut,
+        ),
+    )
+
+
+def _series(found: HeldOut, k: int) -> list[DrawnSeries]:
+    """Of one configuration: what was fitted, predicted and measured."""
+    name, known = found.configurations[k].name, found.known[k]
+    compute, measured, mean = found.compute[known], found.measured[k, known], found.mean[k, known]
+    low, high = found.interval95[:, k, known]
+    panel, fell = shortened(name, 22), mean < measured
+    hover = tuple(f"{name}: {r:z.3f} at {amount(c)}" for c, r in zip(compute, measured, strict=True))
+    series = [
+        DrawnSeries("fitted", found.fitted_compute, found.fitted[k], panel, look="dots", tone="quiet"),
+        DrawnSeries("predicted", compute, found.predicted[k, known], panel, low, high, tone=0.25),
+        DrawnSeries("measured", compute, measured, panel, look="dots", hover=hover),
+    ]
+    return [*series, *([DrawnSeries("mean", compute[fell], mean[fell], panel, look="rings")] if fell.any() else [])]
+
+
+def _rows(result: SweepResult, found: HeldOut) -> Iterator[dict[str, Cell]]:
+    """A row for each budget: who was expected to lead, who does, and the reward of the one that was expected."""
+    for h, (compute, fitted) in enumerate(zip(found.compute.tolist(), _fitted_sizes(result, found), strict=True)):
+        k, best = int(found.predicted_best[h]), int(found.measured_best[h])
+        predicted, measured = float(found.predicted[k, h]), float(found.measured[k, h])
+        low, high = found.interval95[:, k, h].tolist()
+        row: dict[str, Cell] = {
+            "compute": Value(compute, text=f"{compute:,.0f}"),
+            "predicted_run": found.configurations[k].name,
+            "measured_run": found.configurations[best].name,
+            "predicted": Value.within(predicted, holding(low, high, predicted)),
+            "measured": Value(measured, text=f"{measured:.3f}"),
+        }
+        if result.several_sizes:
+            size, (least, most) = int(found.group_sizes[k]), found.group_size95[h].tolist()
+            ends = (least, most) if least <= size <= most else None
+            text = f"{size} ({' to '.join(map(str, dict.fromkeys(ends)))})" if ends else str(size)
+            row["predicted_n"] = Value.within(size, ends, text)
+            row |= {"measured_n": int(found.group_sizes[best]), "frontier_n": fitted}
+        yield row
+
+
+def _what(found: HeldOut) -> str:
+    return "best mean so far" if found.best_so_far else "mean reward"
+
+
+def _fitted_dots(found: HeldOut) -> str:
+    return "fitted means" + (", from which each draw picks its own records" if found.best_so_far else "")
+
+
+def _about(result: SweepResult, found: HeldOut) -> str:
+    text = (
+        f"Evaluations up to {amount(found.cut)} {unit(result)}, {SHARE:.0%} of the way in log C, were fitted; those "
+        "after it were not looked at. Intervals, for what the same seeds will measure, hold what is open of parameters "
+        "and form of the curves, and the noise of a mean over seeds."
+    )
+    target = (
+        "Record-breaking evaluations are analysed here, so what is predicted and measured is the best mean so far: "
+        "what is left to a run that keeps its best checkpoint. It never falls."
+    )
+    if found.widening is None:
+        checked = "The fitted part is too short to ask it how large such errors are."
+    elif found.widening == 1.0:
+        checked = "Tried inside the fitted part, errors are no larger than intervals say."
+    else:
+        checked = (
+            f"Tried inside the fitted part, errors there were {found.widening:.2f} times as large as they "
+            "should be, so intervals are as much wider."
+        )
+    return " ".join([text, *([target] if found.best_so_far else []), checked])
+
+
+def _findings(result: SweepResult, found: HeldOut) -> list[str]:
+    known, inside = int(found.known.sum()), int(found.inside.sum())
+    configurations = int(found.known.any(axis=1).sum())
+    each = f"{configurations} configurations at {len(found.compute)} budgets" if configurations > 1 else ""
+    text = f"{inside} of {known} measured rewards{f' ({each})' if each else ''} lie inside their 95% interval"
+    if found.best_so_far and not found.rose[found.known].all():
+        rose = int(found.rose.sum())
+        text += f": {int((found.rose & found.inside).sum())} of the {rose} that rose after the cut, and "
+        text += f"{int((~found.rose & found.inside).sum())} of the {known - rose} where the record stood"
+    lines = [f"{text}{_outside(found, found.measured, found.interval95)}."]
+    if found.best_so_far:
+        means = int(found.mean_inside.sum())
+        text = f"The mean itself, which may fall, lies inside its own interval at {means} of {known}"
+        lines.append(f"{text}{_outside(found, found.mean, found.mean_interval95)}.")
+    if result.several_sizes:
+        lines.append(_sizes(result, found))
+    return lines
+
+
+def _outside(found: HeldOut, reward: np.ndarray, interval95: np.ndarray) -> str:
+    """`; below: n = 4 and n = 8; above: n = 64`, the configurations with rewards out of their interval."""
+    sides = {
+        "below": found.known & (reward < interval95[0] - ROUNDING),
+        "above": found.known & (reward > interval95[1] + ROUNDING),
+    }
+    names = {
+        side: [each.name for each, row in zip(found.configurations, rows, strict=True) if row.any()]
+        for side, rows in sides.items()
+    }
+    return "".join(f"; {side}: {shortlist(those)}" for side, those in names.items() if those)
+
+
+def _sizes(result: SweepResult, found: HeldOut) -> str:
+    near = int(np.count_nonzero(np.abs(found.octaves) <= 1))
+    text = f"n* is predicted within one octave of the measured one at {near} of {len(found.octaves)} budgets"
+    sizes = np.log2(found.group_sizes[found.predicted_best])
+    rows = [(size, n) for size, n in zip(sizes, _fitted_sizes(result, found), strict=True) if n]
+    close = sum(abs(size - math.log2(n)) <= 1 for size, n in rows)
+    return text + (f", and of the frontier over all evaluations at {close} of {len(rows)}." if rows else ".")
+
+
+def _fitted_sizes(result: SweepResult, found: HeldOut) -> list[int | None]:
+    """[H] n on the frontier of the curves that were fitted to everything; None where nothing is compared."""
+    of = [(row.compute, row.group_size) for row in result.frontier.budgets]
+    return [next((n for c, n in of if abs(c / budget - 1) <= SAME_COMPUTE), None) for budget in found.compute]

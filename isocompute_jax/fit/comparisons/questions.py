@@ -1,51 +1,45 @@
-"""Every question that a report asks, in order."""
+"""Every question that is asked of a sweep beside its frontier, in the order of the report."""
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable
+import dataclasses
 
-from isocompute_jax.fit.comparisons import (
-    base_models,
-    batch_effect,
-    batch_targets,
-    best_batches,
-    cross_sets,
-    data_sizes,
-    gradient_cosines,
-    held_out_section,
-    stable_batches,
-    steps_law,
-    train_test,
-    trajectories,
-    uniformity_section,
-)
-from isocompute_jax.fit.report.sections import Section
+from isocompute_jax.fit.comparisons.base_models import compare_base_models
+from isocompute_jax.fit.comparisons.batch_effect import compare_batches, compare_stability
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult
+from isocompute_jax.fit.comparisons.courses import batch_targets, best_batches, data_sizes
+from isocompute_jax.fit.comparisons.cross_sets import compare_sets
+from isocompute_jax.fit.comparisons.held_out import compare_held_out
+from isocompute_jax.fit.comparisons.problems import alike, compare_gradients, compare_problems, solve_trajectories
+from isocompute_jax.fit.comparisons.steps_law import compare_shapes
+from isocompute_jax.fit.comparisons.train_test import compare_training
+from isocompute_jax.fit.comparisons.uniformity import compare_uniformity
 from isocompute_jax.fit.sweep_results import SweepResult
 
-QUESTIONS: tuple[Callable[[SweepResult, pathlib.Path], list[Section]], ...] = (
-    held_out_section.section,
-    train_test.section,
-    trajectories.section,
-    uniformity_section.section,
-    gradient_cosines.section,
-    batch_effect.section,
-    stable_batches.section,
-    best_batches.section,
-    batch_targets.section,
-    data_sizes.section,
-    steps_law.section,
-    cross_sets.section,
-    base_models.section,
-)
-"""(result, directory for pictures) -> sections."""
 
+def with_comparisons(result: SweepResult) -> SweepResult:
+    """The result with the answers that its data allow; files of run directories are read for some of them.
 
-def sections(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """Those that the data of a sweep allow.
-
-    Args:
-      result: of the analysis.
-      figures: existing directory that pictures are written to.
+    Raises:
+      InputError: a file of a run directory, or its counts of solved problems, are damaged.
     """
-    return [section for question in QUESTIONS for section in question(result, figures)]
+    return dataclasses.replace(result, comparisons=tuple(_answers(result)))
+
+
+def _answers(result: SweepResult) -> list[ComparisonResult]:
+    counts = alike(solve_trajectories(result.runs, eval_set=result.options.read.eval_set))
+    return [
+        *compare_held_out(result),
+        *compare_training(result),
+        *compare_problems(result, counts),
+        *compare_uniformity(result, counts),
+        *compare_gradients(result),
+        *compare_batches(result),
+        *compare_stability(result),
+        *best_batches(result),
+        *batch_targets(result),
+        *data_sizes(result),
+        *compare_shapes(result),
+        *compare_sets(result),
+        *compare_base_models(result),
+    ]

@@ -18,32 +18,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import parts, picture, replicate_leaders, stages_of
+from isocompute_jax.fit.comparisons.alike import fits_of, parts, replicate_leaders
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    common_verdict,
+)
 from isocompute_jax.fit.curve_results import SOME_AICC
 from isocompute_jax.fit.frontier_results import SURE, SliceResult
 from isocompute_jax.fit.intervals import percentile_interval
-from isocompute_jax.fit.report.figures.by_configuration import size_axis
-from isocompute_jax.fit.report.figures.style import (
-    DASHED,
-    DOTTED,
-    INK,
-    PALETTE,
-    QUIET,
-    in_style,
-    labels,
-    legend,
-    log_axis,
-    multiples,
-    picked,
-    save_figure,
-)
-from isocompute_jax.fit.report.sections import ReportTable, Section
 from isocompute_jax.fit.report.wording import amount, listed
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -227,9 +218,7 @@ def steps_laws(result: SweepResult) -> tuple[StepsSlice, ...]:
         own = [each for each in slices if set(each.runs) <= names]
         if not own:
             continue
-        stages = stages_of(result, part)
-        main = stages.metric(result.metric, intervals=True, profiles=False)
-        resampled = stages.bootstrap(main)
+        ((main, resampled),) = fits_of(result, part, [result.metric])
         number = {curve.configuration.name: i for i, curve in enumerate(main.curves)}
         sizes = np.array([curve.configuration.group_size for curve in main.curves])
         for each in own:
@@ -254,52 +243,64 @@ def _shows(part: SliceResult) -> bool:
     return known and len({row.group_size for row in part.budgets}) > 1 and len(part.budgets) >= 5
 
 
-def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """One section where a slice of fixed B has three n or more."""
+def compare_shapes(result: SweepResult) -> list[ComparisonResult]:
+    """One where a slice of fixed B has three n or more."""
     found = steps_laws(result)
     if not found:
         return []
     return [
-        Section(
-            title="n* against steps at fixed B: a sigmoid or a line?",
-            paragraphs=(
-                "Among configurations with the same B = n B_problem, a larger n means fewer problems in a step, at the "
-                "same number of steps M. A line that is cut off at the smallest and the largest n that was run looks "
-                "like a sigmoid, so it is compared too. Residuals below 0.3 octaves tell nothing, for n was run on a "
-                "grid.",
-            ),
-            figure=_draw(found, picture(figures, "steps_law", 0)),
-            alt="Optimal group size against steps for each number of rollouts per step, with a sigmoid and lines",
-            how_to_read=f"One panel for each B (at most {MOST_PANELS}), both axes logarithmic.",
+        ComparisonResult(
+            question="steps_law",
+            verdict=common_verdict(each.law.against("line") for each in found),
             findings=tuple(_sentence(each) for each in found),
-            table=ReportTable(
-                ("B", "n run", "AICc: line less sigmoid", "replicates", "cut line less sigmoid", "replicates",
-                 "midpoint (steps)", "95%", "budgets at an end of the n run"),
-                tuple(_row(each) for each in found),
+            columns={
+                "rollouts_per_step": "B", "sizes": "n run", "line_less_sigmoid": "AICc: line less sigmoid",
+                "share_line": "replicates", "cut_line_less_sigmoid": "cut line less sigmoid",
+                "share_cut_line": "replicates", "midpoint": "midpoint (steps), 95%",
+                "at_ends": "budgets at an end of the n run",
+            },
+            rows=tuple(_row(each) for each in found),
+            series=tuple(series for each in found for series in _series(each)),
+            title="n* against steps at fixed B: a sigmoid or a line?",
+            about="Among configurations with the same B = n B_problem, a larger n means fewer problems in a step, at "
+            "the same number of steps M. A line that is cut off at the smallest and the largest n that was run looks "
+            "like a sigmoid, so it is compared too. Residuals below 0.3 octaves tell nothing, for n was run on a grid.",
+            picture=Picture(
+                "Optimal group size against steps for each number of rollouts per step, with a sigmoid and lines",
+                f"One panel for each B (at most {MOST_PANELS}), both axes logarithmic.",
+                Panel("n*", sorted({n for each in found for n in each.law.sizes}), x="steps M"),
+                most=MOST_PANELS,
             ),
         )
     ]  # fmt: skip
 
 
-def _row(each: StepsSlice) -> tuple[object, ...]:
+def _row(each: StepsSlice) -> dict[str, Value | float | str | None]:
     law = each.law
-    ends = law.midpoint95
-    return (
-        f"{each.rollouts_per_step}{each.label}",
-        listed(law.sizes),
-        law.ahead("line"),
-        _percent(law, "line"),
-        law.ahead("cut line"),
-        _percent(law, "cut line"),
-        amount(law.midpoint),
-        f"{amount(ends[0])} to {amount(ends[1])}" if ends else None,
-        f"{law.at_ends} of {len(law.steps)}",
-    )
+    ends = f" ({amount(law.midpoint95[0])} to {amount(law.midpoint95[1])})" if law.midpoint95 else ""
+    shares = {key: law.shares.get(other) for key, other in (("share_line", "line"), ("share_cut_line", "cut line"))}
+    return {
+        "rollouts_per_step": f"{each.rollouts_per_step}{each.label}",
+        "sizes": listed(law.sizes),
+        "line_less_sigmoid": law.ahead("line"),
+        "cut_line_less_sigmoid": law.ahead("cut line"),
+        **{key: None if share is None else Value(share, text=f"{share:.0%}") for key, share in shares.items()},
+        "midpoint": Value.within(law.midpoint, law.midpoint95, f"{amount(law.midpoint)}{ends}"),
+        "at_ends": f"{law.at_ends} of {len(law.steps)}",
+        "against_line": law.against("line"),
+        "against_cut_line": law.against("cut line"),
+    }
 
 
-def _percent(law: StepsLaw, other: Shape) -> str | None:
-    """In which share of replicates the sigmoid is better."""
-    return f"{law.shares[other]:.0%}" if other in law.shares else None
+def _series(each: StepsSlice) -> list[DrawnSeries]:
+    law, panel = each.law, f"B = {each.rollouts_per_step}{each.label}"
+    grid = np.geomspace(law.steps[0], law.steps[-1], 60)
+    return [
+        DrawnSeries("n* read off", law.steps, law.group_size, panel, look="dots", tone=0.3),
+        DrawnSeries("sigmoid", grid, 2.0 ** law.octaves("sigmoid", grid), panel),
+        DrawnSeries("line", grid, 2.0 ** law.octaves("line", grid), panel, look="dashed", tone="quiet"),
+        DrawnSeries("cut line", grid, 2.0 ** law.octaves("cut line", grid), panel, look="dotted", tone="quiet"),
+    ]
 
 
 def _sentence(each: StepsSlice) -> str:
@@ -308,40 +309,18 @@ def _sentence(each: StepsSlice) -> str:
     share = f"; lower in {law.shares['line']:.0%} of replicates" if law.shares else ""
     at, ahead = f"At B = {each.rollouts_per_step}{each.label}", law.ahead("line")
     apart = f"AICc {abs(ahead):.3g} {'lower' if ahead > 0 else 'higher'}{share}"
-    said = {
+    verdict = {
         "better": f"{at} n*(M) is a sigmoid rather than a straight line in log M ({apart}), with its midpoint at "
         f"M = {amount(law.midpoint)}{ends}.",
         "worse": f"{at} log n* is a straight line in log M rather than a sigmoid, whose AICc is worse ({apart}).",
         "open": f"{at} it cannot be told whether n*(M) is a sigmoid or a straight line in log M (sigmoid: {apart}).",
     }[law.against("line")]
     if law.against("line") != "better":
-        return said
+        return verdict
     cut = {
         "better": "Nor is it a line that is cut off at the n that were run.",
         "worse": "A line that is cut off at the smallest and the largest n that were run fits better still.",
         "open": "Its flat ends may be the ends of the n that were run: a line that is cut off there cannot be told "
         "from it.",
     }[law.against("cut line")]
-    return f"{said} {cut}"
-
-
-def _draw(found: Sequence[StepsSlice], path: pathlib.Path) -> pathlib.Path:
-    with in_style():
-        shown = picked(found, MOST_PANELS)
-        figure, axes = multiples(len(shown), panel=1.9)
-        lines = []
-        for panel, each in zip(axes, shown, strict=True):
-            law = each.law
-            grid = np.geomspace(law.steps[0], law.steps[-1], 200)
-            lines = [
-                panel.plot(law.steps, np.log2(law.group_size), "o", color=PALETTE(0.3), label="n* read off")[0],
-                panel.plot(grid, law.octaves("sigmoid", grid), color=INK, label="sigmoid")[0],
-                panel.plot(grid, law.octaves("line", grid), color=QUIET, linestyle=DASHED, label="line")[0],
-                panel.plot(grid, law.octaves("cut line", grid), color=QUIET, linestyle=DOTTED, label="cut line")[0],
-            ]
-            panel.set_title(f"B = {each.rollouts_per_step}{each.label}", loc="left", fontweight="bold")
-            size_axis(panel, law.sizes, most=6)
-            log_axis(panel)
-        labels(figure, axes, "steps M", "n*")
-        legend(figure, lines)
-        return save_figure(figure, path)
+    return f"{verdict} {cut}"

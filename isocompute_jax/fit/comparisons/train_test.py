@@ -10,32 +10,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.comparisons.over_seeds import Estimate, aligned, over_seeds
+from isocompute_jax.fit.comparisons.alike import aligned
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Tone,
+    Value,
+    common_verdict,
+    over_seeds,
+)
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
 from isocompute_jax.fit.frontier.bootstrap import group_size_interval
 from isocompute_jax.fit.frontier_results import FrontierBudget, OfConfiguration
 from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.metric_analysis import optimal_group_size
 from isocompute_jax.fit.read import TRAIN_REWARD, RunCurve
-from isocompute_jax.fit.report.figures.by_configuration import GREY, colours, compute_label, handles, size_axis
-from isocompute_jax.fit.report.figures.style import INK, QUIET, hover, in_style, legend, log_axis, panels, save_figure
-from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.wording import amount, unit
+from isocompute_jax.fit.report.wording import amount, cell, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.fit.sweep_results import SweepResult
 
-FIGURE = "comparison_train_test.svg"
-HELD_OUT, GAP = "held-out reward", "train-test gap"
+HELD_OUT = "held-out reward"
 LEAST_STRETCHES = 3
 """Fewer say nothing of a course over compute."""
 
@@ -57,9 +60,14 @@ class GapCurve(OfConfiguration):
     held_out: np.ndarray
 
     @property
-    def gap(self) -> list[Estimate]:
+    def gap(self) -> list[Value]:
         """[E] training minus held-out reward."""
         return [over_seeds(values) for values in (self.train - self.held_out).T]
+
+    @property
+    def grows(self) -> bool:
+        """Whether the gap does from the first stretch to the last, beyond its interval."""
+        return over_seeds((self.train - self.held_out)[:, [0, -1]] @ [-1.0, 1.0]).sign > 0
 
 
 class BestOnTraining(NamedTuple):
@@ -163,57 +171,89 @@ def _best(groups: Sequence[ConfigurationRuns], options: AnalysisOptions) -> list
     return found
 
 
-def section(result: SweepResult, figures: pathlib.Path) -> list[Section]:
-    """One section; none without training reward, and none for best@k and worst@k, which it is not compared with."""
-    if result.metric.startswith(("best@", "worst@")):
-        return []
-    found = train_test(result.runs, result.options)
+def compare_training(result: SweepResult) -> list[ComparisonResult]:
+    """One; none without training reward, and none for best@k and worst@k, which it is not compared with."""
+    found = None if result.metric.startswith(("best@", "worst@")) else train_test(result.runs, result.options)
     if found is None:
         return []
-    rows = tuple(_row(curve) for curve in found.curves)
+    held_out = [row for row in result.frontier.budgets if found.best and row.compute >= found.best[0].compute]
+    both = result.several_sizes and bool(found.best)
+    series = [_of_gap(curve) for curve in found.curves]
+    if both:
+        series += [_n_star(held_out, "n*, held-out", "ink"), _n_star(found.best, "n*, training", "quiet")]
     return [
-        Section(
-            title="Training reward and the train-test gap",
-            paragraphs=(
-                "The reward of the training rollouts between two evaluations, groups without signal included, beside "
-                f"{result.metric} on {result.options.read.eval_set} over the same stretch. The gap is training minus "
-                "held-out: what a group size owes to having seen the problems, and to their being easier.",
+        ComparisonResult(
+            question="train_test",
+            verdict=common_verdict("grows" if curve.grows else "open" for curve in found.curves),
+            findings=(*_gap_sentences(found), *(_n_sentences(found, held_out, result) if both else ())),
+            columns={
+                "run": "run", "compute": unit(result), "training": "training", "held_out": "held-out",
+                "gap": "gap (95% interval)",
+            },
+            rows=tuple(
+                {
+                    "run": curve.run,
+                    "compute": float(curve.compute[-1]),
+                    "training": float(curve.train[:, -1].mean()),
+                    "held_out": float(curve.held_out[:, -1].mean()),
+                    "gap": _four_figures(curve.gap[-1]),
+                    "grows": curve.grows,
+                }
+                for curve in found.curves
             ),
-            figure=_draw(found, result, figures / FIGURE),
-            alt="Train-test gap over compute for each configuration, and n* by training and by held-out reward",
-            how_to_read="Above: the gap of each configuration, its 95% interval over seeds shaded. Below: n* by "
-            "held-out and by training reward, with 95% intervals.",
-            findings=(*_of_gap(found), *_of_best(found, result)),
-            table=ReportTable(("run", unit(result), "training", "held-out", "gap", "95% interval"), rows),
+            series=tuple(series),
+            title="Training reward and the train-test gap",
+            about="The reward of the training rollouts between two evaluations, groups without signal included, beside "
+            f"{result.metric} on {result.options.read.eval_set} over the same stretch. The gap is training minus "
+            "held-out: what a group size owes to having seen the problems, and to their being easier.",
+            picture=Picture(
+                "Train-test gap over compute for each configuration, and n* by training and by held-out reward",
+                "Above: the gap of each configuration, its 95% interval over seeds shaded. Below: n* by held-out and "
+                "by training reward, with 95% intervals.",
+                stacked={"gap": Panel("training minus held-out reward", zero=True)}
+                | ({"n*": Panel("optimal group size n*", result.group_sizes)} if both else {}),
+            ),
         )
-    ]
+    ]  # fmt: skip
 
 
-def _row(curve: GapCurve) -> tuple[object, ...]:
-    """The last stretch of a configuration."""
-    gap = curve.gap[-1]
-    ends = f"{gap.low:z.3f} to {gap.high:z.3f}" if gap.seeds > 1 else None
-    train, held_out = (float(values[:, -1].mean()) for values in (curve.train, curve.held_out))
-    return (curve.run, float(curve.compute[-1]), train, held_out, gap.mean, ends)
+def _four_figures(gap: Value) -> Value:
+    """As tables show a number."""
+    ends = f" ({gap.ends()})" if math.isfinite(gap.low) else ""
+    return dataclasses.replace(gap, text=f"{cell(gap.value)}{ends}")
 
 
-def _of_gap(found: TrainTest) -> list[str]:
+def _of_gap(curve: GapCurve) -> DrawnSeries:
+    gap = curve.gap
+    mean, low, high = np.array([(each.value, each.low, each.high) for each in gap]).T
+    hover = (f"{curve.run}: {gap[-1]} at the end",)
+    return DrawnSeries(curve.run, curve.compute, mean, "gap", low, high, tone=curve.run, hover=hover)
+
+
+def _n_star(rows: Sequence[BestOnTraining | FrontierBudget], name: str, tone: Tone) -> DrawnSeries:
+    """n*(C), with its interval where every budget has one."""
+    ends = [row.interval95 for row in rows if row.interval95]
+    low, high = np.array(ends, float).T if rows and len(ends) == len(rows) else (None, None)
+    sizes = np.array([row.group_size for row in rows])
+    return DrawnSeries(name, np.array([row.compute for row in rows]), sizes, "n*", low, high, look="steps", tone=tone)
+
+
+def _gap_sentences(found: TrainTest) -> list[str]:
     """The largest and the least gap at the end of training."""
     last = {curve.run: curve.gap[-1] for curve in found.curves}
-    ordered = sorted(last, key=lambda run: -last[run].mean)
+    ordered = sorted(last, key=lambda run: -last[run].value)
     texts = [f"At the end of training the gap is largest for {ordered[0]}: {last[ordered[0]]}"]
     if len(ordered) > 1:
         texts[0] += f", and least for {ordered[-1]}: {last[ordered[-1]]}"
-    grows = [c.run for c in found.curves if over_seeds((c.train - c.held_out)[:, [0, -1]] @ [-1.0, 1.0]).sign > 0]
-    if any(gap.seeds > 1 for gap in last.values()):
-        texts.append(f"It grows over training, beyond its 95% interval, in {len(grows)} of {len(last)} configurations")
+    if any(math.isfinite(gap.low) for gap in last.values()):
+        grows = sum(curve.grows for curve in found.curves)
+        texts.append(f"It grows over training, beyond its 95% interval, in {grows} of {len(last)} configurations")
     return [f"{text}." for text in texts]
 
 
-def _of_best(found: TrainTest, result: SweepResult) -> list[str]:
+def _n_sentences(found: TrainTest, held_out: Sequence[FrontierBudget], result: SweepResult) -> list[str]:
     """n* by the two rewards at the budgets that both have."""
-    held_out = [row for row in result.frontier.budgets if found.best and row.compute >= found.best[0].compute]
-    if not held_out or not result.several_sizes:
+    if not held_out:
         return []
     pairs = [(row, found.best_near(row.compute)) for row in held_out]
     (first, on_first), (last, on_last) = pairs[0], pairs[-1]
@@ -231,45 +271,3 @@ def _of_best(found: TrainTest, result: SweepResult) -> list[str]:
 
 def _moves(first: int, last: int) -> str:
     return f"goes from {first} to {last}" if first != last else f"is {first} at both ends"
-
-
-def _draw(found: TrainTest, result: SweepResult, path: pathlib.Path) -> pathlib.Path:
-    """The gaps above; n*(C) by both rewards below."""
-    both, by_run = result.several_sizes and bool(found.best), colours(result)
-    with in_style():
-        figure, axes = panels(2 if both else 1, height=6.4 if both else 4.0, share=False)
-        for curve in found.curves:
-            gap = curve.gap
-            look = {"color": by_run.get(curve.run, GREY), "linewidth": 1.4}
-            (line,) = axes[0].plot(curve.compute, [row.mean for row in gap], **look)
-            hover(line, [f"{curve.run}: {gap[-1]} at the end"])
-            low, high = np.array([(row.low, row.high) for row in gap]).T
-            axes[0].fill_between(curve.compute, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        axes[0].axhline(0.0, color=QUIET, linewidth=0.9)
-        axes[0].set(ylabel="training minus held-out reward")
-        marks = handles(result)
-        if both:
-            held_out = [row for row in result.frontier.budgets if row.compute >= found.best[0].compute]
-            marks += [
-                _course(axes[1], held_out, INK, "n*, held-out"),
-                _course(axes[1], found.best, QUIET, "n*, training"),
-            ]
-            axes[1].set(ylabel="optimal group size n*")
-            size_axis(axes[1], result.group_sizes)
-            axes[1].sharex(axes[0])
-        axes[-1].set(xlabel=compute_label(result))
-        for panel in axes:
-            log_axis(panel)
-        legend(figure, marks)
-        return save_figure(figure, path)
-
-
-def _course(axes: Axes, rows: Sequence[BestOnTraining | FrontierBudget], colour: str, label: str) -> Line2D:
-    """n*(C) as a line of steps, with its interval."""
-    compute = [row.compute for row in rows]
-    intervals = [row.interval95 for row in rows if row.interval95]
-    if rows and len(intervals) == len(rows):
-        low, high = np.log2(intervals).T
-        axes.fill_between(compute, low, high, step="mid", color=colour, alpha=0.2, linewidth=0)
-    (line,) = axes.step(compute, np.log2([row.group_size for row in rows]), where="mid", color=colour, label=label)
-    return line

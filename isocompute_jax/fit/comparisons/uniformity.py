@@ -15,17 +15,33 @@ compute and at equal mean gain.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    common_verdict,
+)
+from isocompute_jax.fit.comparisons.problems import SolveTrajectories
+from isocompute_jax.fit.report.wording import EN_DASH, spent
+from isocompute_jax.fit.sweep_results import SweepResult
 
 LEAST_CERTAINTY = 5.0
 """U is told where mean g^2 is so many of its standard errors of sampling: its ratio is then biased by 1/25 at most."""
 CONFIDENCE = 0.975
+VERDICTS = {
+    "more": "a larger n improves more uniformly, as IsoCompute argues",
+    "less": "a larger n improves less uniformly, against what IsoCompute argues",
+    "open": "the interval holds 0, so the data do not show that n matters",
+}
 
 
 class Uniformity(NamedTuple):
@@ -59,8 +75,8 @@ def uniformity(
     first = gains.mean(axis=-1) ** 2 - noise.mean(axis=-1) / problems
     # of the square of a normal variable with mean g and variance v
     error = np.sqrt((2 * noise**2 + 4 * np.maximum(square, 0) * noise).sum(axis=-1)) / problems
-    told = (second > 0) & (second >= LEAST_CERTAINTY * error)
-    return Uniformity(gains.mean(axis=-1), np.where(told, first / np.where(told, second, 1.0), np.nan))
+    known = (second > 0) & (second >= LEAST_CERTAINTY * error)
+    return Uniformity(gains.mean(axis=-1), np.where(known, first / np.where(known, second, 1.0), np.nan))
 
 
 def _rates(counts: np.ndarray, samples: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
@@ -175,3 +191,82 @@ def _slope(curves: Sequence[UniformityCurve], values: Sequence[np.ndarray]) -> t
     rest = y - slope * x
     reach = float(np.sqrt(rest @ rest / freedom / weight) * scipy.special.stdtrit(freedom, CONFIDENCE))
     return slope, (slope - reach, slope + reach)
+
+
+def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
+    """U over compute and over the mean gain, where runs have counts of each problem and of the base model.
+
+    Args:
+      result: of the analysis.
+      counts: of its runs, of problems that are `alike`.
+    """
+    found = [curve for each in counts if (curve := uniformity_curve(each)) is not None]
+    found = [curve for curve in found if np.isfinite(curve.value).any()]
+    if not found:
+        return []
+    problems = counts[0].counts.shape[-1]
+    trends = [trend for at in ("compute", "gain") if (trend := uniformity_trend(found, at=at)) is not None]
+    where = [spent(result, t.level) if t.at == "compute" else f"gain {t.level:.3f}" for t in trends]
+    return [
+        ComparisonResult(
+            question="uniformity",
+            verdict=common_verdict(trend.verdict for trend in trends),
+            findings=tuple(_sentence(result, trend) for trend in trends),
+            numbers={f"slope_at_equal_{t.at}": Value(t.slope, *t.interval95) for t in trends}
+            | {t.at: t.level for t in trends},
+            columns={"run": "configuration", "largest_gain": "largest mean gain"}
+            | {f"at_equal_{t.at}": f"U at {text}" for t, text in zip(trends, where, strict=True)},
+            rows=tuple(_row(curve, number, trends) for number, curve in enumerate(found)),
+            series=tuple(series for curve in found for series in _series(curve)),
+            title="Is improvement spread over the problems?",
+            about="Uniformity U = (mean gain)² / mean of gain², over the problems' gains in solve rate from the base "
+            f"model: 1 where all {problems} gain alike, 1/{problems} where one has all. The noise of sampling is "
+            "subtracted, without bias, from both moments. U tends to rise with the mean gain, so n are compared at "
+            "equal compute and at equal mean gain.",
+            picture=Picture(
+                "Uniformity of gains over compute, and over the mean gain",
+                "Lines are means over seeds; bars, two standard errors. Begins where gains stand out of noise.",
+                stacked={
+                    "compute": Panel("uniformity U"),
+                    "gain": Panel("uniformity U", x="mean gain in solve rate", linear=True),
+                },
+            ),
+        )
+    ]
+
+
+def _sentence(result: SweepResult, trend: UniformityTrend) -> str:
+    runs, (low, high) = sum(map(len, trend.values)), trend.interval95
+    where = spent(result, trend.level) if trend.at == "compute" else f"an equal mean gain of {trend.level:.3f}"
+    return (
+        f"At {where} U changes by {trend.slope:+.3f} for each doubling of n (95% interval over {runs} runs: {low:+.3f} "
+        f"to {high:+.3f}): {VERDICTS[trend.verdict]}."
+    )
+
+
+def _row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, str | int | Value]:
+    """Largest mean gain, and U where runs are compared."""
+    gain = float(np.nanmax(curve.gain.mean(axis=0)))
+    row: dict[str, str | int | Value] = {"run": curve.run, "group_size": curve.group_size}
+    row["largest_gain"] = Value(gain, text=f"{gain:.3f}")
+    return row | {f"at_equal_{trend.at}": _over_runs(trend.values[number]) for trend in trends}
+
+
+def _over_runs(values: np.ndarray) -> Value:
+    """Mean and standard error over seeds."""
+    if not len(values):
+        return Value(math.nan, text=EN_DASH)
+    error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Value.with_error(float(values.mean()), float(error))
+
+
+def _series(curve: UniformityCurve) -> list[DrawnSeries]:
+    """Over compute and over gain, where U is known of every seed."""
+    known, seeds = np.isfinite(curve.value).all(axis=0), len(curve.value)
+    mean = curve.value[:, known].mean(axis=0)
+    low = high = None
+    if seeds > 1:
+        error = curve.value[:, known].std(axis=0, ddof=1) / math.sqrt(seeds)
+        low, high = mean - 2 * error, mean + 2 * error
+    places = {"compute": curve.compute[known], "gain": curve.gain[:, known].mean(axis=0)}
+    return [DrawnSeries(curve.run, x, mean, at, low, high, look="bars", tone=curve.run) for at, x in places.items()]

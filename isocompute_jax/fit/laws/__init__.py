@@ -1,14 +1,10 @@
 """Laws over several models: the model-size law of RL post-training, and the pre-training law to compare it with."""
 
-from isocompute_jax.fit.laws.chinchilla import compute_optimal, fit_chinchilla
-from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit, ConvergenceFit
-from isocompute_jax.fit.laws.convergence import fit_convergence
-from isocompute_jax.fit.laws.crossover import crossover, crossovers
-from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model
-from isocompute_jax.fit.laws.model_size import fit_model_size
-from isocompute_jax.fit.laws.model_size_results import Crossover, Holdout, ModelSizeFit, ReuseFit
-from isocompute_jax.fit.laws.results import Estimate
-from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
+from isocompute_jax.fit.intervals import Estimate
+from isocompute_jax.fit.laws.chinchilla import ChinchillaFit, compute_optimal, fit_chinchilla
+from isocompute_jax.fit.laws.convergence import ConvergenceFit, fit_convergence
+from isocompute_jax.fit.laws.model_size import Crossover, ModelSizeFit, crossover, crossovers, fit_model_size
+from isocompute_jax.fit.laws.model_size_checks import Holdout, ReuseFit, at_equal_data, inter_model, intra_model, reuse
 
 __all__ = [
     "ChinchillaFit",

@@ -1,71 +1,105 @@
-"""The laws from runs to results."""
+"""The laws from runs to results: the points that a law is fitted to, its fit, and what follows from it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
-    compute_optimal,
-    fit_chinchilla,
-    parameters_of,
-)
-from isocompute_jax.fit.laws.chinchilla_results import (
+    METHODS,
     ChinchillaFit,
-    ChinchillaResult,
-    LossPoints,
-    LossSurface,
     Optimum,
+    fit_chinchilla,
+    optimum,
 )
-from isocompute_jax.fit.laws.convergence import VARIABLES, fit_convergence
-from isocompute_jax.fit.laws.crossover import crossovers
-from isocompute_jax.fit.laws.extrapolation import inter_model, intra_model, mean_score
+from isocompute_jax.fit.laws.convergence import VARIABLES, ConvergenceFit, fit_convergence
 from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.model_size import MISFIT, fit_model_size
-from isocompute_jax.fit.laws.model_size_results import (
+from isocompute_jax.fit.laws.model_size import Crossover, ModelSizeFit, crossovers, fit_model_size
+from isocompute_jax.fit.laws.model_size_checks import (
     EqualData,
-    LinePoints,
-    ModelLine,
-    ModelSizeFit,
-    ModelSizeLaw,
-    ModelSizeResult,
-    PredictedSlope,
-    Resource,
-    SlopeBand,
+    Holdout,
+    ReuseFit,
+    at_equal_data,
+    inter_model,
+    intra_model,
+    reuse,
 )
-from isocompute_jax.fit.laws.points import Points, chinchilla_points, model_size_points
-from isocompute_jax.fit.laws.reuse import at_equal_data, reuse
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.read import RunCurve
 
 SLOPE_POINTS = 80
-LINE_POINTS = 2
-SURFACE_POINTS = 80
 BUDGETS = 9
+NEEDS_PARAMS = "a column model_params (parameters N), e.g. --columns=THEIRS:model_params, or give it as a constant"
+NEEDS_TOKENS = "a column tokens, e.g. --columns=THEIRS:tokens"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelSizeResult:
+    """All that the runs say by the model-size law."""
+
+    resource: Mapping[str, str]  # X: its `kind`, compute or data, and the `unit` that is counted, in words
+    law: ModelSizeFit
+    models: tuple[Mapping[str, Any], ...]  # entries of the law's arrays, runs, and points (x and loss) of each model
+    slopes: Mapping[str, np.ndarray]  # model_params, k, low, high [S] around the models' sizes; empty without a law
+    crossovers: tuple[Crossover, ...]  # of every pair of models
+    intra_model: tuple[Holdout, ...]  # each model's later evaluations, predicted from its earlier ones
+    inter_model: tuple[Holdout, ...]  # the largest models, predicted from the smaller ones
+    predictions: tuple[Mapping[str, Any], ...]  # model_params and slope k (an estimate) of sizes that were asked for
+    reuse: ReuseFit  # whether much reuse of problems goes with a higher loss
+    equal_data: tuple[EqualData, ...]  # losses of one model with problem sets of different size
+
+    @property
+    def crossings_inside(self) -> tuple[Crossover, ...]:
+        """Those that lie inside the data of both models."""
+        return tuple(row for row in self.crossovers if row.inside)
+
+    @property
+    def later(self) -> tuple[float, float] | None:
+        """Errors in reward over all points of `intra_model`: of the law, and of expecting no change."""
+        if not self.intra_model:
+            return None
+        errors = [(row.reward_error, row.unchanged_error) for row in self.intra_model]
+        law, unchanged = np.average(errors, axis=0, weights=[row.num_scored for row in self.intra_model])
+        return float(law), float(unchanged)
+
+    @property
+    def reuse_ends(self) -> list[tuple[EqualData, EqualData]]:
+        """Of each model of `equal_data`, its rows with the fewest and the most epochs."""
+        models: dict[float, list[EqualData]] = {}
+        for row in self.equal_data:
+            models.setdefault(row.model_params, []).append(row)
+        ordered = [sorted(rows, key=lambda row: row.tau) for rows in models.values()]
+        return [(rows[0], rows[-1]) for rows in ordered]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChinchillaResult:
+    """All that the runs say by the pre-training law."""
+
+    points: Mapping[str, np.ndarray]  # what was fitted: model_params, tokens, loss and number of the run, [P] each
+    fits: tuple[ChinchillaFit, ...]  # by each method
+    optimal: tuple[Optimum, ...]  # by each method and at each budget, in rising order
+    convergence: tuple[ConvergenceFit, ...]  # the laws of N, D and C alone
+
+    def path(self, method: str) -> tuple[Optimum, ...]:
+        """The compute-optimal path by one method; empty where it is not identified."""
+        return tuple(row for row in self.optimal if row.method == method and row.identified)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LawAnalysis:
-    """A law fitted to runs.
-
-    Attributes:
-      options: the choices.
-      runs: as loaded.
-      warnings: what loading and fitting left out.
-      result: of the law that `options` names.
-    """
+    """A law fitted to runs."""
 
     options: LawOptions
-    runs: tuple[RunCurve, ...]
-    warnings: tuple[str, ...]
-    result: ModelSizeResult | ChinchillaResult
+    runs: tuple[RunCurve, ...]  # as loaded
+    warnings: tuple[str, ...]  # what loading and fitting left out
+    result: ModelSizeResult | ChinchillaResult  # of the law that `options` names
 
 
 def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> LawAnalysis:
@@ -84,157 +118,161 @@ def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawO
 
 
 def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSizeResult, list[str]]:
-    points, warnings = model_size_points(runs, options)
-    reward, weight = 1.0 - points.loss, _weights(points, options)
-    columns = {"weight": weight, "run": points.run}
-    fit = fit_model_size(points.model_params, points.x, reward, **columns)
+    points, unit, warnings = _model_size_points(runs, options)
+    data = (points["model_params"], points["x"], 1.0 - points["loss"])
+    columns = {"weight": _weights(points, options), "run": points["run"]}
+    fit = fit_model_size(*data, **columns)
     if fit.status == "failed":
         raise InputError(
             f"--runs: the model-size law cannot be fitted to {options.metric}: {fit.message} "
             f"({'; '.join(fit.left_out) or 'no point left out'}); a loss column needs --law_loss=metric"
         )
-    data = (points.model_params, points.x, reward)
-    share = 1.0 - options.holdout
-    later = intra_model(*data, **columns, share=share)
-    equal_data = at_equal_data(*data, points.tau, points.problem_set_size, run=points.run)
+    asked = options.predict_params if len(fit.model_params) > 1 else ()
     result = ModelSizeResult(
-        resource=Resource(options.x, points.unit),
-        law=_law(fit),
+        resource={"kind": options.x, "unit": unit},
+        law=fit,
         models=_models(fit, points),
         slopes=_slopes(fit),
         crossovers=crossovers(fit),
-        intra_model=later,
+        intra_model=intra_model(*data, **columns, share=options.fitted_share),
         inter_model=inter_model(*data, **columns, held_out=options.held_out_models, anchors=options.anchors),
-        predictions=tuple(PredictedSlope(n, fit.slope(n)) for n in options.predict_params if len(fit.model_params) > 1),
-        reuse=reuse(*data, points.tau, run=points.run, threshold=options.most_reuse),
-        equal_data=equal_data,
-        later=mean_score(later),
-        fitted_share=share,
-        reuse_ends=_reuse_ends(equal_data),
+        predictions=tuple({"model_params": n, "k": fit.slope(n)} for n in asked),
+        reuse=reuse(*data, points["tau"], run=points["run"], threshold=options.most_reuse),
+        equal_data=at_equal_data(*data, points["tau"], points["problem_set_size"], run=points["run"]),
     )
     return result, warnings + list(fit.left_out)
 
 
-def _weights(points: Points, options: LawOptions) -> np.ndarray | None:
+def _weights(points: Mapping[str, np.ndarray], options: LawOptions) -> np.ndarray | None:
     """[P] None for equal weights, or such that the points of each model size weigh as much as those of another."""
     if options.weights == "points":
         return None
-    usable = np.isfinite(points.x) & (points.x > 0) & np.isfinite(points.loss) & (points.loss > 0)
-    sizes, member = np.unique(points.model_params, return_inverse=True)
+    x, loss = points["x"], points["loss"]
+    usable = np.isfinite(x) & (x > 0) & np.isfinite(loss) & (loss > 0)
+    sizes, member = np.unique(points["model_params"], return_inverse=True)
     counts = np.bincount(member, weights=usable, minlength=len(sizes))
     return 1.0 / np.maximum(counts, 1.0)[member]
 
 
-def _law(fit: ModelSizeFit) -> ModelSizeLaw:
-    return ModelSizeLaw(
-        k_max=fit.k_max,
-        n0=fit.n0,
-        num_points=int(fit.num_points.sum()),
-        k_max_error=fit.k_max_error,
-        log_n0_error=fit.log_n0_error,
-        autocorrelation=fit.autocorrelation,
-        misfit=fit.misfit,
-        sse=fit.sse,
-        r2=fit.r2,
-        status=fit.status,
-        message=fit.message,
-        departs=fit.misfit < MISFIT,
-    )
-
-
-def _models(fit: ModelSizeFit, points: Points) -> tuple[ModelLine, ...]:
+def _models(fit: ModelSizeFit, points: Mapping[str, np.ndarray]) -> tuple[Mapping[str, Any], ...]:
     names = ("model_params", "k", "intercept", "free_k", "free_k_error", "free_intercept", "first_x", "last_x")
-    lines = []
+    rows = []
     for index, size in enumerate(fit.model_params):
-        own = (points.model_params == size) & (points.x > 0) & np.isfinite(points.loss)
-        order = np.flatnonzero(own)[np.argsort(points.x[own], kind="stable")]
-        ends = np.geomspace(fit.first_x[index], fit.last_x[index], LINE_POINTS)
-        lines.append(ModelLine(
+        own = np.flatnonzero((points["model_params"] == size) & (points["x"] > 0) & np.isfinite(points["loss"]))
+        own = own[np.argsort(points["x"][own], kind="stable")]
+        rows.append({
             **{name: float(getattr(fit, name)[index]) for name in names},
-            num_points=int(fit.num_points[index]),
-            num_runs=len(np.unique(points.run[own])),
-            points=LinePoints(points.x[order], points.loss[order]),
-            drawn=LinePoints(ends, fit.loss(index, ends)),
-        ))  # fmt: skip
-    return tuple(lines)
+            "num_points": int(fit.num_points[index]),
+            "num_runs": len(np.unique(points["run"][own])),
+            "points": {name: points[name][own] for name in ("x", "loss")},
+        })  # fmt: skip
+    return tuple(rows)
 
 
-def _slopes(fit: ModelSizeFit) -> SlopeBand:
-    if len(fit.model_params) < 2:
-        return SlopeBand(*np.empty((4, 0)))
-    sizes = np.geomspace(fit.model_params[0] / 2, fit.model_params[-1] * 2, SLOPE_POINTS)
-    found = [fit.slope(float(size)) for size in sizes]
-    return SlopeBand(sizes, *(np.array([getattr(e, end) for e in found]) for end in ("value", "low", "high")))
-
-
-def _reuse_ends(rows: Sequence[EqualData]) -> tuple[tuple[EqualData, EqualData], ...]:
-    ends = []
-    for size in dict.fromkeys(row.model_params for row in rows):
-        own = sorted((row for row in rows if row.model_params == size), key=lambda row: row.tau)
-        ends.append((own[0], own[-1]))
-    return tuple(ends)
+def _slopes(fit: ModelSizeFit) -> dict[str, np.ndarray]:
+    sizes = fit.model_params
+    sizes = np.geomspace(sizes[0] / 2, sizes[-1] * 2, SLOPE_POINTS) if len(sizes) > 1 else np.empty(0)
+    slopes = np.array([(e.value, e.low, e.high) for e in map(fit.slope, sizes.tolist())]).reshape(-1, 3)
+    return {"model_params": sizes, "k": slopes[:, 0], "low": slopes[:, 1], "high": slopes[:, 2]}
 
 
 def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ChinchillaResult, list[str]]:
-    points, warnings = chinchilla_points(runs, options)
-    fits = tuple(
-        fit_chinchilla(
-            points.model_params, points.x, points.loss, method=method, group=points.run, resamples=options.resamples,
-            seed=options.seed,
-        )
-        for method in ("squares", "huber")
-    )  # fmt: skip
+    points, warnings = _chinchilla_points(runs, options)
+    draws = {"resamples": options.resamples, "seed": options.seed}
+    data = (points["model_params"], points["x"], points["loss"])
+    fits = tuple(fit_chinchilla(*data, method=method, group=points["run"], **draws) for method in METHODS)
     if all(fit.status == "failed" for fit in fits):
         raise InputError(
             f"--runs: the pre-training law cannot be fitted to {options.metric}: {fits[0].message} "
             f"({'; '.join(fits[0].left_out) or 'no point left out'}); --points=all uses every row of a run, and a loss "
             "column needs --law_loss=metric"
         )
-    kept = np.isfinite(points.loss) & (points.loss > 0) & (points.x > 0)
-    data = LossPoints(points.model_params[kept], points.x[kept], points.loss[kept], points.run[kept].astype(int))
-    flops = np.sort(np.array(options.flops) if options.flops else _budgets(data))
-    trusted = [fit for fit in fits if fit.exponent.identified]
+    kept = np.isfinite(points["loss"]) & (points["loss"] > 0) & (points["x"] > 0)
+    n, d, loss = (column[kept] for column in data)
+    budgets = FLOPS_PER_PARAMETER_TOKEN * n * d
+    flops = np.sort(options.flops or np.geomspace(budgets.min(), budgets.max(), BUDGETS)).tolist()
     result = ChinchillaResult(
-        points=data,
+        points={"model_params": n, "tokens": d, "loss": loss, "run": points["run"][kept].astype(int)},
         fits=fits,
-        optimal=tuple(_optimum(fit, float(c)) for fit in fits for c in flops),
-        convergence=tuple(
-            fit_convergence(
-                data.model_params,
-                data.tokens,
-                data.loss,
-                variable=variable,
-                law=fits[-1],
-                resamples=options.resamples,
-                seed=options.seed,
-            )
-            for variable in VARIABLES
-        ),
-        surface=_surface(trusted[-1], data) if trusted else None,  # Huber where it is there
+        optimal=tuple(optimum(fit, c) for fit in fits for c in flops),
+        convergence=tuple(fit_convergence(n, d, loss, variable=v, law=fits[-1], **draws) for v in VARIABLES),
     )
     return result, warnings + list(fits[0].left_out)
 
 
-def _budgets(points: LossPoints) -> np.ndarray:
-    flops = FLOPS_PER_PARAMETER_TOKEN * points.model_params * points.tokens
-    return np.geomspace(flops.min(), flops.max(), BUDGETS)
+def _model_size_points(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str, np.ndarray], str, list[str]]:
+    """Every evaluation of every run whose N and X are known, the unit of X, and a warning for each run left out.
+
+    Raises:
+      InputError: no run can be used; the message names the column that is missing.
+    """
+    sized, warnings = _sized(runs)
+    if options.x == "data" and all(_known(run, "compute") for run in sized):
+        return _points(sized, options, lambda run: run.columns["compute"]), "rollouts", warnings
+    remedy = NEEDS_TOKENS if options.x == "data" else f"{NEEDS_TOKENS}, or use --x=data"
+    used, more = _with(sized, lambda run: _known(run, "tokens"), "it has no tokens", remedy)
+    if options.x == "data":
+        return _points(used, options, lambda run: run.columns["tokens"]), "tokens", warnings + more
+    flops = _points(used, options, lambda r: FLOPS_PER_PARAMETER_TOKEN * r.facts.model_params * r.columns["tokens"])
+    return flops, "FLOPs (6 N tokens)", warnings + more + _mixtures(used)
 
 
-def _optimum(fit: ChinchillaFit, flops: float) -> Optimum:
-    """N*(C) and D*(C) with bootstrap intervals; without numbers where the allocation is not identified."""
-    if not fit.exponent.identified:
-        return Optimum(fit.method, flops, False, *[float("nan")] * 7, note=fit.exponent.note)
-    best = [float(value) for value in compute_optimal(parameters_of(fit), flops)]
-    draws = compute_optimal(fit.replicates, flops)
-    ends = [percentile_interval(drawn, value) for drawn, value in zip(draws, best, strict=True)]
-    loss = float(fit.loss(*best))
-    return Optimum(fit.method, flops, True, best[0], *ends[0], best[1], *ends[1], loss=loss, note="")
+def _chinchilla_points(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The last row of each run, or all of its rows, with N, tokens D and the loss; errors as of the other law."""
+    sized, warnings = _sized(runs)
+    used, more = _with(sized, lambda run: _known(run, "tokens"), "it has no tokens", NEEDS_TOKENS)
+    points = _points(used, options, lambda run: run.columns["tokens"])
+    if options.points == "last":
+        known = np.isfinite(points["x"]) & np.isfinite(points["loss"])
+        last = [np.flatnonzero(known & (points["run"] == run))[-1:] for run in np.unique(points["run"])]
+        points = {name: column[np.concatenate(last)] for name, column in points.items()}
+    return points, warnings + more
 
 
-def _surface(fit: ChinchillaFit, points: LossPoints) -> LossSurface:
-    """The loss over the points' model sizes and tokens, and a factor of two around them."""
-    n, d = (
-        np.geomspace(values.min() / 2, values.max() * 2, SURFACE_POINTS)
-        for values in (points.model_params, points.tokens)
-    )
-    return LossSurface(n, d, fit.loss(n[None, :], d[:, None]))
+def _sized(runs: Sequence[RunCurve]) -> tuple[list[RunCurve], list[str]]:
+    return _with(runs, lambda run: run.facts.model_params > 0, "its model_params are not known", NEEDS_PARAMS)
+
+
+def _with(
+    runs: Sequence[RunCurve], usable: Callable[[RunCurve], bool], why: str, remedy: str
+) -> tuple[list[RunCurve], list[str]]:
+    kept = [run for run in runs if usable(run)]
+    if not kept:
+        raise InputError(f"--runs: no run can be used for this law, because of each {why}; it needs {remedy}")
+    return kept, [f"{run.source}: run {run.run} left out: {why}" for run in runs if not usable(run)]
+
+
+def _known(run: RunCurve, column: str) -> bool:
+    return column in run.columns and bool(np.any(run.columns[column] > 0))
+
+
+def _points(
+    runs: Sequence[RunCurve], options: LawOptions, resource: Callable[[RunCurve], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Evaluations of all runs, one after the other, [P] each: parameters N, resource X, L and the number of the run.
+
+    `tau` are epochs C / (n D), NaN where unknown; `problem_set_size` is D, 0 where unknown.
+    """
+    rows = []
+    for number, run in enumerate(runs):
+        unknown, one = np.full_like(run.compute, np.nan), np.ones_like(run.compute)
+        facts = run.facts
+        per_epoch = facts.group_size * facts.problem_set_size
+        rows.append({
+            "model_params": facts.model_params * one,
+            "x": np.asarray(resource(run), np.float64),
+            "loss": options.loss_of(run.columns.get(options.metric, unknown)),
+            "tau": run.columns.get("compute", unknown) / per_epoch if per_epoch else unknown,
+            "problem_set_size": facts.problem_set_size * one,
+            "run": number * one,
+        })  # fmt: skip
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _mixtures(runs: Sequence[RunCurve]) -> list[str]:
+    """Model sizes whose runs differ in group size or batch: one line goes through all of them."""
+    kinds: dict[int, set[tuple[int, int]]] = {}
+    for run in runs:
+        kinds.setdefault(run.facts.model_params, set()).add((run.facts.group_size, run.facts.problems_per_batch))
+    mixed = [f"{size:g}" for size, pairs in sorted(kinds.items()) if len(pairs) > 1]
+    return [f"one line is fitted to runs of several configurations (model_params {', '.join(mixed)})"] if mixed else []

@@ -8,16 +8,20 @@ exact second derivatives go to the minimum.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import PERCENTILES, holding
-from isocompute_jax.fit.laws import huber, squares
-from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit
-from isocompute_jax.fit.laws.results import Estimate
+from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
+from isocompute_jax.fit.laws.solvers import HIGHEST_EXPONENT, LOWEST_EXPONENT, Minimum, fit_huber, fit_squares
+from isocompute_jax.fit.plain_data import INTERNAL
+from isocompute_jax.fit.results import Status
 
 Method = Literal["squares", "huber"]
+METHODS: dict[Method, str] = {"squares": "least squares", "huber": "Huber on ln L"}
 
 FLOPS_PER_PARAMETER_TOKEN = 6.0
 """C = 6 N D: forward and backward pass of training."""
@@ -25,10 +29,67 @@ SAME_RATIO = 0.05
 """Tokens per parameter that differ by less than this share are one ratio."""
 FEWEST_LEVELS = 3
 NUM_PARAMETERS = 5
-FIELDS = ("e", "a", "b", "alpha", "beta", "exponent")
-NAMES = ("E", "A", "B", "alpha", "beta", "exponent")
+SYMBOLS = {"e": "E", "a": "A", "b": "B", "alpha": "alpha", "beta": "beta", "exponent": "exponent of N*(C)"}
+"""Field of a fit -> how it is written; in this order."""
 VANISHING = 1e-4
 """A term below this share of the smallest loss counts as 0."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChinchillaFit:
+    """L(N, D) = E + A / N^alpha + B / D^beta."""
+
+    method: Method  # `squares` (of the loss) or `huber` (of its logarithm)
+    e: Estimate  # irreducible loss E
+    a: Estimate
+    b: Estimate
+    alpha: Estimate  # exponent of N
+    beta: Estimate  # exponent of D
+    exponent: Estimate  # a = beta / (alpha + beta): compute-optimal N grows as C^a
+    num_points: int  # points fitted
+    objective: float  # minimum of what was minimised
+    r2: float  # share of the variation of the loss that is explained; for `huber` of its logarithm
+    status: Status  # `failed`: the numbers are NaN
+    message: str  # empty, or what is wrong
+    predicted: np.ndarray  # [num_points] the law's loss at the points that were fitted
+    replicates: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [R, 5] (E, A, B, alpha, beta) of the bootstrap
+    left_out: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)  # what was not fitted, and why
+
+    @property
+    def name(self) -> str:
+        """The method in words."""
+        return METHODS[self.method]
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """[5] (E, A, B, alpha, beta)."""
+        return np.array([self.e.value, self.a.value, self.b.value, self.alpha.value, self.beta.value])
+
+    def estimates(self) -> list[tuple[str, Estimate]]:
+        """(symbol, estimate) of each parameter and of the exponent of N*(C)."""
+        return [(symbol, getattr(self, name)) for name, symbol in SYMBOLS.items()]
+
+    def loss(self, model_params: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
+        """L at N parameters and D tokens."""
+        n, d = np.asarray(model_params, np.float64), np.asarray(tokens, np.float64)
+        return self.e.value + self.a.value / n**self.alpha.value + self.b.value / d**self.beta.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimum:
+    """The compute-optimal allocation of C = 6 N D by one fit, with 95% bootstrap intervals; NaN if not identified."""
+
+    method: Method  # of the fit
+    flops: float  # C
+    identified: bool
+    model_params: float  # N*(C)
+    model_params_low: float
+    model_params_high: float
+    tokens: float  # D*(C)
+    tokens_low: float
+    tokens_high: float
+    loss: float  # L(N*, D*)
+    note: str  # empty, or why it is not identified
 
 
 def fit_chinchilla(
@@ -60,23 +121,23 @@ def fit_chinchilla(
     group = np.arange(len(n)) if group is None else np.asarray(group)[keep]
     if len(n) < NUM_PARAMETERS:
         return _failed(method, len(n), left_out, f"{len(n)} usable points for {NUM_PARAMETERS} parameters")
-    solver = squares if method == "squares" else huber
-    found = solver.fit(n, d, y, weight=np.ones_like(y), start=None)
-    replicates = _bootstrap(solver, (n, d, y), group, found, resamples, seed)
+    search = fit_squares if method == "squares" else fit_huber
+    best = search(n, d, y, weight=np.ones_like(y), start=None)
+    replicates = _bootstrap(search, (n, d, y), group, best, resamples, seed)
     doubts = design_doubts(n, d)
-    estimates = _estimates(found, replicates, y, doubts, (n, d), resamples=resamples)
+    estimates = _estimates(best, replicates, (n, d, y), doubts, resamples=resamples)
     messages = list(dict.fromkeys([*doubts.values(), *(e.note for e in estimates.values() if e.note)]))
-    if not found.converged:
+    if not best.converged:
         messages.append("the search did not converge")
     if len(n) == NUM_PARAMETERS:
         messages.append("as many parameters as points")
-    e, a, b, alpha, beta = found.parameters
+    e, a, b, alpha, beta = best.parameters
     predicted = e + a / n**alpha + b / d**beta
     return ChinchillaFit(
         method=method,
         **estimates,
         num_points=len(n),
-        objective=found.objective,
+        objective=best.objective,
         r2=_r2(predicted, y, method),
         status="warning" if messages else "ok",
         message="; ".join(messages),
@@ -103,9 +164,15 @@ def compute_optimal(parameters: np.ndarray, flops: np.ndarray | float) -> tuple[
         return optimal, product / optimal
 
 
-def parameters_of(fit: ChinchillaFit) -> np.ndarray:
-    """[5] (E, A, B, alpha, beta)."""
-    return np.array([fit.e.value, fit.a.value, fit.b.value, fit.alpha.value, fit.beta.value])
+def optimum(fit: ChinchillaFit, flops: float) -> Optimum:
+    """N*(C) and D*(C) of a fit with bootstrap intervals; without numbers where the allocation is not identified."""
+    if not fit.exponent.identified:
+        return Optimum(fit.method, flops, False, *[math.nan] * 7, note=fit.exponent.note)
+    best = [float(value) for value in compute_optimal(fit.parameters, flops)]
+    draws = compute_optimal(fit.replicates, flops)
+    ends = [percentile_interval(drawn, value) for drawn, value in zip(draws, best, strict=True)]
+    loss = float(fit.loss(*best))
+    return Optimum(fit.method, flops, True, best[0], *ends[0], best[1], *ends[1], loss=loss, note="")
 
 
 def _left_out(finite: np.ndarray, keep: np.ndarray) -> tuple[str, ...]:
@@ -114,20 +181,27 @@ def _left_out(finite: np.ndarray, keep: np.ndarray) -> tuple[str, ...]:
 
 
 def design_doubts(n: np.ndarray, d: np.ndarray) -> dict[str, str]:
-    """Parameter -> why the design of the experiment cannot identify it, whatever the losses."""
+    """Field of a fit -> why the design of the experiment cannot identify it, whatever the losses."""
     doubts: dict[str, str] = {}
-    for what, values, affected in (("model sizes", n, ("A", "alpha")), ("token counts", d, ("B", "beta"))):
+    for what, values, affected in (("model sizes", n, ("a", "alpha")), ("token counts", d, ("b", "beta"))):
         count = len(np.unique(values))
         if count < FEWEST_LEVELS:
             why = f"too few {what} ({count}; {FEWEST_LEVELS} are needed)"
-            doubts |= dict.fromkeys((*affected, "E", "exponent"), why)
+            doubts |= dict.fromkeys((*affected, "e", "exponent"), why)
     if not doubts and np.ptp(np.log(d / n)) < SAME_RATIO:
         why = "N and D are collinear: only one ratio of tokens to parameters, so their terms cannot be told apart"
-        doubts |= dict.fromkeys(("A", "B", "alpha", "beta", "exponent"), why)
+        doubts |= dict.fromkeys(("a", "b", "alpha", "beta", "exponent"), why)
     return doubts
 
 
-def _bootstrap(solver, data, group: np.ndarray, found, resamples: int, seed: int) -> np.ndarray:
+def _bootstrap(
+    search: Callable[..., Minimum],
+    data: tuple[np.ndarray, np.ndarray, np.ndarray],
+    group: np.ndarray,
+    best: Minimum,
+    resamples: int,
+    seed: int,
+) -> np.ndarray:
     """[R, 5] fits to resampled groups, each started at the fit; draws without three levels of N and D are left out."""
     rng = np.random.default_rng(seed)
     names, member = np.unique(group, return_inverse=True)
@@ -137,24 +211,31 @@ def _bootstrap(solver, data, group: np.ndarray, found, resamples: int, seed: int
         drawn = weight > 0
         if min(len(np.unique(a[drawn])) for a in data[:2]) < FEWEST_LEVELS or drawn.sum() < NUM_PARAMETERS:
             continue
-        rows.append(solver.fit(*data, weight=weight, start=found).parameters)
+        rows.append(search(*data, weight=weight, start=best).parameters)
     return np.array(rows).reshape(-1, NUM_PARAMETERS)
 
 
-def _estimates(found, replicates: np.ndarray, loss: np.ndarray, doubts, data, *, resamples: int) -> dict[str, Estimate]:
+def _estimates(
+    best: Minimum,
+    replicates: np.ndarray,
+    data: tuple[np.ndarray, np.ndarray, np.ndarray],
+    doubts: dict[str, str],
+    *,
+    resamples: int,
+) -> dict[str, Estimate]:
     """The fields e, a, b, alpha, beta and exponent."""
     why, known = "", len(replicates) > 0
     if resamples and len(replicates) < resamples / 2:
         why, known = "no interval: most resamples lack three model sizes or three token counts", False
-    values = _with_exponent(found.parameters[None])[0]
-    draws = _with_exponent(replicates if known else found.parameters[None])
+    values = _with_exponent(best.parameters[None])[0]
+    draws = _with_exponent(replicates if known else best.parameters[None])
     bounds = np.percentile(draws, PERCENTILES, axis=0).T
-    notes = dict.fromkeys(NAMES, why) | _limits(draws, bounds, loss.min(), data) | doubts
+    notes = dict.fromkeys(SYMBOLS, why) | _limits(draws, bounds, data) | doubts
     if not known:
         bounds = np.full_like(bounds, np.nan)
     return {
-        field: Estimate(float(value), *holding(low, high, value), not notes[name], notes[name])
-        for field, name, value, (low, high) in zip(FIELDS, NAMES, values, bounds, strict=True)
+        name: Estimate(float(value), *holding(low, high, value), not notes[name], notes[name])
+        for name, value, (low, high) in zip(SYMBOLS, values, bounds, strict=True)
     }
 
 
@@ -164,19 +245,20 @@ def _with_exponent(parameters: np.ndarray) -> np.ndarray:
     return np.column_stack([parameters, beta / (alpha + beta)])
 
 
-def _limits(draws: np.ndarray, bounds: np.ndarray, lowest_loss: float, data) -> dict[str, str]:
-    """Parameter -> the limit that its interval reaches. A term that vanishes takes its exponent with it."""
+def _limits(draws: np.ndarray, bounds: np.ndarray, data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, str]:
+    """Field -> the limit that its interval reaches. A term that vanishes takes its exponent with it."""
     notes: dict[str, str] = {}
-    if bounds[0, 0] <= VANISHING * lowest_loss:
-        notes["E"] = "E is not told from 0"
-    for number, values in ((1, data[0]), (2, data[1])):
-        name, exponent = NAMES[number], NAMES[number + 2]
+    n, d, loss = data
+    least = VANISHING * loss.min()
+    if bounds[0, 0] <= least:
+        notes["e"] = "E is not told from 0"
+    for number, values, level, exponent in ((1, n, "a", "alpha"), (2, d, "b", "beta")):
         largest = np.percentile(draws[:, number] / values.min() ** draws[:, number + 2], PERCENTILES[0])
         low, high = bounds[number + 2]
-        if largest <= VANISHING * lowest_loss:
-            notes |= dict.fromkeys((name, exponent, "exponent"), f"the term of {name} is not told from 0")
-        elif low <= squares.LOWEST_EXPONENT * 1.01 or high >= squares.HIGHEST_EXPONENT * 0.99:
-            notes |= dict.fromkeys((name, exponent, "exponent"), f"{exponent} reaches the end of its range")
+        if largest <= least:
+            notes |= dict.fromkeys((level, exponent, "exponent"), f"the term of {SYMBOLS[level]} is not told from 0")
+        elif low <= LOWEST_EXPONENT * 1.01 or high >= HIGHEST_EXPONENT * 0.99:
+            notes |= dict.fromkeys((level, exponent, "exponent"), f"{exponent} reaches the end of its range")
     return notes
 
 
@@ -188,8 +270,7 @@ def _r2(fitted: np.ndarray, loss: np.ndarray, method: Method) -> float:
 
 def _failed(method: Method, count: int, left_out: tuple[str, ...], message: str) -> ChinchillaFit:
     none = Estimate(np.nan, np.nan, np.nan, False, message)
-    fields = dict.fromkeys(FIELDS, none)
     return ChinchillaFit(
-        method=method, **fields, num_points=count, objective=np.nan, r2=np.nan, status="failed", message=message,
-        predicted=np.full(count, np.nan), replicates=np.empty((0, NUM_PARAMETERS)), left_out=left_out,
+        method=method, **dict.fromkeys(SYMBOLS, none), num_points=count, objective=np.nan, r2=np.nan, status="failed",
+        message=message, predicted=np.full(count, np.nan), replicates=np.empty((0, NUM_PARAMETERS)), left_out=left_out,
     )  # fmt: skip

@@ -12,24 +12,29 @@ of one run (`--points=all`) are not, and those of the envelope were picked becau
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import PERCENTILES, holding, percentile_interval
-from isocompute_jax.fit.laws import huber
+from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
 from isocompute_jax.fit.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     VANISHING,
+    ChinchillaFit,
     design_doubts,
     fit_chinchilla,
 )
-from isocompute_jax.fit.laws.chinchilla_results import ChinchillaFit, ConvergenceFit
-from isocompute_jax.fit.laws.results import Estimate
-from isocompute_jax.fit.laws.squares import HIGHEST_EXPONENT, LOWEST_EXPONENT
+from isocompute_jax.fit.laws.solvers import HIGHEST_EXPONENT, LOWEST_EXPONENT, fit_one, refit_one
+from isocompute_jax.fit.results import Status
 
 Variable = Literal["N", "D", "C"]
-VARIABLES: tuple[Variable, ...] = ("N", "D", "C")
+VARIABLES: dict[Variable, str] = {
+    "N": "at the largest D of each N",
+    "D": "at the largest N",
+    "C": "on the lower envelope",
+}
+"""Variable -> the points that its law is fitted to."""
 
 SAME = 0.02
 """Values that differ by less than this share are one: steps round tokens differently."""
@@ -40,17 +45,40 @@ MOST_APART = 2.0
 """Largest D of two model sizes that differ by more than this factor are pointed out: L(N) then has both in it."""
 
 
-class _Selected(NamedTuple):
-    """[P] x, N, D and loss of the points of one law, in order of x; and what is to be known about them."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConvergenceFit:
+    """A convergence law of one variable, L(x) = E + A x^-alpha, and what it says about its largest x."""
 
-    x: np.ndarray
-    model_params: np.ndarray
-    tokens: np.ndarray
-    loss: np.ndarray
-    remark: str
+    variable: Variable
+    e: Estimate  # irreducible loss E: of unlimited x, the rest being as it is
+    a: Estimate
+    alpha: Estimate  # exponent
+    num_points: int  # P, points that were fitted
+    r2: float  # share of the variation of ln L that is explained
+    chinchilla_alpha: float  # the exponent that the pre-training law expects; NaN where it does not identify it
+    held_out_x: float  # the largest x
+    held_out_loss: float  # mean loss measured there
+    forecast: Estimate  # of that loss from the smaller x; its interval is that of a measurement
+    chinchilla_forecast: float  # the same by the pre-training law, fitted without points at or beyond the largest x
+    status: Status  # `failed`: the numbers are NaN
+    message: str  # empty, or what is wrong
+    x: np.ndarray  # [P] rising
+    loss: np.ndarray  # [P]
+    chinchilla_loss: np.ndarray  # [P] the pre-training law's loss at these points; NaN without one
 
-    def keep(self, rows: np.ndarray) -> _Selected:
-        return _Selected(*(values[rows] for values in self[:4]), remark=self.remark)
+    @property
+    def where(self) -> str:
+        """The points that it is fitted to, in words."""
+        return VARIABLES[self.variable]
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval of the forecast holds what was measured."""
+        return self.forecast.low <= self.held_out_loss <= self.forecast.high
+
+    def predicted(self, x: np.ndarray | float) -> np.ndarray:
+        """L of the fit at x."""
+        return self.e.value + self.a.value * np.asarray(x, np.float64) ** -self.alpha.value
 
 
 class _Law(NamedTuple):
@@ -97,50 +125,56 @@ def fit_convergence(
     n, d, y = (np.asarray(a, np.float64) for a in (model_params, tokens, loss))
     keep = np.isfinite(n) & np.isfinite(d) & np.isfinite(y) & (n > 0) & (d > 0) & (y > 0)
     n, d, y = n[keep], d[keep], y[keep]
-    chosen = _select(n, d, y, variable)
-    values = _distinct(chosen.x)
+    every_x = {"N": n, "D": d, "C": FLOPS_PER_PARAMETER_TOKEN * n * d}[variable]
+    rows, remark = _select(n, d, y, every_x, variable)
+    x, measured = every_x[rows], y[rows]
+    values = _distinct(x)
     if values < FEWEST_VALUES:
-        return _failed(variable, chosen, f"too few values of {variable} ({values}; {FEWEST_VALUES} are needed)")
-    rng = np.random.default_rng([seed, VARIABLES.index(variable)])
-    fitted = _fit(chosen, resamples, rng)
-    estimates = _estimates(fitted, chosen)
-    notes = dict.fromkeys([chosen.remark, *(estimate.note for estimate in estimates.values())])
-    notes |= {} if fitted.converged else {"the search did not converge": None}
-    largest = chosen.x >= chosen.x.max() * (1 - SAME)
+        message = f"too few values of {variable} ({values}; {FEWEST_VALUES} are needed)"
+        return _failed(variable, x, measured, message)
+    rng = np.random.default_rng([seed, list(VARIABLES).index(variable)])
+    fit = _fit(x, measured, resamples, rng)
+    estimates = _estimates(fit, x, measured)
+    largest = x >= x.max() * (1 - SAME)
+    at = float(x[largest].mean())
     forecast = Estimate(np.nan, np.nan, np.nan, False, "too few values of x to hold the largest out")
     if values > FEWEST_VALUES:
-        forecast = _forecast(_fit(chosen.keep(~largest), resamples, rng), float(chosen.x[largest].mean()), rng)
-    message = "; ".join(note for note in notes if note)
-    total = np.log(chosen.loss) - np.log(chosen.loss).mean()
+        forecast = _forecast(_fit(x[~largest], measured[~largest], resamples, rng), at, rng)
+    notes = [remark, *(estimate.note for estimate in estimates.values())]
+    notes += [] if fit.converged else ["the search did not converge"]
+    message = "; ".join(note for note in dict.fromkeys(notes) if note)
+    total = np.log(measured) - np.log(measured).mean()
     return ConvergenceFit(
         variable=variable,
         **estimates,
-        num_points=len(chosen.x),
-        r2=float(1 - fitted.residuals @ fitted.residuals / (total @ total)) if total.any() else float("nan"),
+        num_points=len(x),
+        r2=float(1 - fit.residuals @ fit.residuals / (total @ total)) if total.any() else float("nan"),
         chinchilla_alpha=_expected_exponent(law, variable),
-        held_out_x=float(chosen.x[largest].mean()),
-        held_out_loss=float(chosen.loss[largest].mean()),
+        held_out_x=at,
+        held_out_loss=float(measured[largest].mean()),
         forecast=forecast,
-        chinchilla_forecast=_chinchilla_forecast(n, d, y, chosen.keep(largest), variable),
+        chinchilla_forecast=_chinchilla_forecast((n, d, y), every_x < x[largest].min() * (1 - SAME), rows[largest]),
         status="warning" if message else "ok",
         message=message,
-        x=chosen.x,
-        loss=chosen.loss,
-        chinchilla_loss=_chinchilla_loss(law, chosen),
+        x=x,
+        loss=measured,
+        chinchilla_loss=law.loss(n[rows], d[rows]) if law and law.status != "failed" else np.full_like(x, np.nan),
     )
 
 
-def _select(n: np.ndarray, d: np.ndarray, loss: np.ndarray, variable: Variable) -> _Selected:
+def _select(
+    n: np.ndarray, d: np.ndarray, loss: np.ndarray, x: np.ndarray, variable: Variable
+) -> tuple[np.ndarray, str]:
+    """Numbers of the points that the law of a variable is fitted to, in order of x, and what is to be known of them."""
     remark = ""
     if variable == "N":
-        x, ends = n, np.array([d[n == size].max() for size in n])
+        ends = np.array([d[n == size].max() for size in n])
         rows = d >= ends * (1 - SAME)
         if ends.size and ends.max() > MOST_APART * ends.min():
             remark = f"the largest D of a model size goes from {ends.min():.3g} to {ends.max():.3g} tokens"
     elif variable == "D":
-        x, rows = d, n == n.max(initial=0.0)
+        rows = n == n.max(initial=0.0)
     else:
-        x = FLOPS_PER_PARAMETER_TOKEN * n * d
         budget = np.empty(len(x), int)
         order = np.argsort(x, kind="stable")
         budget[order] = np.concatenate([[0], np.cumsum(np.diff(np.log(x[order])) > SAME)])[: len(x)]
@@ -148,8 +182,7 @@ def _select(n: np.ndarray, d: np.ndarray, loss: np.ndarray, variable: Variable) 
         before = np.minimum.accumulate(np.concatenate([[np.inf], loss[order]]))[:-1]
         rows = np.zeros(len(x), bool)
         rows[order[loss[order] < before]] = True
-    order = np.flatnonzero(rows)[np.argsort(x[rows], kind="stable")]
-    return _Selected(x[order], n[order], d[order], loss[order], remark)
+    return np.flatnonzero(rows)[np.argsort(x[rows], kind="stable")], remark
 
 
 def _distinct(x: np.ndarray) -> int:
@@ -163,30 +196,30 @@ def _loss(parameters: np.ndarray, x: np.ndarray | float) -> np.ndarray:
     return e + a * np.asarray(x, np.float64) ** -alpha
 
 
-def _fit(points: _Selected, resamples: int, rng: np.random.Generator) -> _Law:
+def _fit(x: np.ndarray, loss: np.ndarray, resamples: int, rng: np.random.Generator) -> _Law:
     """The fit, and its replicates with new noise around it.
 
     Its variance is that of the residuals of ln L for the degrees of freedom that are left, and as uncertain.
     """
-    found = huber.fit_one(points.x, points.loss)
-    fitted = _loss(found.parameters, points.x)
-    residuals = np.log(points.loss) - np.log(fitted)
+    best = fit_one(x, loss)
+    fitted = _loss(best.parameters, x)
+    residuals = np.log(loss) - np.log(fitted)
     freedom = max(len(residuals) - NUM_PARAMETERS, 1)
     noise = np.sqrt(residuals @ residuals / rng.chisquare(freedom, resamples))
     drawn = fitted * np.exp(noise[:, None] * rng.normal(size=(resamples, len(residuals))))
-    replicates = huber.refit_one(points.x, drawn, found) if resamples else np.empty((0, NUM_PARAMETERS))
-    return _Law(found.parameters, replicates, noise, found.converged, residuals)
+    replicates = refit_one(x, drawn, best) if resamples else np.empty((0, NUM_PARAMETERS))
+    return _Law(best.parameters, replicates, noise, best.converged, residuals)
 
 
-def _estimates(law: _Law, points: _Selected) -> dict[str, Estimate]:
+def _estimates(law: _Law, x: np.ndarray, loss: np.ndarray) -> dict[str, Estimate]:
     """The fields e, a and alpha."""
     draws = law.replicates if len(law.replicates) else law.parameters[None]
     bounds = np.percentile(draws, PERCENTILES, axis=0).T
     notes = dict.fromkeys(("e", "a", "alpha"), "")
-    least = VANISHING * points.loss.min()
+    least = VANISHING * loss.min()
     if bounds[0, 0] <= least:
         notes["e"] = "E is not told from 0"
-    term = np.percentile(draws[:, 1] * points.x.min() ** -draws[:, 2], PERCENTILES[0])
+    term = np.percentile(draws[:, 1] * x.min() ** -draws[:, 2], PERCENTILES[0])
     if term <= least:
         notes |= dict.fromkeys(("a", "alpha"), "the term of A is not told from 0")
     elif bounds[2, 0] <= LOWEST_EXPONENT * 1.01 or bounds[2, 1] >= HIGHEST_EXPONENT * 0.99:
@@ -219,28 +252,24 @@ def _expected_exponent(law: ChinchillaFit | None, variable: Variable) -> float:
     return {"N": alpha, "D": beta, "C": alpha * beta / (alpha + beta)}[variable]
 
 
-def _chinchilla_loss(law: ChinchillaFit | None, points: _Selected) -> np.ndarray:
-    if law is None or law.status == "failed":
-        return np.full_like(points.x, np.nan)
-    return law.loss(points.model_params, points.tokens)
-
-
 def _chinchilla_forecast(
-    n: np.ndarray, d: np.ndarray, loss: np.ndarray, largest: _Selected, variable: Variable
+    points: tuple[np.ndarray, np.ndarray, np.ndarray], before: np.ndarray, largest: np.ndarray
 ) -> float:
-    """Mean loss at the largest points by the pre-training law, fitted to the points before them; NaN where it fails."""
-    x = {"N": n, "D": d, "C": FLOPS_PER_PARAMETER_TOKEN * n * d}[variable]
-    rest = x < largest.x.min() * (1 - SAME)
-    law = fit_chinchilla(n[rest], d[rest], loss[rest], method="huber", group=None, resamples=0, seed=0)
-    if law.status == "failed" or design_doubts(n[rest], d[rest]):
+    """Mean loss at the points numbered `largest` of (N, D, loss) by the pre-training law fitted to those `before` them.
+
+    NaN where that fit fails.
+    """
+    n, d, loss = (column[before] for column in points)
+    law = fit_chinchilla(n, d, loss, method="huber", group=None, resamples=0, seed=0)
+    if law.status == "failed" or design_doubts(n, d):
         return float("nan")
-    return float(law.loss(largest.model_params, largest.tokens).mean())
+    return float(law.loss(points[0][largest], points[1][largest]).mean())
 
 
-def _failed(variable: Variable, points: _Selected, message: str) -> ConvergenceFit:
+def _failed(variable: Variable, x: np.ndarray, loss: np.ndarray, message: str) -> ConvergenceFit:
     none = Estimate(np.nan, np.nan, np.nan, False, message)
     return ConvergenceFit(
-        variable=variable, e=none, a=none, alpha=none, num_points=len(points.x), r2=np.nan, chinchilla_alpha=np.nan,
+        variable=variable, e=none, a=none, alpha=none, num_points=len(x), r2=np.nan, chinchilla_alpha=np.nan,
         held_out_x=np.nan, held_out_loss=np.nan, forecast=none, chinchilla_forecast=np.nan, status="failed",
-        message=message, x=points.x, loss=points.loss, chinchilla_loss=np.full_like(points.x, np.nan),
+        message=message, x=x, loss=loss, chinchilla_loss=np.full_like(x, np.nan),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.flag_parsing import numbers
-from isocompute_jax.fit.laws.reuse import MOST_REUSE
+from isocompute_jax.fit.laws.model_size_checks import MOST_REUSE
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 
@@ -72,6 +72,11 @@ class LawOptions:
         ):  # fmt: skip
             if not all(0 < value < float("inf") for value in values):
                 raise InputError(f"--{name}={','.join(f'{v:g}' for v in values)} must be above 0 and finite")
+
+    @property
+    def fitted_share(self) -> float:
+        """Of each run's evaluations, that the others are predicted from."""
+        return 1.0 - self.holdout
 
     @property
     def reward_name(self) -> str:

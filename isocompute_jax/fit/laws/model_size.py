@@ -8,6 +8,7 @@ therefore has a predicted slope but no predicted level.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,8 +17,9 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from isocompute_jax.fit.laws.model_size_results import ModelSizeFit
-from isocompute_jax.fit.laws.results import Estimate
+from isocompute_jax.fit.intervals import Estimate
+from isocompute_jax.fit.plain_data import INTERNAL
+from isocompute_jax.fit.results import Status
 
 MARGIN = 1e3
 """N0 is searched from the smallest model / margin to the largest model x margin."""
@@ -29,7 +31,60 @@ CONFIDENCE = 0.95
 MISFIT = 0.01
 """The law counts as rejected when free slopes fit better at this level."""
 HIGHEST_AUTOCORRELATION = 0.95
-NO_ESTIMATE = Estimate(np.nan, np.nan, np.nan, False, "nothing to fit")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelSizeFit:
+    """ln L(N, X) = -k(N) ln X + E(N) with k(N) = k_max / (1 + N0 / N), for M model sizes in rising order."""
+
+    k_max: Estimate  # slope of an infinitely large model
+    n0: Estimate  # N0, the number of parameters at which k is half of k_max
+    k_max_error: float  # standard error from the curvature at the minimum; NaN when there is none
+    log_n0_error: float  # the same for ln N0
+    model_params: np.ndarray  # [M] parameters N
+    k: np.ndarray  # [M] the law's slopes; the free ones when there is no law (one model size)
+    intercept: np.ndarray  # [M] E, free per model
+    free_k: np.ndarray  # [M] slope of each model's own line
+    free_k_error: np.ndarray  # [M] its standard error; NaN with two points
+    free_intercept: np.ndarray  # [M] intercept of each model's own line
+    first_x: np.ndarray  # [M] smallest X fitted
+    last_x: np.ndarray  # [M] largest X fitted
+    num_points: np.ndarray  # [M] points fitted
+    covariance: np.ndarray  # [2M, 2M] of (k, intercept), by the curvature at the minimum; NaN without a noise estimate
+    region_n0: np.ndarray  # [R] values of N0 inside the 95% region
+    region_k_max: np.ndarray  # [R, 2] least and largest k_max inside the region at that N0
+    autocorrelation: float  # of neighbouring residuals of a run; intervals are widened for it
+    misfit: float  # p-value against free slopes; small: k(N) does not have this form. NaN when untestable
+    sse: float  # weighted sum of squared residuals in ln L
+    r2: float  # share of the variation of ln L within models that the law explains
+    left_out: tuple[str, ...]  # what was not fitted, and why
+    status: Status  # `failed`: the numbers are NaN
+    message: str  # empty, or what is wrong
+
+    @property
+    def identified(self) -> bool:
+        """Whether both parameters may be quoted."""
+        return self.k_max.identified and self.n0.identified
+
+    @property
+    def departs(self) -> bool:
+        """Whether the models' own slopes reject the law."""
+        return self.misfit < MISFIT
+
+    def slope(self, model_params: float) -> Estimate:
+        """k(N) of the law at any N, with its 95% interval; not identified without a law."""
+        share = 1.0 / (1.0 + self.n0.value / model_params)
+        value = self.k_max.value * share
+        if not len(self.region_n0):
+            return Estimate(value, np.nan, np.nan, False, self.k_max.note)
+        shares = 1.0 / (1.0 + self.region_n0 / model_params)
+        low, high = np.min(self.region_k_max[:, 0] * shares), np.max(self.region_k_max[:, 1] * shares)
+        enough = len(self.model_params) >= 3
+        return Estimate(value, float(low), float(high), enough, "" if enough else self.k_max.note)
+
+    def loss(self, index: int, x: np.ndarray | float) -> np.ndarray:
+        """L of model number `index` at X > 0, inside its data or not."""
+        return np.exp(self.intercept[index] - self.k[index] * np.log(x))
 
 
 class Lines(NamedTuple):
@@ -50,12 +105,7 @@ class Lines(NamedTuple):
 
 
 def fit_model_size(
-    model_params: np.ndarray,
-    x: np.ndarray,
-    reward: np.ndarray,
-    *,
-    weight: np.ndarray | None,
-    run: np.ndarray | None,
+    model_params: np.ndarray, x: np.ndarray, reward: np.ndarray, *, weight: np.ndarray | None, run: np.ndarray | None
 ) -> ModelSizeFit:
     """Fits k_max, N0 and one E per model by weighted least squares in ln L, L = 1 - reward.
 
@@ -79,11 +129,7 @@ def fit_model_size(
     model_params, x, log_loss, weight, run = (a[keep] for a in (model_params, x, log_loss, weight, run))
     lines, more = _lines(model_params, x, log_loss, weight, run)
     left_out += more
-    if not len(lines.model_params):
-        return _failed(left_out)
-    if len(lines.model_params) == 1:
-        return _one_line(lines, left_out)
-    return _law(lines, left_out)
+    return _law(lines, left_out) if len(lines.model_params) > 1 else _without_law(lines, left_out)
 
 
 def _usable(model_params: np.ndarray, x: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -115,14 +161,11 @@ def _lines(
         slope = -(w @ ((log_x - mean_x) * (y - mean_y))) / spread
         left = y - mean_y + slope * (log_x - mean_x)
         residuals.append((run[mask], log_x, np.sqrt(w) * left))
-        rows.append((size, w.sum(), mean_x, mean_y, spread, slope, w @ (y - mean_y) ** 2, mask.sum(), *_ends(x[mask])))
+        sums = size, w.sum(), mean_x, mean_y, spread, slope, w @ (y - mean_y) ** 2
+        rows.append((*sums, mask.sum(), x[mask].min(), x[mask].max()))
     columns = np.array(rows).reshape(-1, 10).T
-    sse = float(sum(np.sum(r**2) for _, _, r in residuals))
-    return Lines(*columns, sse=sse, autocorrelation=autocorrelation(residuals)), left_out
-
-
-def _ends(x: np.ndarray) -> tuple[float, float]:
-    return x.min(), x.max()
+    sse = float(sum(np.sum(r**2) for _, _, r in residuals)) if residuals else np.nan
+    return Lines(*columns, sse=sse, autocorrelation=autocorrelation(residuals) if residuals else np.nan), left_out
 
 
 def autocorrelation(residuals: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> float:
@@ -139,6 +182,11 @@ def autocorrelation(residuals: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) 
             products += ordered[1:] @ ordered[:-1]
             squares += (ordered[1:] @ ordered[1:] + ordered[:-1] @ ordered[:-1]) / 2
     return float(np.clip(products / squares, 0.0, HIGHEST_AUTOCORRELATION)) if squares > 0 else 0.0
+
+
+def widening(autocorrelation: float) -> float:
+    """What autocorrelated residuals multiply a variance by, and divide degrees of freedom by."""
+    return (1.0 + autocorrelation) / (1.0 - autocorrelation)
 
 
 def _excess(lines: Lines, log_n0: float) -> tuple[float, float, float]:
@@ -160,21 +208,66 @@ def _law(lines: Lines, left_out: list[str]) -> ModelSizeFit:
     log_n0 = float(min(polished, grid[best], key=lambda g: _excess(lines, g)[0]))
     excess, k_max, _ = _excess(lines, log_n0)
     noise, freedom, scale = _noise(lines, excess, num_parameters=len(lines.model_params) + 2)
-    region = _region(lines, log_n0, excess + noise * _quantile(freedom) ** 2, grid)
-    return _finish(lines, log_n0, k_max, excess, noise, scale, region, left_out)
+    log_region, k_region = _region(lines, log_n0, excess + noise * quantile(freedom) ** 2, grid)
+    k, slopes, errors = _slopes(lines, log_n0, k_max, noise)
+    n0, k_estimate, reason = _estimates(lines, log_n0, k_max, log_region, k_region)
+    misfit = _misfit(lines, excess, scale)
+    messages = [reason] if reason else []
+    if k_max <= 0:
+        messages.append("the reward does not rise with X: k_max is not positive")
+    if misfit < MISFIT:
+        messages.append(
+            f"the models' own slopes depart from k(N) by more than noise (p = {misfit:.1g}), so the intervals of "
+            "k_max and N0 are too narrow"
+        )
+    return ModelSizeFit(
+        k_max=k_estimate, n0=n0, k_max_error=float(errors[0]), log_n0_error=float(errors[1]), k=k,
+        covariance=_with_intercepts(lines, slopes, noise), region_n0=np.exp(log_region), region_k_max=k_region,
+        misfit=misfit, **_shared(lines, k, sse=lines.sse + excess, scale=scale, left_out=left_out),
+        status="warning" if messages else "ok", message="; ".join(messages),
+    )  # fmt: skip
+
+
+def _without_law(lines: Lines, left_out: list[str]) -> ModelSizeFit:
+    """A single model: its own line, and no law; or not even a line."""
+    one = len(lines.model_params) == 1
+    why = "one model size: a line, but no law for k(N)" if one else "nothing to fit"
+    unknown = Estimate(np.nan, np.nan, np.nan, False, why)
+    noise, _, scale = _noise(lines, 0.0, num_parameters=2)
+    return ModelSizeFit(
+        k_max=unknown, n0=unknown, k_max_error=np.nan, log_n0_error=np.nan, k=lines.slope,
+        covariance=_with_intercepts(lines, np.diag(noise / lines.spread), noise),
+        region_n0=np.empty(0), region_k_max=np.empty((0, 2)), misfit=np.nan,
+        **_shared(lines, lines.slope, sse=lines.sse, scale=scale, left_out=left_out),
+        status="warning" if one else "failed",
+        message=f"k_max and N0 not identified: {why}" if one else "no model has two points of different X",
+    )  # fmt: skip
+
+
+def _slopes(lines: Lines, log_n0: float, k_max: float, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slopes k [M], their covariance [M, M], and the standard errors [2] of k_max and ln N0; NaN where singular."""
+    share = 1.0 / (1.0 + np.exp(log_n0) / lines.model_params)
+    # slopes in (k_max, ln N0): d k / d k_max = s, d k / d ln N0 = -k_max s (1 - s)
+    jacobian = np.stack([share, -k_max * share * (1.0 - share)], axis=1)
+    normal = jacobian.T @ (lines.spread[:, None] * jacobian)
+    inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
+    singular = np.linalg.matrix_rank(normal, rtol=1e-12, hermitian=True) < 2
+    errors = np.full(2, np.nan) if singular else np.sqrt(np.diag(inverse) * noise)
+    return k_max * share, jacobian @ inverse @ jacobian.T * noise, errors
 
 
 def _noise(lines: Lines, excess: float, *, num_parameters: int) -> tuple[float, float, float]:
     """(variance of a point of weight 1, widened for autocorrelation; effective degrees of freedom; the widening)."""
-    scale = (1.0 + lines.autocorrelation) / (1.0 - lines.autocorrelation)
+    scale = widening(lines.autocorrelation)
     freedom = float(lines.points.sum() - num_parameters)
     if freedom <= 0:
         return np.nan, np.nan, scale
     return (lines.sse + excess) / freedom * scale, max(freedom / scale, 1.0), scale
 
 
-def _quantile(freedom: float) -> float:
-    return float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) if freedom > 0 else np.nan
+def quantile(freedom: float, level: float = (1 + CONFIDENCE) / 2) -> float:
+    """Of Student's t: as many standard errors are half of a 95% interval; NaN without degrees of freedom."""
+    return float(scipy.special.stdtrit(freedom, level)) if freedom > 0 else np.nan
 
 
 def _region(lines: Lines, log_n0: float, threshold: float, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -187,10 +280,10 @@ def _region(lines: Lines, log_n0: float, threshold: float, grid: np.ndarray) -> 
 
     edges = [_edge(over, log_n0, side) for side in (grid[grid < log_n0][::-1], grid[grid > log_n0])]
     inside = np.unique(np.concatenate([np.linspace(edges[0], edges[1], CELLS + 1), [log_n0]]))
-    found = [(at, *_excess(lines, at)) for at in inside]
     kept = [
         (at, k - half, k + half)
-        for at, excess, k, curvature in found
+        for at in inside
+        for excess, k, curvature in [_excess(lines, at)]
         if excess <= threshold or at in edges
         for half in [np.sqrt(max(threshold - excess, 0.0) / curvature)]
     ]
@@ -210,47 +303,11 @@ def _edge(over: Callable[[float], float], inside: float, side: np.ndarray) -> fl
     return typing.cast(float, scipy.optimize.brentq(over, last, beyond[0], xtol=1e-12))
 
 
-def _finish(lines, log_n0, k_max, excess, noise, scale, region, left_out) -> ModelSizeFit:
-    """Puts the pieces together and says what they do not show."""
-    share = 1.0 / (1.0 + np.exp(log_n0) / lines.model_params)
-    k = k_max * share
-    # slopes in (k_max, ln N0): d k / d k_max = s, d k / d ln N0 = -k_max s (1 - s)
-    jacobian = np.stack([share, -k_max * share * (1.0 - share)], axis=1)
-    normal = jacobian.T @ (lines.spread[:, None] * jacobian)
-    inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
-    singular = np.linalg.matrix_rank(normal, rtol=1e-12, hermitian=True) < 2
-    errors = np.full(2, np.nan) if singular else np.sqrt(np.diag(inverse) * noise)
-    slopes = jacobian @ inverse @ jacobian.T * noise
-    n0, k_estimate, reason = _estimates(lines, log_n0, k_max, region)
-    misfit = _misfit(lines, excess, scale)
-    messages = list(filter(None, [reason]))
-    if k_max <= 0:
-        messages.append("the reward does not rise with X: k_max is not positive")
-    if misfit < MISFIT:
-        messages.append(
-            f"the models' own slopes depart from k(N) by more than noise (p = {misfit:.1g}), so the intervals of "
-            "k_max and N0 are too narrow"
-        )
-    return ModelSizeFit(
-        k_max=k_estimate,
-        n0=n0,
-        k_max_error=float(errors[0]),
-        log_n0_error=float(errors[1]),
-        k=k,
-        covariance=_with_intercepts(lines, slopes, noise),
-        region_n0=np.exp(region[0]),
-        region_k_max=region[1],
-        misfit=misfit,
-        **_shared(lines, k, sse=lines.sse + excess, scale=scale, left_out=left_out),
-        status="warning" if messages else "ok",
-        message="; ".join(messages),
-    )
-
-
-def _estimates(lines: Lines, log_n0: float, k_max: float, region) -> tuple[Estimate, Estimate, str]:
+def _estimates(
+    lines: Lines, log_n0: float, k_max: float, log_region: np.ndarray, k_region: np.ndarray
+) -> tuple[Estimate, Estimate, str]:
     """N0 and k_max with intervals, and why one of them is not identified (or nothing)."""
     lowest, highest = np.log(lines.model_params[0] / MARGIN), np.log(lines.model_params[-1] * MARGIN)
-    log_region, k_region = region
     known = len(log_region) > 0
     low, high = (log_region[0], log_region[-1]) if known else (np.nan, np.nan)
     open_low, open_high = low <= lowest + 1e-9, high >= highest - 1e-9
@@ -317,26 +374,86 @@ def _shared(lines: Lines, k: np.ndarray, *, sse: float, scale: float, left_out: 
     }
 
 
-def _one_line(lines: Lines, left_out: list[str]) -> ModelSizeFit:
-    """A single model: its own line, and no law."""
-    noise, _, scale = _noise(lines, 0.0, num_parameters=2)
-    why = "one model size: a line, but no law for k(N)"
-    unknown = dataclasses.replace(NO_ESTIMATE, note=why)
-    return ModelSizeFit(
-        k_max=unknown, n0=unknown, k_max_error=np.nan, log_n0_error=np.nan, k=lines.slope,
-        covariance=_with_intercepts(lines, np.diag(noise / lines.spread), noise),
-        region_n0=np.empty(0), region_k_max=np.empty((0, 2)), misfit=np.nan,
-        **_shared(lines, lines.slope, sse=lines.sse, scale=scale, left_out=left_out),
-        status="warning", message=f"k_max and N0 not identified: {why}",
-    )  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class Crossover:
+    """Where the lines of two models have the same loss: from there on the larger model may be the better choice."""
+
+    smaller: float  # parameters of the smaller model
+    larger: float
+    x: float  # X of the crossing; NaN when the lines are parallel
+    low: float  # lower end of its 95% interval (Fieller); 0 when the data set none
+    high: float  # upper end; inf when the data set none
+    inside: bool  # whether x lies inside the data of both models
+    better_after: float  # parameters of the model with the lower loss beyond x
+    status: Status  # `warning`: the slopes are not told apart
+    message: str  # empty, or what is wrong
+    loss: float = dataclasses.field(metadata=INTERNAL)  # of both models at the crossing
 
 
-def _failed(left_out: list[str]) -> ModelSizeFit:
-    none = np.empty(0)
-    return ModelSizeFit(
-        k_max=NO_ESTIMATE, n0=NO_ESTIMATE, k_max_error=np.nan, log_n0_error=np.nan, model_params=none, k=none,
-        intercept=none, free_k=none, free_k_error=none, free_intercept=none, first_x=none, last_x=none,
-        num_points=none.astype(int), covariance=np.empty((0, 0)), region_n0=none, region_k_max=np.empty((0, 2)),
-        autocorrelation=np.nan, misfit=np.nan, sse=np.nan, r2=np.nan, left_out=tuple(left_out), status="failed",
-        message="no model has two points of different X",
-    )  # fmt: skip
+def crossover(k1: float, e1: float, k2: float, e2: float) -> float:
+    """X at which two lines ln L = -k ln X + E have the same loss; NaN when they are parallel.
+
+    -k1 ln X + E1 = -k2 ln X + E2, so (k2 - k1) ln X = E2 - E1 and X = exp((E2 - E1) / (k2 - k1)).
+    """
+    if k1 == k2:
+        return float("nan")
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.exp(np.float64(e2 - e1) / (k2 - k1)))
+
+
+def crossovers(fit: ModelSizeFit) -> tuple[Crossover, ...]:
+    """The crossing of every pair of models, by the law's slopes, with Fieller's 95% interval of ln X.
+
+    The interval is that of a ratio of two jointly normal estimates; unlike the delta method it says so when the slopes
+    are too close to place the crossing at all.
+    """
+    return tuple(_pair(fit, i, j) for i, j in itertools.combinations(range(len(fit.model_params)), 2))
+
+
+def _pair(fit: ModelSizeFit, i: int, j: int) -> Crossover:
+    count = len(fit.model_params)
+    x = crossover(fit.k[i], fit.intercept[i], fit.k[j], fit.intercept[j])
+    contrast = np.zeros((2, 2 * count))
+    contrast[0, [count + j, count + i]] = 1.0, -1.0  # E2 - E1
+    contrast[1, [j, i]] = 1.0, -1.0  # k2 - k1
+    low, high = _fieller(
+        fit.intercept[j] - fit.intercept[i],
+        fit.k[j] - fit.k[i],
+        contrast @ fit.covariance @ contrast.T,
+        max((fit.num_points.sum() - count - 2) / widening(fit.autocorrelation), 1.0),
+    )
+    bounded = low > 0 and np.isfinite(high)
+    message = "" if bounded else "the two slopes are not told apart, so the crossing has no bounds"
+    if np.isnan(low):
+        message = "no noise estimate"
+    with np.errstate(all="ignore"):  # a crossing may lie at 0 or beyond every number
+        loss = float(fit.loss(i, x))
+    first = max(fit.first_x[i], fit.first_x[j])
+    last = min(fit.last_x[i], fit.last_x[j])
+    return Crossover(
+        smaller=float(fit.model_params[i]),
+        larger=float(fit.model_params[j]),
+        x=x,
+        low=low,
+        high=high,
+        inside=bool(first <= x <= last),
+        better_after=float(fit.model_params[j if fit.k[j] > fit.k[i] else i]),
+        status="warning" if message else "ok",
+        message=message,
+        loss=loss,
+    )
+
+
+def _fieller(top: float, bottom: float, covariance: np.ndarray, freedom: float) -> tuple[float, float]:
+    """exp of the 95% interval of top / bottom; (0, inf) when it is unbounded, NaN without a covariance."""
+    if not np.all(np.isfinite(covariance)):
+        return float("nan"), float("nan")
+    t2 = quantile(freedom) ** 2
+    a = bottom**2 - t2 * covariance[1, 1]
+    b = top * bottom - t2 * covariance[0, 1]
+    c = top**2 - t2 * covariance[0, 0]
+    if a <= 0:
+        return 0.0, float("inf")
+    half = np.sqrt(max(b * b - a * c, 0.0)) / a
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.exp(b / a - half)), float(np.exp(b / a + half))

@@ -1,13 +1,14 @@
-"""The tables beside summary.json: ranges, fits, frontier, switches, allocation, next and ties, each a .csv."""
+"""The tables beside summary.json: ranges, fits, frontier, switches, allocation, next, ties and comparisons, as .csv."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from isocompute_jax.fit.answer_results import BudgetRange
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Value
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -42,6 +43,17 @@ NEXT_COLUMNS = (
     "budget", "expected_regret_now", "run", "group_size", "problems_per_batch", "seeds", "compute", "num_steps", "cost",
     "expected_regret", "untried",
 )  # fmt: skip
+COMPARISON_COLUMNS = (
+    "question",
+    "part",
+    "row",
+    "column",
+    "value",
+    "interval95_low",
+    "interval95_high",
+    "stderr",
+    "text",
+)
 
 
 class Rows(NamedTuple):
@@ -81,7 +93,26 @@ def table_rows(result: SweepResult) -> dict[str, Rows]:
             ],
             TIE_COLUMNS,
         ),
+        "comparisons": Rows(
+            [cell for found in result.comparisons for cell in _comparison_cells(found)], COMPARISON_COLUMNS
+        ),
     }
+
+
+def _comparison_cells(found: ComparisonResult) -> Iterator[dict[str, Any]]:
+    """A row for each cell of a comparison's table, and for each number of the whole (without the number of a row)."""
+    where = {"question": found.question, "part": found.part}
+    for number, row in [(None, found.numbers), *enumerate(found.rows, 1)]:
+        for column, cell in row.items():
+            row_of = where | {"row": number, "column": column}
+            if isinstance(cell, Value):
+                low, high = cell.low, cell.high
+                values = {"value": cell.value, "interval95_low": low, "interval95_high": high, "stderr": cell.stderr}
+                yield row_of | plain(values) | {"text": str(cell)}
+            elif isinstance(cell, str | None):
+                yield row_of | {"text": cell}
+            else:
+                yield row_of | plain({"value": float(cell)})
 
 
 def _fits(result: SweepResult) -> list[dict[str, Any]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from isocompute_jax.fit.laws.analysis import LawAnalysis
 from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
 from isocompute_jax.fit.report.interactive import interactive_data
 from isocompute_jax.fit.report.provenance import versions
-from isocompute_jax.fit.report.sections import Section
-from isocompute_jax.fit.report.templating import Html, render, told
+from isocompute_jax.fit.report.sections import Section, comparison_sections
+from isocompute_jax.fit.report.templating import Html, render
 from isocompute_jax.fit.sweep_results import SweepResult
 
 Figures = Mapping[str, pathlib.Path]
@@ -21,14 +20,6 @@ OPTIONAL = (
     "residuals", "forms", "holdout", "comparison",
 )  # fmt: skip
 """Sections that stand in the report where they have a picture."""
-
-LAWS = {"model_size": ("lines", "slopes", "holdout", "reuse"), "chinchilla": ("prediction", "optimal", "convergence")}
-"""Sections of each law."""
-
-TITLES = {
-    "model_size": "How does the gain from training depend on the size of the model?",
-    "chinchilla": "How does the loss depend on model size and tokens?",
-}
 
 
 def section_names(result: SweepResult, figures: Figures) -> list[str]:
@@ -62,30 +53,10 @@ def render_report(
         sections=section_names(result, figures),
         folded=True,
         before=before,
-        after=after,
+        after=[*comparison_sections(result, figures), *after],
         data=Html(interactive_data(result)),
         runs=len(result.runs),
         choices=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {options.records}{bins}; "
         f"seed {options.seed}",
-        versions=versions(),
-    )
-
-
-def render_law_report(analysis: LawAnalysis, figures: Figures) -> str:
-    """The HTML text of a law's analysis; `figures` as `draw_law_figures` returns them."""
-    options = analysis.options
-    names = LAWS[options.analysis]
-    return render(
-        "law.html.j2",
-        title=options.title or TITLES[options.analysis],
-        result=analysis.result,
-        options=options,
-        figures=dict.fromkeys(names) | dict(figures),
-        headline=told("laws/headline", analysis.result, options=options),
-        sections=names,
-        folded=False,
-        warnings=analysis.warnings,
-        runs=len(analysis.runs),
-        choices=f"metric {options.metric}",
         versions=versions(),
     )

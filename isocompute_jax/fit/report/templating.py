@@ -19,7 +19,6 @@ import jinja2
 from isocompute_jax.fit.answer_results import LIKELY, tie_ranges
 from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.frontier_results import SURE
-from isocompute_jax.fit.laws import quotes
 from isocompute_jax.fit.record_choices import choice_rows
 from isocompute_jax.fit.report import wording
 from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
@@ -98,22 +97,19 @@ def environment() -> jinja2.Environment:
         between=wording.between,
         choice_rows=choice_rows,
         course=wording.course,
-        estimates=quotes.estimates,
         every_seed=wording.every_seed,
         not_fitted=wording.not_fitted,
-        reach=quotes.reach,
+        reach=wording.reach,
         reward=_reward,
         scale=wording.scale,
         span=wording.span,
         spent=wording.spent,
-        stated=quotes.stated,
+        stated=wording.stated,
         tie_ranges=tie_ranges,
         unit=wording.unit,
         FORMS=FORMS,
         LARGE_RESIDUAL=LARGE_RESIDUAL,
         LEAST_COST=LEAST_COST,
-        CONVERGENCE=quotes.CONVERGENCE,
-        METHODS=quotes.METHODS,
         MOST_LISTED=wording.MOST_LISTED,
         LIKELY=LIKELY,
         SURE=SURE,

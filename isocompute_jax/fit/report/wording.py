@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.fit.curves.forms import SYMBOLS
+from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.records.printing import printable
 
 if TYPE_CHECKING:
@@ -104,6 +105,26 @@ def between(interval: Sequence[float | None] | None, text: Callable[[float], str
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"{text(low)}{to}{text(high)}"
+
+
+def value_of(estimate: Estimate, text: Callable[[float], str] = figures) -> str:
+    """The value of an estimate where it is identified."""
+    return text(estimate.value) if estimate.identified else "not identified"
+
+
+def reach(low: float, high: float, text: Callable[[float], str] = figures) -> str:
+    """An interval that may be open, in words: `0.12 to 0.13`, `above 0.1`, `below 2`, `no bounds`."""
+    bounded = math.isfinite(low) and low != 0
+    if not math.isfinite(high):
+        return f"above {text(low)}" if bounded else "no bounds"
+    return f"{text(low)} to {text(high)}" if bounded else f"below {text(high)}"
+
+
+def stated(estimate: Estimate, text: Callable[[float], str] = figures) -> str:
+    """`0.126 (95% interval: 0.12 to 0.13)`, or `not identified (95% interval: above 0.1)`."""
+    if not (math.isfinite(estimate.low) or math.isfinite(estimate.high)):
+        return f"{value_of(estimate, text)} (no interval)"
+    return f"{value_of(estimate, text)} (95% interval: {reach(estimate.low, estimate.high, text)})"
 
 
 def error_figures(value: float, error: float | None) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""One sampler server, as a learner calls it."""
+"""One sampler server, as a learner calls it and as a cluster's probes ask it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
-from isocompute_jax.service.weights.push import Push
+from isocompute_jax.service.weights.send import Push
 
 UPDATE_WEIGHTS = f"/{pb.DESCRIPTOR.services_by_name['Sampler'].full_name}/UpdateWeights"
 
@@ -60,12 +62,16 @@ class Endpoint:
       target: `host:port` or `unix:PATH`.
       service: certificates and token.
 
+    Attributes:
+      cannot_read: it was sent weights as a file, and could not read it.
+
     Raises:
       InputError: a file of `service` cannot be read.
     """
 
     def __init__(self, target: str, service: ServiceConfig):
         self.target = target
+        self.cannot_read = False
         self._credentials = credentials(service)
         token = service.token()
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -104,7 +110,7 @@ class Endpoint:
         calls = [
             channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
                 # The server answers, or nothing would be pushed; but this connection may still think that it is down.
-                _told(push.messages(i), sent),
+                _reporting(push.messages(i), sent),
                 metadata=self._metadata,
                 wait_for_ready=True,
             )
@@ -152,7 +158,7 @@ def why(error: grpc.aio.AioRpcError, service: ServiceConfig) -> str:
         if service.cert_file:
             wants = "it may refuse the certificate of config.service.cert_file, which may have expired; its log says so"
         return f"{details} (if it is there, {wants})"
-    return next((meaning for said, meaning in WHY if said in details), details)
+    return next((meaning for words, meaning in WHY if words in details), details)
 
 
 def untrusted(reason: str) -> bool:
@@ -168,8 +174,36 @@ def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:
     return grpc.ssl_channel_credentials(service.read("ca_file"), key, certificate)
 
 
-def _told(messages: Iterator[bytes], sent: Callable[[], None]) -> Iterator[bytes]:
+def _reporting(messages: Iterator[bytes], sent: Callable[[], None]) -> Iterator[bytes]:
     """The messages; says of each when the next one is asked for."""
     for message in messages:
         yield message
         sent()
+
+
+def ask(address: str, *, ca_file: str | None, tls_name: str | None, timeout_s: float) -> int:
+    """The server's answer, a `HealthCheckResponse.ServingStatus`.
+
+    Raises:
+      InputError: the file of certificates cannot be read.
+      RunError: no answer.
+    """
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    if tls_name:
+        options.append(("grpc.ssl_target_name_override", tls_name))
+    try:
+        with _channel(address, ca_file, options) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            return stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s).status
+    except OSError as error:
+        raise InputError(f"--ca_file={ca_file}: {error.strerror}") from error
+    except grpc.RpcError as error:
+        assert isinstance(error, grpc.Call)
+        raise RunError(f"{address}: {error.details()}") from error
+
+
+def _channel(address: str, ca_file: str | None, options: list[tuple[str, str | int]]) -> grpc.Channel:
+    if not ca_file:
+        return grpc.insecure_channel(address, options)
+    with open(ca_file, "rb") as file:
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(file.read()), options)

@@ -9,42 +9,27 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import functools
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Literal
 
 import grpc
 
 from isocompute_jax.distributed import Team
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.service.client.absence import Absence
-from isocompute_jax.service.client.delivery import Sender, Weights
-from isocompute_jax.service.client.endpoints_file import EndpointsFile
-from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.member import Member
-from isocompute_jax.service.client.meter import Meter, together
-from isocompute_jax.service.client.nccl.links import Links
-from isocompute_jax.service.client.nccl.rounds import KeptWeights
-from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.service.client.broadcast import KeptWeights, ServerLinks
+from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
+from isocompute_jax.service.client.member import Member, Needs
 from isocompute_jax.service.client.orders import Orders
-from isocompute_jax.service.client.pending import BadReplyError, PendingGroup
-from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.sender import InFlight, Sender, Weights
+from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import PUSHBACK
-
-InFlight = Literal["abort", "wait", "continue", "recompute"]
-
-IN_FLIGHT: dict[InFlight, pb.InFlight] = {
-    "abort": pb.IN_FLIGHT_ABORT,
-    "wait": pb.IN_FLIGHT_WAIT,
-    "continue": pb.IN_FLIGHT_CONTINUE,
-    "recompute": pb.IN_FLIGHT_RECOMPUTE,
-}
 
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
@@ -69,7 +54,7 @@ class Dispatcher:
 
     Args:
       service: the fleet's settings.
-      sender: the learner.
+      sender: brings weights to servers.
       in_flight: what becomes of groups that are being sampled when weights change.
       vocab_size: V.
       routing: whether the learner needs the experts that tokens went to.
@@ -106,7 +91,7 @@ class Dispatcher:
         self._vocab_size = vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
-        self._orders = Orders(team) if team.count > 1 else None
+        sender.orders = Orders(team) if team.count > 1 else None
         self._parcel: Weights | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
@@ -120,7 +105,6 @@ class Dispatcher:
             service=service,
             sender=sender,
             needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute")),
-            orders=self._orders,
             changed=self._on_change,
             fail=self._fail,
         )
@@ -153,7 +137,7 @@ class Dispatcher:
             self._queue.append(PendingGroup(request, lane, self._groups))
         self._dispatch()
 
-    async def distribute(self, parcel: Weights, links: Links | None = None) -> None:
+    async def distribute(self, parcel: Weights, links: ServerLinks | None = None) -> None:
         """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
 
         Args:
@@ -228,7 +212,7 @@ class Dispatcher:
                     self._members[-1].want(self._parcel)
             elif known[target].unlisted:
                 LOG.info("sampler %s is listed again, and stays", target)
-                known[target].enlist()
+                known[target].unlisted = False
         for target in known.keys() - set(targets):
             if not known[target].unlisted:
                 LOG.info("sampler %s leaves: it finishes %d groups", target, len(known[target].tasks))
@@ -337,14 +321,14 @@ class Dispatcher:
     def _on_lost(self, member: Member, group: PendingGroup, error: BaseException) -> None:
         """Queues a lost group again, before all others; or ends the run."""
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-        said = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         pushback = _pushback_s(error)
         if code in FATAL:
-            self._fail(InputError(f"sampler {member.target} refuses the group {group}: {said}"))
+            self._fail(InputError(f"sampler {member.target} refuses the group {group}: {reason}"))
             return
         if isinstance(error, BadReplyError) or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and pushback is None):
             group.bad_replies += 1
-            LOG.warning("sampler %s: the group %s: %s", member.target, group, said)
+            LOG.warning("sampler %s: the group %s: %s", member.target, group, reason)
         elif not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
             LOG.error("the fleet's own fault", exc_info=error)
             self._fail(RunError(f"the group {group} could not be sampled: {error!r}"))
@@ -358,11 +342,11 @@ class Dispatcher:
             asyncio.get_running_loop().call_later(pushback, self._dispatch)
         elif member.up:
             if not member.suspect:
-                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, said)
-            member.doubt()
+                LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, reason)
+            member.suspect = True
         if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
             self._fail(
-                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {said}")
+                RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {reason}")
             )
             return
         self._queue.appendleft(group)
@@ -400,3 +384,77 @@ def _pushback_s(error: BaseException) -> float | None:
         return max(0.0, int(dict(error.trailing_metadata() or ())[PUSHBACK]) / 1000)
     except (KeyError, ValueError):
         return None
+
+
+class BadReplyError(Exception):
+    """A server sent what was not asked for."""
+
+
+@dataclasses.dataclass(eq=False)
+class PendingGroup:
+    """A group on its way.
+
+    Attributes:
+      request: what is asked for.
+      lane: where it is delivered.
+      number: tells groups of one fleet apart.
+      attempts: calls that were made for it.
+      bad_replies: of those, how many brought what was not asked for.
+      losses: how many were lost on a server that lived on.
+      finished: rollouts of the present call that are there, by index.
+      tokens: of these.
+    """
+
+    request: SampleRequest
+    lane: str
+    number: int
+    attempts: int = 0
+    bad_replies: int = 0
+    losses: int = 0
+    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
+
+    def begin(self) -> None:
+        """Another call is made for it."""
+        self.attempts += 1
+        self.finished.clear()
+        self.tokens = 0
+
+    def keep(
+        self, message: pb.Completion, *, vocab_size: int, version: int | None, newest: int, one_version: bool
+    ) -> None:
+        """Checks one finished rollout and keeps it.
+
+        Args:
+          message: as it came.
+          vocab_size: V.
+          version: the only one that its tokens may have; None where they may have others.
+          newest: of the weights that there are.
+          one_version: whether all its tokens must have the same.
+
+        Raises:
+          BadReplyError: it is not what was asked for.
+        """
+        try:
+            completion = convert.message_to_completion(message)
+        except (ValueError, OverflowError) as error:
+            raise BadReplyError(str(error)) from error
+        if message.index >= self.request.group_size or message.index in self.finished:
+            raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
+        if completion.tokens.max() >= vocab_size or completion.tokens.min() < 0:
+            raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {vocab_size - 1}")
+        budget = self.request.budget(message.index)
+        if len(completion.tokens) > budget:
+            raise BadReplyError(f"rollout {message.index} has more than {budget} tokens")
+        versions = [span.version for span in message.spans]
+        if version is not None and versions != [version]:
+            raise BadReplyError(f"rollout {message.index} has the versions {versions}, not {version}")
+        if one_version and len(versions) != 1:
+            raise BadReplyError(f"rollout {message.index} mixes the versions {versions}")
+        if versions != sorted(versions) or versions[-1] > newest:
+            raise BadReplyError(f"rollout {message.index} has the versions {versions}; the newest is {newest}")
+        self.finished[message.index] = completion
+        self.tokens += len(completion.tokens)

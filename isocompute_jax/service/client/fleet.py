@@ -19,20 +19,18 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
+from isocompute_jax.model import ModelConfig, Params, all_finite, hf_packs
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
+from isocompute_jax.records.tensors import DTYPE_BYTES
 from isocompute_jax.sampling.protocol import TRAIN
-from isocompute_jax.service.client.delivery import Sender
-from isocompute_jax.service.client.dispatch import IN_FLIGHT, Dispatcher, InFlight
+from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client.broadcast import KeptWeights
+from isocompute_jax.service.client.dispatch import Dispatcher
 from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.nccl import links, rounds
-from isocompute_jax.service.client.nccl.rounds import KeptWeights
+from isocompute_jax.service.client.sender import InFlight, Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.client.shares import laid_down
-from isocompute_jax.service.weights.outbox import Outbox
 
 WAKE_S = 1.0
 """The learner's thread never waits longer at a time, so that signals are seen."""
@@ -62,7 +60,7 @@ class RemoteSampler:
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
       team: the learner hosts, of which this is the first; each of them sends its own share of the weights
-        (`shares.ShareSender`). None for this one alone.
+        (`ShareSender`). None for this one alone.
 
     Raises:
       InputError: a field of `service` cannot work.
@@ -98,23 +96,22 @@ class RemoteSampler:
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
-        self._libraries = links.libraries(service)
-        self._links: links.Links | None = None
-        tensors = [TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)]
-        self._outbox = Outbox(
-            service.shared_dir,
-            run=session if team.count == 1 else f"{session}-{team.index}",
-            tensors=tensors,
-            whole=team.count == 1,
+        self._links: broadcast.ServerLinks | None = None
+        self._sender = Sender(
+            service,
+            config,
+            session=session,
+            start=start or secrets.token_hex(16),
+            in_flight=in_flight,
+            team=team,
         )
-        sender = Sender(f"{session}#{start or secrets.token_hex(16)}", IN_FLIGHT[in_flight], team.index, team.count)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
         make = functools.partial(
             Dispatcher,
             service,
-            sender,
+            self._sender,
             in_flight=in_flight,
             vocab_size=config.vocab_size,
             routing=routing,
@@ -129,7 +126,7 @@ class RemoteSampler:
         try:
             self._dispatcher = started.result()
         except BaseException:
-            self._outbox.close()
+            self._sender.close()
             raise
         atexit.register(self.close)
 
@@ -186,32 +183,31 @@ class RemoteSampler:
           RunError: as `completed`; or there is no room for the copy.
         """
         self._check()
-        if self._libraries is None:
-            parcel = laid_down(self._outbox, hf_boxes(self._config, params), version)
-            self._await(self._dispatcher.distribute(parcel))
+        weights = self._sender.take(params, version=version)
+        if isinstance(weights, KeptWeights):
+            self._broadcast(weights)
         else:
-            self._update_by_nccl(params, version)
+            self._await(self._dispatcher.distribute(weights))
 
-    def _update_by_nccl(self, params: Params, version: int) -> None:
-        """Broadcasts from this thread: what the devices compute together they begin in one order, in all processes."""
-        assert self._libraries is not None
-        leaves = hf_packs.lay_out(self._config, params)
-        kept = KeptWeights(self._config, leaves, version, self._outbox)
+    def _broadcast(self, kept: KeptWeights) -> None:
+        """From this thread: what the devices compute together they begin in one order, in all processes."""
+        libraries, leaves = self._sender.libraries, kept.leaves
+        assert libraries is not None
         buckets = hf_packs.buckets(self._config)
         if self._links is None:
-            self._links = links.Links(self._libraries, buckets, hf_packs.first_device(leaves))
+            self._links = broadcast.ServerLinks(libraries, buckets, hf_packs.first_device(leaves))
         # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
         by_nccl = all_finite(leaves)
         distributing = self._dispatcher.distribute(kept, self._links if by_nccl else None)
         done = asyncio.run_coroutine_threadsafe(distributing, self._loop)
-        receiving: list[links.Link] = []
+        receiving: list[broadcast.ServerLink] = []
 
         def anybody() -> bool:
             receiving[:] = self._await(kept.round.following()) if by_nccl else []
             return bool(receiving)
 
         while self._team.broadcast(anybody):
-            rounds.send(hf_packs.packed(buckets, leaves), receiving)
+            broadcast.send(hf_packs.packed(buckets, leaves), receiving)
             self._loop.call_soon_threadsafe(kept.round.finish, list(receiving))
         self._wait(done)
 
@@ -237,7 +233,7 @@ class RemoteSampler:
         self._thread.join(CLOSE_S)
         if self._links is not None:
             self._links.close()
-        self._outbox.close()
+        self._sender.close()
         self._wake()
 
     def _check(self) -> None:

@@ -1,8 +1,10 @@
-"""One endpoint of a fleet: whether it is up, whether it makes progress, and which weights it has."""
+"""One endpoint of a fleet: whether it is up, makes progress and does what the run needs, and which weights it has."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -12,15 +14,18 @@ import grpc
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
-from isocompute_jax.service.client.delivery import Delivery, Sender, Weights
-from isocompute_jax.service.client.health import MemberHealth
-from isocompute_jax.service.client.meter import Meter
-from isocompute_jax.service.client.needs import Needs, lack
-from isocompute_jax.service.client.orders import Orders, ShareLostError
-from isocompute_jax.service.client.rivals import Rivals
+from isocompute_jax.service.client.health import MemberHealth, Meter
+from isocompute_jax.service.client.orders import ShareLostError
+from isocompute_jax.service.client.sender import Sender, Weights
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.names import same_run
 from isocompute_jax.service.proto.refusal import NOT_FINITE
+
+MAX_TAKEOVERS = 3
+TAKEOVER_WINDOW_S = 600.0
+KEEP_AWAY_S = 15.0
+"""Longer than a server counts as taken after its learner has gone."""
 
 POLL_S = 1.0
 SPARED_POLLS = 3
@@ -49,15 +54,56 @@ DIVERGED = "Training has diverged: begin again from an earlier checkpoint, with 
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a run needs of a server.
+
+    Attributes:
+      routing: the experts that tokens went to.
+      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
+      token_versions: which weights drew each token, where these change while it is drawn.
+    """
+
+    routing: bool
+    turn_tokens: int
+    token_versions: bool
+
+
+def lack(status: pb.StatusReply, needs: Needs) -> str:
+    """What the run needs and the server cannot do, and the remedy; empty for nothing."""
+    if needs.routing and not status.routing:
+        return (
+            "does not say which experts it chose, and config.loss.routing asks for them: start it with --routing, "
+            "which the engine jax has, or set config.loss.routing to 'own'"
+        )
+    if needs.turn_tokens and not status.turns:
+        return (
+            "is of a release that draws no rollout in turns, as config.sampling.thinking and config.sampling.tool "
+            "need it: start servers of this release"
+        )
+    if needs.turn_tokens > status.limits.max_model_len:
+        return (
+            f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
+            f"{needs.turn_tokens} (config.sampling.max_prompt_tokens and config.sampling.max_tokens): start it "
+            f"with --max_model_len={needs.turn_tokens}, or lower one of the two"
+        )
+    if needs.token_versions and status.no_token_versions:
+        return (
+            f"runs {status.engine} {status.engine_version}, which does not say which weights drew each token, and "
+            "config.asynchrony='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a newer "
+            f"{status.engine}"
+        )
+    return ""
+
+
 class Member:
-    """An endpoint, watched. All attributes are to be read only.
+    """An endpoint, watched. All attributes but `suspect` and `unlisted` are to be read only.
 
     Args:
       target: `host:port` or `unix:PATH`.
       service: the fleet's settings.
-      sender: the learner.
+      sender: brings weights to it.
       needs: what the run needs of a server.
-      orders: has other learner hosts send their shares of the weights; None without any.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
 
@@ -72,6 +118,7 @@ class Member:
       tasks: the groups that it samples, by what waits for them: task -> rollouts.
       meter: what its devices have cost so far.
       unlisted: it was taken off the list of endpoints.
+      status: its last answer.
     """
 
     def __init__(
@@ -81,7 +128,6 @@ class Member:
         sender: Sender,
         *,
         needs: Needs,
-        orders: Orders | None,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
@@ -101,22 +147,22 @@ class Member:
         self._service = service
         self._sender = sender
         self._needs = needs
-        self._delivery = Delivery(self.endpoint, service, sender, orders)
         self._changed = changed
         self._fail = fail
         self._wanted: Weights | None = None
         self._sent: Weights | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
-        self._status = pb.StatusReply()
+        self.status = pb.StatusReply()
         self._failures = 0
-        self._said = ""
+        self._last_warning = ""
         self._answered = self._progress = time.monotonic()
         self._not_before = self._back_at = 0.0
         self._stuck = 0
         self._owned = ""
         self._announced = False
-        self._rivals = Rivals(target, sender.session)
+        self._rival_since = 0.0
+        self._takeovers: collections.deque[float] = collections.deque()
 
     def health(self) -> MemberHealth:
         """How it is now."""
@@ -131,9 +177,9 @@ class Member:
             leaving=self.leaving,
             devices=self.meter.devices[1],
             device_kind=self.meter.devices[0],
-            tokens_drawn=self._status.tokens_generated,
-            groups_running=self._status.running_groups,
-            groups_waiting=self._status.waiting_groups,
+            tokens_drawn=self.status.tokens_generated,
+            groups_running=self.status.running_groups,
+            groups_waiting=self.status.waiting_groups,
             silent_s=round(now - self._answered, 1),
             down_s=0.0 if self.up else round(now - self.down_since, 1),
             error="" if self.up and not self.failing else self.error,
@@ -143,7 +189,7 @@ class Member:
     @property
     def leaving(self) -> bool:
         """Whether it draws what it was sent, and is sent nothing more: no group, and no weights."""
-        return self.unlisted or self._status.draining
+        return self.unlisted or self.status.draining
 
     @property
     def pushing(self) -> bool:
@@ -153,13 +199,8 @@ class Member:
     @property
     def has_room(self) -> bool:
         """Whether it may be sent another group now."""
-        limit = 0 if self.leaving else self._status.limits.max_groups
+        limit = 0 if self.leaving else self.status.limits.max_groups
         return len(self.tasks) < limit and time.monotonic() >= self._not_before
-
-    @property
-    def status(self) -> pb.StatusReply:
-        """What it said last."""
-        return self._status
 
     def enter(self, task: asyncio.Task, rollouts: int) -> None:
         """Books a group that it is to sample."""
@@ -181,20 +222,12 @@ class Member:
         """It is full: nothing is sent to it for so long."""
         self._not_before = time.monotonic() + seconds
 
-    def doubt(self) -> None:
-        """A group was lost on it."""
-        self.suspect = True
-
     def want(self, parcel: Weights) -> None:
         """From now on it is to serve `parcel`; what was on its way is given up."""
         self._wanted = parcel
         self._give_up_push()
         if self.up and not self.leaving:
             self._start_push(parcel)
-
-    def enlist(self) -> None:
-        """It is on the list, perhaps again."""
-        self.unlisted = False
 
     def leave_list(self) -> None:
         """It was taken off the list: it draws what it was sent, and is sent nothing more."""
@@ -230,13 +263,13 @@ class Member:
         self._answered = now
         if missing := lack(status, self._needs):
             self._fail(InputError(f"{self.target} {missing}"))
-        if status.tokens_generated != self._status.tokens_generated:
+        if status.tokens_generated != self.status.tokens_generated:
             self._progress, self._stuck = now, 0
         if not (self.tasks or self.pushing or status.running_groups):
             self._progress = now
-        if status.draining and not self._status.draining:
+        if status.draining and not self.status.draining:
             LOG.info("sampler %s is shutting down: it finishes %d groups", self.target, len(self.tasks))
-        self._status = status
+        self.status = status
         self.meter.hold(status.devices.kind, status.devices.count)
         if self.up and now - self._progress > self._service.stall_s:
             self._stuck = min(self._stuck + 1, MAX_STUCK_WAITS)
@@ -266,15 +299,13 @@ class Member:
         ours = status.session == self._sender.session
         if self._owned == status.incarnation and not ours:
             self._owned = ""
-            if error := self._rivals.took_over(status.session):
-                self._fail(error)
+            self._on_taken_over(status.session)
         self.suspect = False
-        if status.taken and not ours and not self._owned and not self._rivals.of_the_same_run(status.session):
-            self.take_out(f"is used by another learner, {status.session!r}")
-            if error := self._rivals.is_there(status.session):
-                self._fail(error)
+        # An earlier start of this run is over: only one of them can be alive.
+        if status.taken and not ours and not self._owned and not same_run(status.session, self._sender.session):
+            self._on_rival(status.session)
             return
-        self._rivals.has_gone()
+        self._rival_since = 0.0
         if wanted is None:
             self._come_up()
         elif ours and status.version == wanted.version and self._sent is wanted:
@@ -289,6 +320,33 @@ class Member:
             self._come_up()
             self._start_push(wanted)
 
+    def _on_taken_over(self, rival: str) -> None:
+        """Another learner has replaced the weights of this one, which ends the run if it happens again and again."""
+        now = time.monotonic()
+        self._takeovers.append(now)
+        while now - self._takeovers[0] > TAKEOVER_WINDOW_S:
+            self._takeovers.popleft()
+        LOG.warning("%s was given other weights by the learner %r", self.target, rival)
+        if len(self._takeovers) >= MAX_TAKEOVERS:
+            message = (
+                f"{self.target} is used by another learner, {rival!r}, which keeps replacing the weights of this one, "
+                f"{self._sender.session!r}: give every learner servers of its own (config.service.endpoints), and a "
+                "token of its own (config.service.token_file)"
+            )
+            self._fail(RunError(message))
+
+    def _on_rival(self, rival: str) -> None:
+        """Another learner is at work on it, which ends the run if it stays."""
+        self.take_out(f"is used by another learner, {rival!r}")
+        now = time.monotonic()
+        self._rival_since = self._rival_since or now
+        if now - self._rival_since > KEEP_AWAY_S:
+            message = (
+                f"{self.target} is used by another learner, {rival!r}: give every learner servers of its own "
+                "(config.service.endpoints), or wait until that one has ended"
+            )
+            self._fail(RunError(message))
+
     def _come_up(self) -> None:
         if not self.up:
             self.up = True
@@ -298,7 +356,7 @@ class Member:
     def _announce(self, parcel: Weights) -> None:
         """It can be used (again)."""
         if not self._announced:
-            self._announced, self._said = True, ""
+            self._announced, self._last_warning = True, ""
             LOG.info("sampler %s is up, with the weights of version %d", self.target, parcel.version)
 
     def take_out(self, reason: str) -> None:
@@ -309,12 +367,12 @@ class Member:
         if self.up:
             self.up = False
             self.down_since = time.monotonic()
-            if reason != self._said:
+            if reason != self._last_warning:
                 LOG.warning("sampler %s is taken out: it %s", self.target, reason)
-            self._said = reason
-        elif not self._said and time.monotonic() - self.down_since > PATIENCE_S:
+            self._last_warning = reason
+        elif not self._last_warning and time.monotonic() - self.down_since > PATIENCE_S:
             LOG.warning("sampler %s is not in use yet: it %s", self.target, reason)
-            self._said = reason
+            self._last_warning = reason
         self._give_up_push()
         for task in self.tasks:
             task.cancel()
@@ -328,12 +386,13 @@ class Member:
     def _start_push(self, parcel: Weights) -> None:
         self._pushes += 1
         self._progress = time.monotonic()
-        sending = self._delivery.send(parcel, self._status.host_id, sent=self._on_progress)
+
+        def progress() -> None:
+            self._progress = time.monotonic()
+
+        sending = self._sender.send(parcel, self.endpoint, self.status.host_id, sent=progress)
         task = self._push = asyncio.create_task(sending)
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
-
-    def _on_progress(self) -> None:
-        self._progress = time.monotonic()
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """The message for what no retry can fix."""
@@ -349,13 +408,13 @@ class Member:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             self.weights = self._sent = parcel
-            self._owned = self._status.incarnation
+            self._owned = self.status.incarnation
             self.failing = self.suspect = False
             self._failures = 0
             self._announce(parcel)
             self._changed()
-        elif NOT_FINITE in (said := _said(error)):
-            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {said}. {DIVERGED}"))
+        elif NOT_FINITE in (reason := _reason(error)):
+            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {reason}. {DIVERGED}"))
         elif isinstance(error, ShareLostError) and error.refused:
             self._fail(InputError(f"{self.target} {REFUSED_TOKEN}: {error}"))
         elif isinstance(error, ShareLostError):
@@ -378,6 +437,6 @@ class Member:
         self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """What a server, or another learner host, said of weights that were not taken."""
     return (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)

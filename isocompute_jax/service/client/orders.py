@@ -38,11 +38,7 @@ class ShareLostError(Exception):
 
 
 class Orders:
-    """Process 0's. Made and used on one running event loop.
-
-    Args:
-      team: of the hosts.
-    """
+    """Process 0's. Made and used on one running event loop."""
 
     def __init__(self, team: Team):
         self.team = team
@@ -58,7 +54,7 @@ class Orders:
         return range(1, self.team.count)
 
     async def give(self, arguments: tuple[Any, ...], *, sent: Callable[[], None]) -> None:
-        """Has every other host do its `Worker`'s deed; they are told to give it up when this is cancelled.
+        """Has every other host do its `OrderTaker`'s deed; they are to give it up when this is cancelled.
 
         Args:
           arguments: of the deed.
@@ -110,14 +106,8 @@ class Orders:
             self._out[number][2]()
 
 
-class Worker:
-    """Another host's: does what process 0 orders, in tasks of one event loop.
-
-    Args:
-      team: of the hosts.
-      loop: where; `close` is to be called there.
-      deed: what can be ordered.
-    """
+class OrderTaker:
+    """Another host's: does its deed when process 0 orders it, in tasks of one event loop; `close` belongs there too."""
 
     def __init__(self, team: Team, loop: asyncio.AbstractEventLoop, deed: Deed):
         self._team = team
@@ -144,12 +134,12 @@ class Worker:
 
     async def _obey(self, number: int, arguments: tuple[Any, ...]) -> None:
         """Does it, and says how that ended."""
-        error, refused, told = "", False, 0.0
+        error, refused, last = "", False, 0.0
 
         def tell() -> None:
-            nonlocal told
-            if time.monotonic() - told > TELL_S:
-                told = time.monotonic()
+            nonlocal last
+            if time.monotonic() - last > TELL_S:
+                last = time.monotonic()
                 self._team.send(0, PROGRESS, number)
 
         try:

@@ -1,16 +1,23 @@
-"""How a learner reaches its samplers."""
+"""How a learner reaches its samplers: settings, addresses, and a list of servers that may change during a run."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import re
 from typing import Literal
 
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import sampler_token
-from isocompute_jax.service.client.addresses import check_target
-from isocompute_jax.service.client.endpoints_file import EndpointsFile
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+LOG = logging.getLogger(__name__)
+FIELD = "config.service.endpoints_file"
+
+Stamp = tuple[int, int, int]
 
 
 @described
@@ -137,3 +144,74 @@ class ServiceConfig:
         if not content.strip():
             raise InputError(f"config.service.{field} = {path!r}: the file is empty")
         return content
+
+
+def check_target(target: str, where: str) -> None:
+    """Raises InputError, beginning with `where`, for what is neither `host:port` nor `unix:PATH`."""
+    match = _ADDRESS.fullmatch(target)
+    if (target.startswith("unix:") and target != "unix:") or (match and 0 < int(match[2]) < 2**16):
+        return
+    raise InputError(f"{where}: {target!r} is neither host:port (a port lies in 1 .. 65535) nor unix:PATH")
+
+
+class EndpointsFile:
+    """One endpoint a line; what follows a `#` is a comment. An empty list is one.
+
+    Args:
+      path: the file.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._taken: Stamp | None = None
+        self._seen: Stamp | None = None
+
+    def read(self) -> tuple[str, ...]:
+        """The endpoints that it lists now.
+
+        Raises:
+          InputError: it cannot be read, or a line is no endpoint; names the line.
+        """
+        try:
+            self._taken = self._seen = self._stamp()
+            with open(self.path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise InputError(f"{FIELD} = {self.path!r}: {why}") from error
+        lines_of: dict[str, int] = {}
+        for number, line in enumerate(lines, 1):
+            target = line.partition("#")[0].strip()
+            if not target:
+                continue
+            check_target(target, f"{FIELD}: {self.path}:{number}")
+            if target in lines_of:
+                raise InputError(f"{FIELD}: {self.path}:{number}: {target} stands in line {lines_of[target]} already")
+            lines_of[target] = number
+        return tuple(lines_of)
+
+    def changed(self) -> tuple[str, ...] | None:
+        """The endpoints, where the file has changed since it was read last; None where it has not.
+
+        It is read when it looked the same twice: half of it may have been written when it first looks new. What cannot
+        be read is warned of, once, and is no change.
+        """
+        try:
+            stamp = self._stamp()
+        except OSError as error:
+            if self._seen is not None:
+                LOG.warning("%s = %r: %s; the list that it had stays", FIELD, self.path, error.strerror)
+            self._taken = self._seen = None
+            return None
+        settled, self._seen = stamp == self._seen, stamp
+        if stamp == self._taken or not settled:
+            return None
+        try:
+            return self.read()
+        except InputError as error:
+            LOG.warning("%s; the list that was read before stays", error)
+            return None
+
+    def _stamp(self) -> Stamp:
+        status = os.stat(self.path)
+        return status.st_mtime_ns, status.st_size, status.st_ino

@@ -18,11 +18,11 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.refusal import Refusal
 from isocompute_jax.service.server.engines.base import Engine, EngineError
-from isocompute_jax.service.server.metrics_server import MetricsServer
+from isocompute_jax.service.server.metrics import MetricsServer
 from isocompute_jax.service.server.refusals import SERVICE, Refusals
-from isocompute_jax.service.server.server_config import ServerConfig
 from isocompute_jax.service.server.servicer import Servicer
-from isocompute_jax.service.weights.staging import StagingArea, check_directory
+from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.weights.receive import StagingArea, check_directory
 
 log = logging.getLogger(__name__)
 
@@ -165,24 +165,24 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
     check_directory(config.weights_dir)
     config.token()
     config.credentials()
-    loop, told, server = asyncio.get_running_loop(), asyncio.Event(), None
+    loop, ending, server = asyncio.get_running_loop(), asyncio.Event(), None
 
     def tell(number: int) -> None:
-        if told.is_set():
+        if ending.is_set():
             if server is not None:
                 server.remove_files()
             os._exit(128 + number)
-        told.set()
+        ending.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell, number)
     try:
-        if not await _first(engine.start(), told):
+        if not await _first(engine.start(), ending):
             return
         server = Server(engine, config)
         try:
             await server.start()
-            if not await _first(server.servicer.failed.wait(), told):
+            if not await _first(server.servicer.failed.wait(), ending):
                 log.info("shutting down")
         finally:
             await server.stop(config.grace_s)
@@ -196,9 +196,9 @@ async def serve(engine: Engine, config: ServerConfig) -> None:
 
 async def _first(awaitable, event: asyncio.Event) -> bool:
     """Waits for `awaitable`, or for the event, which cancels it; whether it was the first."""
-    task, told = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
-    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    task, waiting = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     if not task.done():
         task.cancel()
         await asyncio.wait([task])

@@ -16,19 +16,16 @@ import grpc
 
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.host_id import host_id
+from isocompute_jax.service.proto.names import host_id, same_run, shown
 from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal, invalid
-from isocompute_jax.service.proto.session import same_run, shown
-from isocompute_jax.service.server.call_log import CallLog
-from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import Engine, EngineError, HalfTakenError, NotTakenError
-from isocompute_jax.service.server.gather import gathered
+from isocompute_jax.service.server.groups import checked_request, gathered
 from isocompute_jax.service.server.metrics import Metrics
+from isocompute_jax.service.server.refusals import CallLog
 from isocompute_jax.service.server.transfers import Transfers
-from isocompute_jax.service.weights.receive import Update, Updates
-from isocompute_jax.service.weights.staging import StagingArea
-from isocompute_jax.service.weights.transfer import RECEIVING, SentWeights
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import RECEIVING, SentWeights
+from isocompute_jax.service.weights.receive import StagingArea, WeightUpdate, WeightUpdates
 
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
@@ -89,7 +86,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._changed = changed
         self.calls = CallLog()
         self._transfers = Transfers(engine)
-        self.updates = Updates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
+        self.updates = WeightUpdates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
         self.failure = ""
         self.failed = asyncio.Event()
@@ -349,7 +346,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: Update, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
+    async def _apply(self, update: WeightUpdate, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
         continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
@@ -402,7 +399,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         finally:
             self._open.set()
 
-    def _write_down(self, update: Update) -> None:
+    def _write_down(self, update: WeightUpdate) -> None:
         """Who has replaced which weights."""
         header, kind = update.header, "Weights updated"
         if header.session != self._session:

@@ -10,8 +10,8 @@ import grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.refusal import Refusal, invalid
 from isocompute_jax.service.server.engines.base import Engine, HalfTakenError, ReceivingEngine
-from isocompute_jax.service.weights.coverage import listed_tensors
-from isocompute_jax.service.weights.transfer import UNIQUE_ID_BYTES, Opening, SentWeights, TransferError
+from isocompute_jax.service.weights.check import listed_tensors
+from isocompute_jax.service.weights.nccl import UNIQUE_ID_BYTES, Opening, SentWeights, TransferError
 
 log = logging.getLogger(__name__)
 

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import fnmatch
 import glob
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from isocompute_jax.service.weights.transfer import UNIQUE_ID_BYTES, TransferError
+from isocompute_jax.records.tensors import TensorSpec
 
 UINT8, FLOAT32, SUM = 1, 7, 0  # ncclUint8, ncclFloat32, ncclSum
 IN_PROGRESS, NOT_READY = 7, 600  # ncclInProgress, cudaErrorNotReady
 NON_BLOCKING = 1  # cudaStreamNonBlocking
 MAGIC, CONFIG_VERSION = 0xCAFEBEEF, 21400
 POINTER, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+
+RECEIVING = "isocompute-receiving"
+"""Initial metadata of an update: the engine has stopped sampling, and waits for the first broadcast."""
+UNIQUE_ID_BYTES = 128
 
 
 class UniqueId(ctypes.Structure):
@@ -47,6 +52,8 @@ NCCL_CALLS: Mapping[str, list[Any]] = {
     "ncclAllReduce": [POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER],
     "ncclBroadcast": [POINTER, POINTER, SIZE, INT, INT, POINTER, POINTER],
 }
+
+
 CUDA_CALLS: Mapping[str, list[Any]] = {
     "cudaSetDevice": [INT],
     "cudaStreamCreateWithFlags": [ctypes.POINTER(POINTER), ctypes.c_uint],
@@ -56,12 +63,7 @@ CUDA_CALLS: Mapping[str, list[Any]] = {
 
 
 class Nccl:
-    """NCCL and CUDA's runtime: their calls, which return 0, or a status that is an error.
-
-    Args:
-      nccl: the library of ctypes, or what has the same functions.
-      cuda: likewise.
-    """
+    """NCCL and CUDA's runtime, as ctypes loads them: their calls, which return 0, or a status that is an error."""
 
     def __init__(self, nccl: Any, cuda: Any):
         self._functions: dict[str, Any] = {}
@@ -90,9 +92,9 @@ class Nccl:
 
     def unique_id(self) -> bytes:
         """By which the ranks of a new communicator find each other; this process must stay alive until they have."""
-        found = UniqueId()
-        self("ncclGetUniqueId", ctypes.byref(found))
-        return bytes(found.internal)
+        unique_id = UniqueId()
+        self("ncclGetUniqueId", ctypes.byref(unique_id))
+        return bytes(unique_id.internal)
 
 
 def load() -> Nccl:
@@ -212,3 +214,35 @@ class Communicator:
             self._nccl("ncclCommAbort", self._handle)
             self._nccl("cudaStreamDestroy", self._stream)
         self._kept = None
+
+
+class TransferError(Exception):
+    """Weights did not come through; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """How an engine's ranks become members of a communicator.
+
+    Attributes:
+      unique_id: NCCL's, by which its members find each other.
+      world: ranks in all; the learner's is 0, the engine's follow in their order.
+      buckets: the tensors of each broadcast, in their order.
+    """
+
+    unique_id: bytes
+    world: int
+    buckets: tuple[tuple[TensorSpec, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentWeights:
+    """Weights that an engine's ranks are sent, in the place of a file that holds them.
+
+    Attributes:
+      transfer: the communicator's number.
+      receiving: to be awaited once the engine waits for them: the learner then begins.
+    """
+
+    transfer: int
+    receiving: Callable[[], Awaitable[None]]

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import os
+import pathlib
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,16 +22,21 @@ import grpc
 import numpy as np
 import xxhash
 
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.chunks import Chunk
+from isocompute_jax.service.proto.convert import Chunk
 from isocompute_jax.service.proto.refusal import Interruptible, Refusal, check_name, invalid, lost
-from isocompute_jax.service.weights.coverage import Coverage, checked_box, listed_tensors
-from isocompute_jax.service.weights.finite import is_finite, not_finite
-from isocompute_jax.service.weights.manifest import ManifestFile, manifest_boxes, read_manifest, whole_starts
-from isocompute_jax.service.weights.staging import StagingArea
-from isocompute_jax.service.weights.transfer import SentWeights
-from isocompute_jax.service.weights.weight_file import WeightFile, WeightWriter
+from isocompute_jax.service.weights.check import (
+    Coverage,
+    ManifestFile,
+    checked_box,
+    is_finite,
+    listed_tensors,
+    not_finite,
+)
+from isocompute_jax.service.weights.files import SharedFolder, WeightFile, WeightWriter, sweep
+from isocompute_jax.service.weights.nccl import SentWeights
 
 THREADS = 4
 WRITES_AHEAD = 4
@@ -42,8 +50,10 @@ Message = pb.UpdateWeightsRequest | Chunk
 Messages = Callable[[], Awaitable[Message | None]]
 """The next message of a sender; None at the end of its stream."""
 
+PREFIX = "isocompute-staging-"
 
-class Update:
+
+class WeightUpdate:
     """An update that is being collected, then applied."""
 
     def __init__(self, header: pb.WeightsHeader, coverage: Coverage, peer: str):
@@ -74,14 +84,14 @@ class Update:
         return self.arrived.is_set()
 
 
-class Updates:
+class WeightUpdates:
     """Collects updates from their senders.
 
     Args:
       area: where weights are put together.
       admit: given a header and that of the update which is coming in, if there is one: raises the Refusal of an update
         that may not begin, or not take the other's place.
-      apply: takes complete weights to the engine; it sets `Update.committed` when that begins, and gives the reply.
+      apply: takes complete weights to the engine; it sets `committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
     """
 
@@ -89,7 +99,7 @@ class Updates:
         self,
         area: StagingArea,
         admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
-        apply: Callable[[Update, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[WeightUpdate, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
     ):
@@ -97,7 +107,7 @@ class Updates:
         self._admit = admit
         self._apply = apply
         self._timeout = peer_timeout_s
-        self._current: Update | None = None
+        self._current: WeightUpdate | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
 
@@ -172,7 +182,7 @@ class Updates:
             raise invalid(f"in_flight = {header.in_flight} is unknown")
         return header
 
-    async def _join(self, header: pb.WeightsHeader, peer: str) -> Update:
+    async def _join(self, header: pb.WeightsHeader, peer: str) -> WeightUpdate:
         """The update that a header belongs to: the current one, or a new one in its place."""
         while (update := self._current) is not None:
             if update.complete:
@@ -184,7 +194,7 @@ class Updates:
                 break
         if update is None:
             self._admit(header, None)
-            self._current = Update(header, Coverage(self._area.tensors), peer)
+            self._current = WeightUpdate(header, Coverage(self._area.tensors), peer)
             return self._current
         if header.sender in update.calls:
             refusal = invalid(f"sender {header.sender} of version {header.version} came twice")
@@ -195,7 +205,7 @@ class Updates:
         self._fail(update, refusal)
         raise refusal
 
-    async def _collect(self, update: Update, listed: Sequence[TensorSpec], messages: Messages) -> None:
+    async def _collect(self, update: WeightUpdate, listed: Sequence[TensorSpec], messages: Messages) -> None:
         """Reads one sender's parts up to its `end`."""
         received, waiting = 0, collections.deque[asyncio.Future[None]]()
         while True:
@@ -226,28 +236,28 @@ class Updates:
                 case _:
                     raise invalid("after the header only chunks, manifests and one `end` may come")
 
-    async def _read_manifest(self, update: Update, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
+    async def _read_manifest(self, update: WeightUpdate, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
         tensors = self._area.tensors
-        boxes = await self._in_thread(update, manifest_boxes, manifest, listed)
-        for box in boxes:
+        file = await self._in_thread(update, ManifestFile, manifest, listed)
+        for box in file.boxes:
             update.coverage.add(box)
-        starts = whole_starts(manifest, boxes, tensors) if update.header.senders == 1 else None
+        starts = file.whole_starts(tensors) if update.header.senders == 1 else None
         to = await self._staged(update) if starts is None else None
-        file = await self._in_thread(update, read_manifest, manifest, self._area.directory, boxes, to)
+        await self._in_thread(update, file.read, self._area.directory, to)
         if starts is not None:
             update.held = file
             update.in_place = WeightFile(file.held_path, tensors, starts)
-        return sum(box.nbytes for box in boxes)
+        return sum(box.nbytes for box in file.boxes)
 
-    async def _staged(self, update: Update) -> WeightWriter:
+    async def _staged(self, update: WeightUpdate) -> WeightWriter:
         """The update's staging file, made when its first part comes."""
         if update.staged is None:
             update.staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
             update.staged.add_done_callback(_seen)
         return await asyncio.shield(update.staged)
 
-    def _in_thread(self, update: Update, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    def _in_thread(self, update: WeightUpdate, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Runs a function in a thread; the update's files are kept until it ends."""
         future = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         update.writes.add(future)
@@ -270,7 +280,7 @@ class Updates:
         except TimeoutError:
             raise lost(f"waited {self._timeout:g} s for {what}") from None
 
-    async def _finish(self, update: Update) -> None:
+    async def _finish(self, update: WeightUpdate) -> None:
         """Applies a complete update, and tells every sender."""
         try:
             if not isinstance(update.in_place, SentWeights):  # the engine asks for each tensor by name
@@ -289,7 +299,7 @@ class Updates:
             update.outcome.set_result(reply)
             self._release(update)
 
-    def _fail(self, update: Update, refusal: Refusal, sender: int | None = None) -> None:
+    def _fail(self, update: WeightUpdate, refusal: Refusal, sender: int | None = None) -> None:
         """Ends an update for all senders; `sender` is the one that knows already."""
         if update.committed or update.outcome.done():
             return
@@ -302,12 +312,12 @@ class Updates:
                 call.interrupt(refusal)
         self._release(update)
 
-    def _release(self, update: Update) -> None:
+    def _release(self, update: WeightUpdate) -> None:
         task = asyncio.create_task(self._give_back(update))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _give_back(self, update: Update) -> None:
+    async def _give_back(self, update: WeightUpdate) -> None:
         """Frees the staging file once no thread writes to it."""
         if update.writes:
             await asyncio.wait(update.writes)
@@ -331,3 +341,54 @@ def _seen(future: asyncio.Future) -> None:
     """An error of a thread that nobody waits for any more is no news."""
     if not future.cancelled():
         future.exception()
+
+
+class StagingArea:
+    """Files of all tensors; one is kept between updates, because fresh pages cost more than what they hold.
+
+    Args:
+      directory: where their folder is made; folders that dead processes left there are removed.
+      tensors: what each file holds.
+
+    Raises:
+      InputError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
+        self.directory = os.path.realpath(directory)
+        self.tensors = tuple(tensors)
+        self._idle: list[WeightWriter] = []
+        check_directory(directory)
+        sweep(self.directory, PREFIX)
+        self._folder = SharedFolder(pathlib.Path(self.directory) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+
+    def take(self) -> WeightWriter:
+        """A file to write to; what it holds is anything."""
+        if self._idle:
+            return self._idle.pop()
+        file = self._folder.new_file()
+        try:
+            return WeightWriter(file, self.tensors)
+        except OSError as error:
+            file.remove()
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server cannot stage weights in {self.directory}: {error}"
+            ) from error
+
+    def give_back(self, writer: WeightWriter) -> None:
+        """Keeps a file for the next update, unless one is kept already."""
+        if self._idle:
+            writer.file.remove()
+        else:
+            self._idle.append(writer)
+
+    def close(self) -> None:
+        """Removes every file."""
+        self._idle.clear()
+        self._folder.remove()
+
+
+def check_directory(directory: str) -> None:
+    """Raises InputError for a folder in which weights cannot be staged."""
+    if not os.path.isdir(directory) or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(f"--weights_dir={directory}: not a folder that can be written")

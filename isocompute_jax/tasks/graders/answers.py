@@ -1,5 +1,7 @@
 r"""Where a final answer stands in a text: in the last `\boxed{...}`; else behind `####`, `answer is` or `answer:`.
 
+`exact` compares final answers as text.
+
 Everything runs in time linear in the text, of which only the last `MAX_TEXT_CHARS` are read: no text can make it hang.
 """
 
@@ -8,6 +10,9 @@ from __future__ import annotations
 import collections
 import re
 import unicodedata
+
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks.graders.protocol import Grade, Grader
 
 MAX_TEXT_CHARS = 100_000
 
@@ -19,6 +24,29 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _INVISIBLE = re.compile("[\\u00ad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u2069\\ufeff]")
 """Soft hyphens, spaces of no width, marks of direction: nobody sees them."""
 _MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\u2010\u2011\u2012\ufe63\uff0d", "-"))
+
+
+class Exact(Grader):
+    """Equality of the final answers as text, once normalised (`normalise`)."""
+
+    name = "exact"
+    runs = "inline"
+
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """1.0 if the normalised final answers of completion and problem are equal, else 0.0."""
+        return Grade(float(normalise(final_answer(text)) == normalise(final_answer(problem.answer))))
+
+    def fault(self, problem: Problem) -> str | None:
+        """A message if nothing is left of the answer once it is normalised."""
+        if normalise(final_answer(problem.answer)):
+            return None
+        return f"answer: {problem.answer!r} has a marker of the final answer and nothing behind it; write the answer"
+
+
+def normalise(text: str) -> str:
+    """Unicode NFC, white space as single spaces, without `$` or `*` at the ends or a final full stop; keeps case."""
+    spaced = " ".join(unicodedata.normalize("NFC", text).split())
+    return spaced.lstrip("$* ").rstrip("$*. ") or spaced
 
 
 def final_answer(text: str) -> str:

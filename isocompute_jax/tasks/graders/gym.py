@@ -16,13 +16,13 @@ import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
-from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.protocol import Grade, Grader
 
 PREFIX = "gym:"
 PARSER = "sympy.parsing.sympy_parser"
@@ -37,10 +37,8 @@ DRAW = {"count", "seed", "index", "options"}
 """What makes an entry again."""
 
 
-class Gym:
+class Gym(Grader):
     """The scores of one task of reasoning-gym, in [0, 1]."""
-
-    runs: Literal["process"] = "process"
 
     def __init__(self, name: str):
         self.name = name

@@ -9,19 +9,14 @@ import decimal
 import itertools
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
-from isocompute_jax.tasks.graders import math_values, units
-from isocompute_jax.tasks.graders.math_bases import read_numeral, same_numeral
-from isocompute_jax.tasks.graders.math_bounds import DEEPEST, depth
-from isocompute_jax.tasks.graders.math_intervals import FLIPPED, intervals, merged, names
-from isocompute_jax.tasks.graders.math_names import is_quantity, name_of
-from isocompute_jax.tasks.graders.math_shapes import Shape, read_shape
-from isocompute_jax.tasks.graders.math_values import NotUnderstoodError, plain_value
+from isocompute_jax.tasks.graders import math_values
+from isocompute_jax.tasks.graders.math_shapes import FLIPPED, Shape, interval, names, read_shape, real_set
+from isocompute_jax.tasks.graders.math_values import DEEPEST, NotUnderstoodError, depth, plain_value
+from isocompute_jax.tasks.graders.numeric import is_unit, unit_factor
 
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
-_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-_SHORT_WORDS = frozenset(["no", "on", "is", "it", "if", "or", "of", "to", "so", "up"])
-"""Two letters that are no product."""
 _CHOSEN = re.compile(
     r"(?:(?:[Tt]he )?(?:[Cc]orrect )?(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Aa]lternative)(?: is)?\s?:?\s*)?"
     r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
@@ -71,68 +66,41 @@ def same_shape(gold: Shape, answer: Shape) -> bool:
     """Whether two shapes are the same answer."""
     gold, answer = _without_name(gold, answer)
     pair = (gold.kind, answer.kind)
-    if pair == ("value", "words") and answer.text.casefold() in _NUMBERS:
-        return _same_value(gold.text, str(_NUMBERS.index(answer.text.casefold())))
     if gold.kind == "words" and answer.kind in ("words", "value"):
-        product = len(gold.text) == len(answer.text) == 2 and gold.text not in _SHORT_WORDS
-        return _same_words(gold.text, answer.text) or (product and _same_value(gold.text, answer.text))
+        return _same_words(gold.text, answer.text)
     if pair == ("value", "value"):
         return _same_value(gold.text, answer.text)
     if gold.kind == "set" and len(gold.parts) == 1 and answer.kind == "value":  # the only solution
         return same_shape(gold.parts[0], answer)
-    if pair == ("set", "set"):
-        return _among(gold.parts, answer.parts) and _among(answer.parts, gold.parts)
     if gold.kind in ("list", "set") and answer.kind in ("list", "set"):
         return _same_elements(gold.parts, answer.parts)
     if answer.kind == "list" and gold.kind == "value":  # one value in several forms
         return all(same_shape(gold, part) for part in answer.parts)
     if pair == ("tuple", "tuple") and gold.text == answer.text:
         return _same_in_order(gold.parts, answer.parts)
-    if "matrix" in pair:
-        return _same_in_order(_rows(gold), _rows(answer))
+    if pair == ("matrix", "matrix"):
+        return _same_in_order(gold.parts, answer.parts)
     if pair == ("ratio", "ratio"):
         return _same_ratio(gold, answer)
     if pair == ("relation", "relation") and _same_relation(gold, answer):
         return True
     if pair == ("union", "union") and _same_elements(gold.parts, answer.parts, _same_condition):
         return True
-    return _same_reals(intervals(gold), intervals(answer))
+    return _same_reals(gold, answer)
 
 
-def _same_reals(gold: tuple[Shape, ...] | None, answer: tuple[Shape, ...] | None) -> bool:
-    """Whether two sets of intervals are one set of numbers; of one interval each, the ends are compared as written."""
-    if gold is None or answer is None:
-        return False
-    if _same_elements(gold, answer, _same_piece):
-        return True
-    if len(gold) <= 1 and len(answer) <= 1:
-        return False
-    whole, other = merged(gold), merged(answer)
-    return whole is not None and other is not None and _same_elements(whole, other, _same_piece)
+def _same_reals(gold: Shape, answer: Shape) -> bool:
+    """Whether two shapes are one set of real numbers; of one interval each, the ends are compared as written."""
+    one, other = interval(gold), interval(answer)
+    if one is not None and other is not None:
+        return one.text == other.text and _same_in_order(one.parts, other.parts)
+    whole = real_set(gold)
+    return whole is not None and whole == real_set(answer)
 
 
 def _same_condition(a: Shape, b: Shape) -> bool:
     """Whether two parts of unions are the same, of the same name."""
     return (a.kind != "relation" or b.kind != "relation" or names(a) == names(b)) and same_shape(a, b)
-
-
-def _same_piece(a: Shape, b: Shape) -> bool:
-    """Whether two intervals, or two sets of points, are the same."""
-    same = _same_in_order if a.kind == "tuple" else _same_elements
-    return a.kind == b.kind and a.text == b.text and same(a.parts, b.parts)
-
-
-def _rows(shape: Shape) -> tuple[Shape, ...]:
-    """The rows of a matrix, which may be written as a list of lists; nothing's rows are like nobody's."""
-    if shape.kind == "matrix":
-        return shape.parts
-    nested = shape.kind == "tuple" and shape.text == "[]" and all(row.text == "[]" for row in shape.parts)
-    return tuple(Shape("tuple", "()", row.parts) for row in shape.parts) if nested else (shape,)
-
-
-def _among(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
-    """Whether each element of one is an element of the other."""
-    return all(any(same_shape(part, other) for other in b) for part in a)
 
 
 def _same_in_order(a: tuple[Shape, ...], b: tuple[Shape, ...]) -> bool:
@@ -158,7 +126,7 @@ def _same_elements(
 def _same_value(gold: str, answer: str) -> bool:
     """Equality of two expressions, which may have units and percent signs."""
     (gold, unit, percent), (answer, other_unit, other_percent) = _measured(gold), _measured(answer)
-    factor = units.factor(other_unit, unit) if unit and other_unit else "1"
+    factor = unit_factor(other_unit, unit) if unit and other_unit else "1"
     if factor is None:
         return False
     if percent and not other_percent and gold == answer:  # the sign is often left out
@@ -185,7 +153,7 @@ def _measured(text: str) -> tuple[str, str, bool]:
     percent = "%" in text or bool(re.search(r"\bpercent\b", text))
     text = re.sub(r"%|\bpercent\b", "", text).strip()
     found = _FIRST_DIGITS.match(text)
-    if found and found[1].strip() and units.is_unit(found[2].replace(r"^\circ", " degrees ")):
+    if found and found[1].strip() and is_unit(found[2].replace(r"^\circ", " degrees ")):
         return found[1].strip(), found[2].strip(), percent
     text = _ANGLE.sub(r"(\\frac{\\pi}{180}(\1))", text) if _OF_ANGLES.search(text) else text
     return text.replace(r"^\circ", "").strip(), "", percent
@@ -267,9 +235,7 @@ def _agree(steps: tuple[Shape, ...]) -> bool:
 
 
 def _named_number(sides: tuple[Shape, ...]) -> Shape | None:
-    r"""The number that a chain gives its names: `p + q = 25 + 48 = 73`, `AB = BC = 5`, `5 = x`; None if it hedges."""
-    if name_of(sides[-1].text) and _is_measure(sides[0]):
-        sides = sides[::-1]
+    r"""The number that a chain gives its names: `p + q = 25 + 48 = 73`, `AB = BC = 5`; None if it hedges."""
     steps = list(itertools.dropwhile(lambda side: is_quantity(side.text) and not _is_measure(side), sides))
     given = 0 < len(steps) < len(sides) and _is_measure(steps[-1]) and _agree(tuple(steps))
     return read_shape(steps[-1].text) if given else None
@@ -290,9 +256,6 @@ def _same_relation(gold: Shape, answer: Shape) -> bool:
         return False
     if gold.text == answer.text and _same_in_order(gold.parts, answer.parts):
         return True
-    flipped = " ".join(FLIPPED.get(sign, sign) for sign in reversed(gold.text.split()))
-    if flipped == answer.text and _same_in_order(gold.parts[::-1], answer.parts):
-        return True
     if len(gold.parts) != 2:
         return False
     try:
@@ -309,3 +272,89 @@ def _same_relation(gold: Shape, answer: Shape) -> bool:
 
 def _difference(shape: Shape) -> str:
     return f"({plain_value(shape.parts[0].text)})-({plain_value(shape.parts[1].text)})"
+
+
+# --- what may stand before a value as its name
+
+_NAME = re.compile(r"(?!\d)[A-Za-z\\_{}()'|,.\d\s\[\]^]*")
+_DERIVATIVE = re.compile(r"\^\{-1\}|\\frac\s?\{d([a-z]?)\}\s?\{d([a-z])\}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_FUNCTIONS = ("frac", "sqrt", "sin", "cos", "log", "ln")
+_SIGNED = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[%!]")
+
+
+def name_of(text: str) -> str:
+    """The name that a text is, in one spelling; nothing where it is none."""
+    name = _DERIVATIVE.sub(r"d\1d\2", text.strip())
+    if not _NAME.fullmatch(name) or any(word in name for word in _FUNCTIONS) or _is_arithmetic(name):
+        return ""
+    return name.replace(" ", "")
+
+
+def is_quantity(text: str) -> bool:
+    r"""Whether a text is an expression in letters that has a value, not half of an equation: `p + q`, `P(X > 3)`.
+
+    A term without a letter, or one letter times a number, is what remains to be solved.
+    """
+    if _SIGNED.search(text):
+        return False
+    try:
+        value = math_values.parse(plain_value(text))
+    except NotUnderstoodError:  # P(A | B), \max f: letters, and no arithmetic at all
+        return bool(_letters(text)) and re.search(r"[-+*/]", text) is None
+    import sympy
+
+    terms = sympy.Add.make_args(value) if isinstance(value, sympy.Expr) else ()
+    if not terms or any(term.is_number for term in terms):
+        return False
+    symbols = value.free_symbols
+    return len(symbols) != 1 or value in symbols or any(value.diff(symbol).free_symbols for symbol in symbols)
+
+
+def _letters(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z]", _COMMAND.sub("", text))
+
+
+def _is_arithmetic(text: str) -> bool:
+    r"""Whether a text is a computation without letters, `(3)(4)` or `\binom{5}{2}`: it names nothing."""
+    return not _letters(text) and math_values.is_number(plain_value(text))
+
+
+# --- numerals in a base
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_WORDS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_BASES = {word: base for base, word in enumerate(_WORDS, 2)} | {"binary": 2, "octal": 8, "decimal": 10, "sixteen": 16}
+_NUMERAL = re.compile(
+    r"([-+]?)\s*(\()?\s*(?:\{\s*)?([\dA-Z][\dA-Z .]*|[\da-f][\da-f .]*)(?:\})?\s*(?(2)\)\s*)"
+    r"(?:_\s*(\d|[a-z]{3,})|_\s*\{\s*\(?\s*(?:base\s*)?([A-Za-z]+|\d{1,2})\s*\)?\s*\}|"
+    r"\(?\s*(?:in\s)?\s*base[\s-]*([A-Za-z]+|\d{1,2})\s*\)?)"
+)
+
+
+class Numeral(NamedTuple):
+    """Digits without leading zeros, with their sign, and the base."""
+
+    digits: str
+    base: int
+
+
+def read_numeral(text: str) -> Numeral | None:
+    """A cleaned text as a numeral in a stated base; None where it is none, or has a digit that its base has not."""
+    found = _NUMERAL.fullmatch(text.strip())
+    if found is None:
+        return None
+    sign, _, digits, *bases = found.groups()
+    digits, written = digits.replace(" ", "").upper(), next(base for base in bases if base)
+    base = int(written) if written.isdigit() else _BASES.get(written.lower(), 0)
+    symbol = len(digits) == 1 and digits.isalpha()  # a_{12} is the twelfth a
+    if symbol or not 2 <= base <= len(_DIGITS) or not set(digits.replace(".", "", 1)) <= set(_DIGITS[:base]):
+        return None
+    return Numeral(sign.replace("+", "") + (digits.lstrip("0") or "0"), base)
+
+
+def same_numeral(gold: Numeral | str, answer: Numeral | str) -> bool:
+    """Whether digits and bases agree; a base may be left out on one side."""
+    digits, others = (side if isinstance(side, str) else side.digits for side in (gold, answer))
+    same_base = isinstance(gold, str) or isinstance(answer, str) or gold.base == answer.base
+    return same_base and digits == others

@@ -1,7 +1,9 @@
 r"""What shape an answer has: a list, a set, a tuple or an interval, a matrix, a relation, words, or one expression.
 
 math-verify takes shapes for equal that are not (a set and half of it, an inequality and its border); here a shape is
-told from the text, equal shapes are compared part by part (`math`), and only expressions are left to an algebra system.
+told from the text, equal shapes are compared part by part (`math_compare`), and only expressions are left to an algebra
+system. Sets of real numbers have many shapes, `1 < x \leq 2`, `|x| > 2`, `x \neq 1`, `\mathbb{R} \setminus \{2\}`, and
+are compared as intervals (`interval`, `real_set`).
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from isocompute_jax.tasks.graders import math_values
+from isocompute_jax.tasks.graders.math_values import NotUnderstoodError, plain_value
 
 Kind = Literal["value", "words", "list", "set", "tuple", "union", "matrix", "relation", "ratio"]
-
-RELATIONS = (r"\leq", r"\geq", r"\neq", r"\equiv", r"\approx", r"\in", "<", ">", "=")
 
 _OPEN, _CLOSE = "([{", ")]}"
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array|smallmatrix)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
@@ -202,3 +205,146 @@ def _plus_minus(text: str) -> Shape:
 def _is_words(text: str) -> bool:
     """Whether a text is words rather than a formula."""
     return bool(_WORDS.search(text)) and not re.search(r"[\\^_=<>+*/{}|]|\d", text)
+
+
+# --- sets of real numbers
+
+FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\neq": r"\neq"}
+"""The sign of a relation whose sides change places."""
+
+_REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|\\R|\\Re")
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?")
+_MODULUS = re.compile(r"\|([^|]+)\|")
+_LOW = {"<": "(", r"\leq": "["}
+_HIGH = {"<": ")", r"\leq": "]"}
+_INFINITY = Shape("value", r"\infty")
+_MINUS_INFINITY = Shape("value", r"-\infty")
+
+
+def interval(shape: Shape) -> Shape | None:
+    """The one interval that a shape means, as a tuple with its two brackets; None where it means none, or several."""
+    if shape.kind == "tuple" and len(shape.parts) == 2 and shape.text in ("()", "[]", "(]", "[)", "][", "]]", "[["):
+        low, high = shape.text.translate(str.maketrans({"]": "("}))[0], shape.text[1].replace("[", ")")
+        return Shape("tuple", low + high, shape.parts)
+    if _REALS.fullmatch(shape.text) or (shape.kind == "words" and "real numbers" in shape.text):
+        return Shape("tuple", "()", (_MINUS_INFINITY, _INFINITY))
+    term, bounds = _bounded_term(shape) or ("", None)
+    return bounds if _NAME.fullmatch(term) else None
+
+
+def real_set(shape: Shape) -> Any:
+    """The set of real numbers that a shape means, as SymPy has it; None where it means none or an end is no number."""
+    import sympy
+
+    if shape.kind == "union":
+        return _joined(shape)
+    if shape.kind == "set":
+        points = [math_values.real_value(plain_value(part.text)) for part in shape.parts]
+        return None if None in points else sympy.FiniteSet(*points)
+    if shape.kind == "value" and r"\setminus" in shape.text:
+        whole, _, points = shape.text.partition(r"\setminus")
+        return _without(real_set(read_shape(whole)), real_set(read_shape(points)))
+    if shape.kind == "relation" and shape.text == r"\neq":
+        return _without(sympy.S.Reals, _point(shape) or _point(replace(shape, parts=shape.parts[::-1])))
+    one = interval(shape)
+    if one is not None:
+        return _solutions("", one)
+    term, bounds = _bounded_term(shape) or ("", None)
+    modulus = _MODULUS.fullmatch(term)
+    if bounds is None or modulus is None:
+        return None if bounds is None else _solutions(term, bounds)
+    low, high = bounds.parts
+    mirrored = Shape("tuple", _turned(bounds.text), (_negative(high), _negative(low)))
+    if low == _MINUS_INFINITY:  # |x| < a is -a < x < a
+        return _solutions(modulus[1], Shape("tuple", mirrored.text[0] + bounds.text[1], (mirrored.parts[0], high)))
+    sides = [_solutions(modulus[1], side) for side in (bounds, mirrored)]
+    return None if None in sides else sympy.Union(*sides)
+
+
+def _bounded_term(shape: Shape) -> tuple[str, Shape] | None:
+    """The term of an inequality, `2x + 1`, and the interval of numbers that it lies in; None for anything else."""
+    signs, sides = shape.text.split(), shape.parts
+    if signs and all(sign in (">", r"\geq") for sign in signs):
+        signs, sides = [FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
+    if shape.kind != "relation" or not all(sign in _LOW for sign in signs):
+        return None
+    match [math_values.is_number(plain_value(side.text)) for side in sides]:
+        case [False, True]:
+            return sides[0].text, Shape("tuple", "(" + _HIGH[signs[0]], (_MINUS_INFINITY, sides[1]))
+        case [True, False]:
+            return sides[1].text, Shape("tuple", _LOW[signs[0]] + ")", (sides[0], _INFINITY))
+        case [True, False, True]:
+            return sides[1].text, Shape("tuple", _LOW[signs[0]] + _HIGH[signs[1]], (sides[0], sides[2]))
+    return None
+
+
+def _solutions(term: str, bounds: Shape) -> Any:
+    """Where a name, or a linear term in one, lies in an interval; None where that is nowhere, or not known."""
+    import sympy
+
+    brackets = bounds.text
+    try:
+        low, high = (math_values.parse(plain_value(end.text)) for end in bounds.parts)
+        if term and not _NAME.fullmatch(term):
+            value = math_values.parse(plain_value(term))
+            [symbol] = value.free_symbols
+            slope, offset = sympy.simplify(value.diff(symbol)), value.subs(symbol, 0)
+            if slope.free_symbols or not slope.is_real or slope == 0:
+                return None
+            low, high = (low - offset) / slope, (high - offset) / slope
+            if slope < 0:
+                low, high, brackets = high, low, _turned(brackets)
+    except (NotUnderstoodError, AttributeError, TypeError, ValueError):  # no expression, or not of one symbol
+        return None
+    low, high = math_values.real_number(low), math_values.real_number(high)
+    if low is None or high is None or low > high or (low == high and brackets != "[]"):
+        return None
+    return sympy.Interval(low, high, brackets[0] == "(", brackets[1] == ")")
+
+
+def _turned(brackets: str) -> str:
+    """Those of the interval of opposite numbers."""
+    return brackets[::-1].translate(str.maketrans("()[]", ")(]["))
+
+
+def _negative(end: Shape) -> Shape:
+    return Shape("value", f"-({end.text})")
+
+
+def _point(relation: Shape) -> Any:
+    r"""The right side of `x = 2` or `x \neq 2` as a set; None where that is no number, or the left side no name."""
+    name, *values = relation.parts
+    return real_set(Shape("set", parts=tuple(values))) if _NAME.fullmatch(name.text) else None
+
+
+def _without(whole: Any, points: Any) -> Any:
+    """A set without the elements of another."""
+    return None if whole is None or points is None else whole - points
+
+
+def _joined(shape: Shape) -> Any:
+    """A union; of conditions that all hold the intersection, unless it is empty ("x < 1 and x > 3").
+
+    None of conditions on several names: "x > 1, y > 2" is a set of points.
+    """
+    import sympy
+
+    parts = [_point(part) if part.text == "=" else real_set(part) for part in shape.parts]
+    if None in parts or len({name for part in shape.parts if part.kind == "relation" for name in names(part)}) > 1:
+        return None
+    common = sympy.Intersection(*parts) if shape.text == "and" else sympy.S.EmptySet
+    return sympy.Union(*parts) if common == sympy.S.EmptySet else common
+
+
+def names(relation: Shape) -> frozenset[str]:
+    """What a relation is about: a side that is a name, or the symbols in a side that is none."""
+    found: set[str] = set()
+    for side in relation.parts:
+        text = side.text.strip()
+        try:
+            found |= (
+                {text} if _NAME.fullmatch(text) else set(map(str, math_values.parse(plain_value(text)).free_symbols))
+            )
+        except (NotUnderstoodError, AttributeError):
+            found.add(text)
+    return frozenset(found) - {r"\infty"}

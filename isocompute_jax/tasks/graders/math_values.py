@@ -1,7 +1,12 @@
 """Equality of two expressions in LaTeX: parsed by latex2sympy2_extended (math-verify's parser), compared by value.
 
 Two expressions are equal if their values agree to 40 digits at random points of their symbols; decimals are exact.
-What cannot be evaluated, a sum up to n say, is left to math-verify's own comparison.
+What cannot be evaluated, a sum up to n say, is equal where SymPy writes it alike.
+
+Before anything evaluates an expression its text says how large it may be (`is_bounded`): SymPy computes powers,
+factorials and binomial coefficients while it reads them, and its parser takes ever longer the deeper brackets stand in
+brackets. Numbers that are too large to be computed, `9^{9^9}`, are equal where algebra alone makes them one expression
+(`same_giant`).
 
 SymPy is imported when the first expression is read.
 """
@@ -9,12 +14,16 @@ SymPy is imported when the first expression is read.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
+import math
 import re
 from typing import Any
 
-from isocompute_jax.tasks.graders.math_bounds import is_bounded
-
+MOST_DIGITS = 100_000
+"""Of a number that is computed."""
+DEEPEST = 16
+"""Brackets within brackets."""
 DIGITS = 60
 AGREE = 40
 """Digits that must agree, of the DIGITS that are computed."""
@@ -27,6 +36,23 @@ _REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s?\{(\d+)\}")
 _MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s?\\frac\s?\{(\d+)\}\s?\{(\d+)\}")
 _SPACED_MIXED = re.compile(r"(-?)(\d+)\s+(\d+)\s?/\s?(\d+)")
 _UNKNOWN = re.compile(r"[@#&;\"`?]|'|\\(?:ldots|cdots|dots|vdots)|\.\.\.")
+_TOKEN = re.compile(r"\\[A-Za-z]+|\d+|[({\[\])}^_!]|[A-Za-z]")
+_CHAINED = re.compile(
+    r"!\s?!\s?!|"
+    r"(?:[\^_]\s?(?:\\[A-Za-z]+\s?|\w\s?|\{\w*\}\s?)){16}|"
+    r"(?:[\^_]?\s?\\[A-Za-z]+\s?){16}"
+)
+"""`x^x^x...`, `\\sqrt\\sqrt\\sqrt...`: one within the other without brackets."""
+
+LARGEST_FACTORED = 1 << 4000
+"""A larger base is no base that people write."""
+TRIED = 10_000
+"""Divisors are looked for up to here; what is left stands for itself, prime or not."""
+MOST_SQUARED = 64
+"""The highest power of what is no number but has one as a factor."""
+MOST_SUMS = 8
+"""Sums in two expressions that are multiplied out."""
+_PRIME = "prime "
 
 
 class NotUnderstoodError(ValueError):
@@ -93,9 +119,7 @@ def same_value(gold: str, answer: str) -> bool:
     if gold == answer:
         return True
     if not (is_bounded(gold) and is_bounded(answer)):
-        from isocompute_jax.tasks.graders import math_giants  # it reads by this module
-
-        return math_giants.same_giant(gold, answer)
+        return same_giant(gold, answer)
     expected = parse(gold)
     try:
         found = parse(answer)
@@ -124,7 +148,7 @@ def same_expression(a: Any, b: Any) -> bool:
             if not _close(x, y):
                 return False
             compared += 1
-    return compared > 0 or _left_to_math_verify(a, b)
+    return compared > 0 or a == b
 
 
 def _rational(expression: Any) -> Any:
@@ -154,13 +178,17 @@ def constant_factor(a: Any, b: Any) -> Any:
 
 
 def real_value(text: str) -> Any:
+    """The `real_number` that an expression in LaTeX is; None for anything else."""
+    try:
+        return real_number(parse(text))
+    except NotUnderstoodError:
+        return None
+
+
+def real_number(expression: Any) -> Any:
     """A real number, or an infinity, to AGREE digits, so that equal values are equal; None for anything else."""
     import sympy
 
-    try:
-        expression = parse(text)
-    except NotUnderstoodError:
-        return None
     if not isinstance(expression, sympy.Expr) or expression.free_symbols:
         return None
     if expression in (sympy.oo, -sympy.oo) or isinstance(expression, sympy.Rational):
@@ -203,7 +231,203 @@ def _close(x: Any, y: Any) -> bool:
     return bool(abs(x - y) <= 10.0**-AGREE * size) if size > 0 else True
 
 
-def _left_to_math_verify(a: Any, b: Any) -> bool:
-    from math_verify import verify
+# --- how large
 
-    return bool(verify(a, b, timeout_seconds=None))
+
+def is_bounded(text: str) -> bool:
+    """Whether an expression in LaTeX, and every number in it, is small enough to be evaluated."""
+    if is_tangled(text):
+        return False
+    tokens = _TOKEN.findall(text)[::-1]
+    try:
+        while tokens:  # more than once only where a bracket closes that was never opened
+            if _sequence(tokens) > MOST_DIGITS:
+                return False
+    except RecursionError:  # what is too deep for this is too deep for the parser
+        return False
+    return True
+
+
+def is_tangled(text: str) -> bool:
+    """Whether an expression is nested too deep to be parsed, whatever its value."""
+    return depth(text) > DEEPEST or bool(_CHAINED.search(text))
+
+
+def depth(text: str) -> int:
+    """The most brackets within brackets."""
+    now = most = 0
+    for char in text:
+        now += (char in "([{") - (char in ")]}")
+        most = max(most, now)
+    return most
+
+
+def without_doubled_brackets(text: str) -> str:
+    """`((x))` as `(x)` and `{{x}}` as `{x}`: the brackets that stand directly inside their like."""
+    opened: list[int] = []
+    closes: dict[int, int] = {}
+    places = [i for i, char in enumerate(text) if not char.isspace()]
+    following = dict(itertools.pairwise(places))
+    for index in places:
+        if text[index - 1 : index] == "\\":
+            continue
+        if text[index] in "({":
+            opened.append(index)
+        elif text[index] in ")}" and opened:
+            start = opened.pop()
+            if text[start] + text[index] in ("()", "{}"):
+                closes[start] = index
+    doubled = set()
+    for start, end in closes.items():
+        inner = following[start]
+        if text[inner] == text[start] and inner in closes and following[closes[inner]] == end:
+            doubled |= {start, end}
+    return "".join(char for i, char in enumerate(text) if i not in doubled)
+
+
+def _sequence(tokens: list[str]) -> float:
+    """About how many digits the product of all atoms has, up to a closing bracket; takes them off the end."""
+    digits = 0.0
+    while tokens and tokens[-1] not in (")", "]", "}"):
+        digits += _power(tokens)
+    if tokens:
+        tokens.pop()
+    return digits
+
+
+def _power(tokens: list[str]) -> float:
+    """The digits of one atom with its factorials and exponents."""
+    digits = _atom(tokens)
+    while tokens and tokens[-1] in ("^", "_", "!"):
+        sign = tokens.pop()
+        if sign == "!":
+            digits = _times(digits, digits)
+        elif tokens:
+            other = _power(tokens)  # a tower is read from its top
+            digits = _times(digits, other) if sign == "^" else digits
+    return digits
+
+
+def _atom(tokens: list[str]) -> float:
+    token = tokens.pop()
+    if token in ("(", "[", "{"):
+        return _sequence(tokens)
+    if token == r"\binom" and tokens:
+        above = _atom(tokens)
+        return _times(above, _atom(tokens)) if tokens else above
+    if token in (r"\sum", r"\prod", r"\int"):  # the limits are no powers
+        while len(tokens) > 1 and tokens[-1] in ("^", "_"):
+            tokens.pop()
+            _atom(tokens)
+        return 0.0
+    return math.log10(max(int(token[:300]), 1)) + max(len(token) - 300, 0) if token.isdigit() else 0.0
+
+
+def _times(digits: float, other: float) -> float:
+    """The digits of a power: those of its base, times the exponent that has `other` digits."""
+    if digits == 0.0:
+        return 0.0
+    return digits * 10.0**other if other < 300 else math.inf
+
+
+# --- numbers that nobody computes
+
+
+def same_giant(gold: str, answer: str) -> bool:
+    """Whether two expressions, at least one of which is too large for `parse`, are certainly equal.
+
+    Raises:
+      NotUnderstoodError: `gold` is none, or holds what cannot be told apart: factorials, sums of many terms.
+    """
+    import sympy
+
+    first = _reduced(_unevaluated(gold))
+    try:
+        second = _reduced(_unevaluated(answer))
+    except NotUnderstoodError:
+        return False
+    sums = [part for side in (first, second) for part in sympy.preorder_traversal(side) if isinstance(part, sympy.Add)]
+    if first == second or len(sums) > MOST_SUMS:
+        return bool(first == second)
+    return bool(_gathered(sympy.expand_mul(first)) == _gathered(sympy.expand_mul(second)))
+
+
+def _unevaluated(text: str) -> Any:
+    """An expression as it is written, nothing computed.
+
+    Raises:
+      NotUnderstoodError: it is none, or not even that can be read in a short time.
+    """
+    import sympy
+
+    if is_tangled(text) or re.search(r"\\binom|!", text):
+        raise NotUnderstoodError(text)
+    with sympy.evaluate(False):
+        return read(text)
+
+
+def _reduced(node: Any) -> Any:
+    """The value of an unevaluated expression, its giant powers in symbols of primes.
+
+    Raises:
+      NotUnderstoodError: it holds more than sums, products and powers, or a power that is neither computed nor kept.
+    """
+    import sympy
+
+    if isinstance(node, (sympy.Rational, sympy.Symbol, sympy.NumberSymbol)):
+        return node
+    if not isinstance(node, (sympy.Add, sympy.Mul, sympy.Pow)):
+        raise NotUnderstoodError(str(type(node)))
+    parts = [_reduced(part) for part in node.args]
+    if isinstance(node, sympy.Add):
+        return sympy.Add(*parts)
+    return _gathered(sympy.Mul(*parts)) if isinstance(node, sympy.Mul) else _reduced_power(*parts)
+
+
+def _reduced_power(base: Any, exponent: Any) -> Any:
+    import sympy
+
+    if isinstance(base, sympy.Rational) and base not in (0, 1, -1):
+        if not isinstance(exponent, sympy.Rational):
+            giant = _is_giant(exponent)
+        else:
+            giant = (len(bin(base.p)) + len(bin(base.q))) * abs(exponent) > MOST_DIGITS
+        if giant and base < 0 and not isinstance(exponent, sympy.Integer):
+            raise NotUnderstoodError("a negative base")
+        sign = sympy.Integer(-1) ** exponent if giant and base < 0 else sympy.Integer(1)
+        return sign * _in_primes(abs(base), exponent) if giant else base**exponent
+    small = isinstance(exponent, sympy.Rational) and abs(exponent) <= MOST_SQUARED
+    if small or base.is_Atom or all(_is_giant(factor) for factor in sympy.Mul.make_args(base)):
+        return base**exponent
+    raise NotUnderstoodError("a giant power of a sum")
+
+
+def _is_giant(expression: Any) -> bool:
+    """Whether an expression holds a symbol of a prime."""
+    return any(symbol.name.startswith(_PRIME) for symbol in expression.free_symbols)
+
+
+def _in_primes(number: Any, exponent: Any = 1) -> Any:
+    """A power of a positive rational number as a product of symbols that stand for its primes."""
+    import sympy
+
+    if max(number.p, number.q) > LARGEST_FACTORED:
+        raise NotUnderstoodError("a giant base")
+    product = sympy.Integer(1)
+    exponent = sympy.sympify(exponent)
+    for whole, sign in ((number.p, 1), (number.q, -1)):
+        for prime, power in sympy.factorint(whole, limit=TRIED).items():
+            product *= sympy.Symbol(f"{_PRIME}{prime}", positive=True) ** _gathered(sign * power * exponent)
+    return product
+
+
+def _gathered(expression: Any) -> Any:
+    """Each term with its number in the symbols of primes too, where it has any: 9 * 9^n as 3^(2n + 2)."""
+    import sympy
+
+    terms = []
+    for term in sympy.Add.make_args(expression):
+        number, rest = term.as_coeff_Mul()
+        giant = _is_giant(rest) and isinstance(number, sympy.Rational) and number != 0
+        terms.append((_in_primes(abs(number)) * rest * (1 if number > 0 else -1)) if giant else term)
+    return sympy.Add(*terms)

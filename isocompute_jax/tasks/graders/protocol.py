@@ -1,15 +1,26 @@
-"""What a grader is, and what it says of a completion."""
+"""What a grader is, and what it says of a completion: its grade, or how its reward failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import numbers
+import os
+import pathlib
+import sysconfig
+import traceback
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from isocompute_jax.records.rollout import Problem
 
 WORKER = "ISOCOMPUTE_GRADING_WORKER"
 """Environment variable that is set in worker processes: there a grader may bound what the process uses."""
+
+FailureKind = Literal["raised", "hung", "died", "invalid"]
+
+_PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
+_INSTALLED = tuple({path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")})
 
 
 @dataclass(frozen=True)
@@ -25,91 +36,128 @@ class Grade:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-class Grader(Protocol):
+@dataclass(frozen=True)
+class Failure:
+    """A completion whose reward is not known.
+
+    Attributes:
+      kind: `raised` an exception; `hung`: no answer within the deadline; `died`: its process ended; `invalid`: what
+        it returned is no reward.
+      message: what is known of it, a traceback say.
+      where: `file:line` of the user's where it raised; empty where that is not known.
+    """
+
+    kind: FailureKind
+    message: str
+    where: str = ""
+
+    @classmethod
+    def raised(cls, error: BaseException) -> Failure:
+        """That a reward raised `error`, with the traceback below the frames of this package that called it.
+
+        What a grader of this package raises on purpose is its message alone.
+        """
+        if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
+            return cls("raised", str(error))
+        trace = traceback.TracebackException.from_exception(error)
+        outside = [place for place, frame in enumerate(trace.stack) if not frame.filename.startswith(_PACKAGE)]
+        if not outside:
+            return cls("raised", "".join(trace.format()))
+        own = [place for place in outside if not trace.stack[place].filename.startswith(_INSTALLED)]
+        frame = trace.stack[(own or outside)[-1]]
+        trace.stack[: outside[0]] = []
+        return cls("raised", "".join(trace.format()), f"{frame.filename}:{frame.lineno}")
+
+    @property
+    def what(self) -> str:
+        """What the reward did, as a verb."""
+        return "returned no reward" if self.kind == "invalid" else self.kind
+
+    @property
+    def line(self) -> str:
+        """Where it happened, and the last line of the message, which of a traceback is the exception."""
+        summary = self.message.strip().splitlines()[-1] if self.message.strip() else self.kind
+        return f"{self.where}: {summary}" if self.where else summary
+
+
+Outcome = Grade | Failure
+GradeCall = list[Grade] | Coroutine[Any, Any, list[Grade]]
+"""What `Grader.grade_batch` returns; of `loop` graders it is awaited."""
+
+
+class InvalidRewardError(ValueError):
+    """A reward returned what is no reward."""
+
+
+class Grader:
     """How the completions of one kind of problem are verified.
+
+    A grader has `grade`, or a `grade_batch` of its own; one that runs on the event loop has an `async def grade_batch`.
 
     Attributes:
       name: what problems carry in `Problem.task`.
       runs: `inline` graders return at once, whatever text they are given, and run within the training loop; `process`
-        graders run in a worker process, which is killed when a call takes longer than its deadline.
-    """
-
-    @property
-    def name(self) -> str:
-        """What problems carry in `Problem.task`."""
-        ...
-
-    @property
-    def runs(self) -> Literal["inline", "process"]:
-        """Where it runs."""
-        ...
-
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """What `text`, the completion without its end-of-sequence token, is worth as an answer to `problem`."""
-        ...
-
-    def fault(self, problem: Problem) -> str | None:
-        """The reason why no completion could ever solve `problem`, and what to do; None if one can."""
-        ...
-
-
-class BatchGrader(Protocol):
-    """A `process` grader that is given the distinct completions of a group at once; see `Grader` for the rest."""
-
-    @property
-    def name(self) -> str:
-        """What problems carry in `Problem.task`."""
-        ...
-
-    @property
-    def runs(self) -> Literal["batch"]:
-        """Where it runs."""
-        ...
-
-    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
-        """As many grades as texts, in their order; text i answers problem i."""
-        ...
-
-    def fault(self, problem: Problem) -> str | None:
-        """See `Grader`."""
-        ...
-
-
-class AsyncGrader(Protocol):
-    """A grader that waits for others (a judge, a reward model): it runs on an event loop, many calls at once.
-
-    Attributes:
-      name: what problems carry in `Problem.task`.
-      runs: always `loop`.
+        graders run in a worker process, which is killed when a call takes longer than its deadline; `loop` graders
+        wait for others (a judge, a reward model) and run on an event loop, many calls at once.
       batch: the most completions of one call; 0 for all distinct ones of a group.
     """
 
-    @property
-    def name(self) -> str:
-        """What problems carry in `Problem.task`."""
-        ...
+    name: str
+    runs: Literal["inline", "process", "loop"] = "process"
+    batch: int = 1
 
-    @property
-    def runs(self) -> Literal["loop"]:
-        """Where it runs."""
-        ...
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """What `text`, the completion without its end-of-sequence token, is worth as an answer to `problem`."""
+        raise NotImplementedError(f"{self.name} grades in batches: call grade_batch")
 
-    @property
-    def batch(self) -> int:
-        """The most completions of one call; 0 for all distinct ones of a group."""
-        ...
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> GradeCall:
+        """As many grades as texts, in their order; text i answers problem i.
 
-    async def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
-        """As many grades as texts, in their order; text i answers problem i."""
-        ...
-
-    async def close(self) -> None:
-        """Gives back what it holds; called on the loop that it ran on."""
-        ...
+        Raises:
+          InvalidRewardError: what was returned is no reward.
+        """
+        return [to_grade(self.grade(problem, text), self.name) for problem, text in zip(problems, texts, strict=True)]
 
     def fault(self, problem: Problem) -> str | None:
-        """See `Grader`."""
-        ...
+        """The reason why no completion could ever solve `problem`, and what to do; None if one can, or nobody knows."""
+        return None
+
+    async def aclose(self) -> None:
+        """Gives back what a `loop` grader holds; called on the loop that it ran on."""
 
 
-AnyGrader = Grader | BatchGrader | AsyncGrader
+def to_grade(value: Any, name: str) -> Grade:
+    """What the reward `name` returned, as a Grade.
+
+    Raises:
+      InvalidRewardError: it is neither a finite number nor a Grade of finite numbers.
+    """
+    grade = value if isinstance(value, Grade) else Grade(_number(value, name, "returned"))
+    reward = _number(grade.reward, name, "returned a Grade whose reward is")
+    metrics = {
+        str(key): _number(metric, name, f"returned a Grade whose metric {key!r} is")
+        for key, metric in grade.metrics.items()
+    }
+    return Grade(reward, metrics)
+
+
+def to_grades(values: Any, count: int, name: str) -> list[Grade]:
+    """What the reward `name` returned for `count` completions, as Grades.
+
+    Raises:
+      InvalidRewardError: it is not a sequence of `count` rewards.
+    """
+    if isinstance(values, str | bytes | dict) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
+        raise InvalidRewardError(f"{name} returned a {type(values).__name__}, not a list of {count} rewards")
+    if len(values) != count:
+        raise InvalidRewardError(f"{name} returned {len(values)} rewards for {count} completions")
+    return [to_grade(value, name) for value in values]
+
+
+def _number(value: Any, name: str, what: str) -> float:
+    scalar = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+    if not isinstance(scalar, numbers.Real):
+        raise InvalidRewardError(f"{name} {what} {scalar!r:.80}, a {type(scalar).__name__} and not a number")
+    if not math.isfinite(scalar):
+        raise InvalidRewardError(f"{name} {what} {scalar}, which is not finite")
+    return float(scalar)

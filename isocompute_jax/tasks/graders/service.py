@@ -14,12 +14,11 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.tokens import check_url, reward_token
-from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
-from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.protocol import Grade, Grader, InvalidRewardError, to_grade
 
 SCHEMES = ("http://", "https://")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
@@ -32,7 +31,7 @@ class ServiceError(Exception):
     """A service refuses what it is asked, or does not answer."""
 
 
-class Service:
+class Service(Grader):
     """A grader that asks a reward service; several addresses take turns.
 
     Args:
@@ -42,8 +41,8 @@ class Service:
       InputError: an address holds a secret: those are for the environment, ISOCOMPUTE_REWARD_TOKEN.
     """
 
-    runs: Literal["loop"] = "loop"
-    batch: int = BATCH
+    runs = "loop"
+    batch = BATCH
 
     def __init__(self, urls: str):
         self.name = urls
@@ -98,14 +97,11 @@ class Service:
         except ValueError:
             raise InvalidRewardError(f"{url} answered what is not JSON: {response.text[:80]!r}") from None
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Closes the connections."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
-
-    def fault(self, problem: Problem) -> None:
-        """Only the service knows what it can grade."""
 
 
 def _plain(problem: Problem) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 `submit` returns at once with a future, whose group has its rewards. Where a group is graded depends on its grader:
 
 - `inline`: in the caller's thread, before `submit` returns; nothing is started for these;
-- `process` and `batch`: in worker processes (`pool`), one call per completion, or per group;
+- `process`: in worker processes (`pool`), one call per completion, or per group;
 - `loop`: on an event loop that asynchronous graders share (`loops`).
 
 Equal completions of a group are graded once. A reward that fails is counted and logged, and `on_failure` says what
@@ -26,10 +26,8 @@ import numpy as np
 
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.tasks.graders.function import InvalidRewardError, to_grade
-from isocompute_jax.tasks.graders.protocol import Grade
+from isocompute_jax.tasks.graders.protocol import Failure, Grade, Grader, InvalidRewardError, Outcome, to_grade
 from isocompute_jax.tasks.graders.registry import SHIPPED, get_grader
-from isocompute_jax.tasks.grading.failures import Failure, FailureLog
 from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
 from isocompute_jax.tasks.grading.pool import WorkerPool, withheld
 from isocompute_jax.tasks.grading.reward_config import OnFailure, RewardConfig
@@ -37,10 +35,10 @@ from isocompute_jax.tasks.grading.reward_config import OnFailure, RewardConfig
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 """Token ids of several completions -> their texts (`tokenizer.Tokenizer.decode`)."""
 
-Outcome = Grade | Failure
-
 CLOSE_S = 30.0
 AGAIN_S = 2.0
+LOGGED_FAILURES = 5
+"""Log lines for each kind of failure."""
 LOG = logging.getLogger(__name__)
 
 
@@ -70,7 +68,8 @@ class Grading:
     def __init__(self, config: RewardConfig, decode: Decode):
         self._config = config
         self._decode = decode
-        self._failures = FailureLog()
+        self._failures: collections.Counter[str] = collections.Counter()
+        self._logging = threading.Lock()
         self._starting = threading.Lock()
         self._thread: LoopThread | None = None
         self._tasks: set[asyncio.Task] = set()
@@ -100,7 +99,7 @@ class Grading:
         said = [f"{name} grades {number:,} problems ({who} says so)" for (name, who), number in counts.items()]
         LOG.info("rewards: %s", "; ".join(said))
         graders = {name: get_grader(name) for name in first}
-        in_processes = [name for name, grader in graders.items() if grader.runs in ("process", "batch")]
+        in_processes = [name for name, grader in graders.items() if grader.runs == "process"]
         if in_processes:
             self._start().submit(self._warm(in_processes))
         for name, problem in first.items():
@@ -139,7 +138,7 @@ class Grading:
             return self._start().submit(self._graded(group, problem, name, texts, order, policy))
         done: concurrent.futures.Future[RolloutGroup] = concurrent.futures.Future()
         try:
-            outcomes = [_inline(grader.grade, problem, text) for text in texts]
+            outcomes = [_inline(grader, problem, text) for text in texts]
             done.set_result(self._finish(group, problem, name, outcomes, order, policy))
         except RunError as error:
             done.set_exception(error)
@@ -207,15 +206,11 @@ class Grading:
         """What each text is worth, by a grader that is not inline."""
         grader = get_grader(name)
         if grader.runs == "inline":
-            return [_inline(grader.grade, problem, text) for text in texts]
-        size = 1 if grader.runs == "process" else len(texts)
-        if grader.runs == "loop":
-            size = grader.batch or size
+            return [_inline(grader, problem, text) for text in texts]
+        size = grader.batch or len(texts)
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        if grader.runs == "loop":
-            calls = [self._async_calls().grade(grader, [problem] * len(part), part) for part in parts]
-        else:
-            calls = [self._workers().grade(name, [problem] * len(part), part) for part in parts]
+        runner = self._async_calls() if grader.runs == "loop" else self._workers()
+        calls = [runner.grade(grader, [problem] * len(part), part) for part in parts]
         answers = await asyncio.gather(*calls)
         return [
             outcome
@@ -235,7 +230,7 @@ class Grading:
         """The group with its rewards; `order` [G] says which of the outcomes each completion has."""
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         for failure in failures:
-            self._failures.note(failure, problem_id=problem.id, grader=name)
+            self._log(failure, problem, name)
         if failures and policy == "stop":
             raise RunError(
                 f"reward {name} {failures[0].what} on problem {problem.id!r} (config.reward.on_failure = 'stop'): "
@@ -251,6 +246,15 @@ class Grading:
             failures={place: why[outcome] for place, outcome in enumerate(order.tolist()) if outcome in why},
             dropped=bool(failures) and policy == "drop_group",
         )
+
+    def _log(self, failure: Failure, problem: Problem, name: str) -> None:
+        """Logs a failure, unless there were many of its kind."""
+        with self._logging:
+            self._failures[failure.kind] += 1
+            seen = self._failures[failure.kind]
+        if seen <= LOGGED_FAILURES:
+            rest = "; further ones are only counted" if seen == LOGGED_FAILURES else ""
+            LOG.warning("reward %s %s on problem %r: %s%s", name, failure.what, problem.id, failure.line, rest)
 
     async def _close(self) -> None:
         if self._calls is not None:
@@ -280,9 +284,9 @@ def graded(groups: Iterable[RolloutGroup], problems: Mapping[str, Problem], grad
     return [future.result() for future in futures]
 
 
-def _inline(grade: Callable[[Problem, str], Grade], problem: Problem, text: str) -> Outcome:
+def _inline(grader: Grader, problem: Problem, text: str) -> Outcome:
     try:
-        return to_grade(grade(problem, text), problem.task)
+        return to_grade(grader.grade(problem, text), problem.task)
     except InvalidRewardError as error:
         return Failure("invalid", str(error))
     except Exception as error:

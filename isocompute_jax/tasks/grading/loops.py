@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.function import InvalidRewardError
-from isocompute_jax.tasks.graders.protocol import AsyncGrader, Grade
-from isocompute_jax.tasks.grading.failures import Failure
+from isocompute_jax.tasks.graders.protocol import Failure, Grade, Grader, InvalidRewardError
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,14 +79,12 @@ class AsyncCalls:
         self._concurrency = concurrency
         self._deadline_s = deadline_s
         self._thread = LoopThread("asynchronous rewards")
-        self._graders: dict[str, tuple[AsyncGrader, asyncio.Semaphore]] = {}
+        self._graders: dict[str, tuple[Grader, asyncio.Semaphore]] = {}
         self._calls = 0
         self._blocked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
 
-    async def grade(
-        self, grader: AsyncGrader, problems: Sequence[Problem], texts: Sequence[str]
-    ) -> list[Grade] | Failure:
+    async def grade(self, grader: Grader, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
         """The grades of texts, in one call.
 
         Raises:
@@ -107,13 +103,13 @@ class AsyncCalls:
         finally:
             self._calls -= 1
 
-    async def _call(
-        self, grader: AsyncGrader, problems: Sequence[Problem], texts: Sequence[str]
-    ) -> list[Grade] | Failure:
+    async def _call(self, grader: Grader, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
         """One call, on the loop of the graders."""
         _, free = self._graders.setdefault(grader.name, (grader, asyncio.Semaphore(self._concurrency)))
         async with free:
-            task = asyncio.create_task(grader.grade_batch(problems, texts))
+            grading = grader.grade_batch(problems, texts)
+            assert not isinstance(grading, list), f"{grader.name} runs on the event loop, and does not await"
+            task = asyncio.create_task(grading)
             task.set_name(f"{grader.name} on problem {problems[0].id!r}")
             try:
                 # Not wait_for, which waits for as long as a function ignores that it is cancelled.
@@ -166,7 +162,7 @@ class AsyncCalls:
             self._blocked.exception()
         else:
             for grader, _ in self._graders.values():
-                await asyncio.wait({asyncio.wrap_future(self._thread.submit(grader.close()))}, timeout=CLOSE_S)
+                await asyncio.wait({asyncio.wrap_future(self._thread.submit(grader.aclose()))}, timeout=CLOSE_S)
             await asyncio.to_thread(self._thread.close)
 
 

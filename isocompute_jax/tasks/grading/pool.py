@@ -2,31 +2,38 @@
 
 Not multiprocessing, nor a pool on top of it (pebble): its processes import the program's main module again, and with
 it whatever that imports, JAX say; and one that hangs outlives a parent that was killed. Here a worker is a program of
-its own (`worker`), in a session of its own, that the kernel kills with its parent. The pool lives on an event loop.
+its own (`main`), in a session of its own, that the kernel kills with its parent. The pool lives on an event loop.
+
+Messages are a length of four bytes, then so many bytes: pickled requests in, JSON out, because what graders make of a
+model's text is not to be unpickled. The first request says where modules are found. A grader that prints, prints to
+standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import pickle
 import re
 import signal
+import struct
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import IO, Any
 
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.protocol import WORKER, Grade
-from isocompute_jax.tasks.grading import worker
-from isocompute_jax.tasks.grading.failures import Failure
+from isocompute_jax.tasks.graders.protocol import WORKER, Failure, Grade, Grader, InvalidRewardError
 
 START_S = 120.0
 """Longest time in which a process may start, and import what a grader needs."""
-
+HEADER = struct.Struct("!I")
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+LONGEST_MESSAGE = 4000
+"""Characters of a traceback that travel."""
 
 NEEDED = re.compile(
     r"PATH|PWD|TERM|HOME|USER|LOGNAME|SHELL|LANG(UAGE)?|LC_\w+|TZ|TMPDIR|TEMP|TMP|HOSTNAME|PYTHON\w*|VIRTUAL_ENV|CONDA_PREFIX"
@@ -63,15 +70,15 @@ class WorkerPool:
             for name in names:
                 await one.load(name)
 
-    async def grade(self, name: str, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
-        """The grades of texts by the grader `name`, in one call.
+    async def grade(self, grader: Grader, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
+        """The grades of texts, in one call.
 
         Raises:
           RunError: no process can be started, or it cannot import the grader, or the grader cannot work.
         """
         async with self._worker() as one:
-            await one.load(name)
-            request = {"name": name, "problems": list(problems), "texts": list(texts)}
+            await one.load(grader.name)
+            request = {"name": grader.name, "problems": list(problems), "texts": list(texts)}
             try:
                 answer = await one.ask(request, self._deadline_s)
             except TimeoutError:
@@ -79,7 +86,7 @@ class WorkerPool:
             except EOFError:
                 return Failure("died", f"its process ended with {await one.ending()}")
         if "fatal" in answer:
-            raise RunError(f"reward {name}: {answer['fatal']}")
+            raise RunError(f"reward {grader.name}: {answer['fatal']}")
         if "failure" in answer:
             return Failure(*answer["failure"])
         return [Grade(reward, metrics) for reward, metrics in answer["grades"]]
@@ -123,7 +130,7 @@ class _Worker:
             asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
-                f"from {worker.__name__} import main; main({os.getpid()})",
+                f"from {__name__} import main; main({os.getpid()})",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
@@ -180,13 +187,13 @@ class _Worker:
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         body = pickle.dumps(request)
-        self._stdin.write(worker.HEADER.pack(len(body)) + body)
+        self._stdin.write(HEADER.pack(len(body)) + body)
         await self._stdin.drain()
-        (length,) = worker.HEADER.unpack(await self._stdout.readexactly(worker.HEADER.size))
+        (length,) = HEADER.unpack(await self._stdout.readexactly(HEADER.size))
         return json.loads(await self._stdout.readexactly(length))
 
     async def ending(self) -> str:
-        """How the process ended; it is made to."""
+        """How the process ended, in words; one that still runs after a second is killed."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), 1.0)
         await self.kill()
@@ -226,3 +233,58 @@ def withheld(message: str, names: Collection[str]) -> str:
 def _search_path() -> str:
     """Where this process finds modules, for one that it starts."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
+
+
+# --- in the worker process
+
+
+def main(parent: int) -> None:
+    """Serves requests. SIGKILL reaches this process when the thread that started it ends, however that is."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        sys.exit("the process that started this one is gone")
+    with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb") as answers:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        while (request := _read(requests)) is not None:
+            _write(answers, answer(request))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What a request is answered with.
+
+    `grades`, a [reward, metrics] for each text; or `failure`, [kind, message, where]; or `fatal`, why nothing can be
+    graded.
+    """
+    try:
+        if "path" in request:
+            sys.path[:] = request["path"]
+            return {}
+        # Late, because the request before said where the user's modules are.
+        from isocompute_jax.tasks.graders.registry import get_grader
+
+        if "load" in request:
+            get_grader(request["load"])
+            return {}
+        grades: Any = get_grader(request["name"]).grade_batch(request["problems"], request["texts"])
+        return {"grades": [[grade.reward, dict(grade.metrics)] for grade in grades]}
+    except InvalidRewardError as error:
+        return {"failure": ["invalid", str(error)]}
+    except (InputError, RunError) as error:
+        return {"fatal": str(error)}
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        failure = Failure.raised(error)
+        return {"failure": ["raised", failure.message[-LONGEST_MESSAGE:], failure.where]}
+
+
+def _read(file: IO[bytes]) -> Any:
+    head = file.read(HEADER.size)
+    return pickle.loads(file.read(HEADER.unpack(head)[0])) if len(head) == HEADER.size else None
+
+
+def _write(file: IO[bytes], message: dict[str, Any]) -> None:
+    body = json.dumps(message).encode()
+    file.write(HEADER.pack(len(body)) + body)
+    file.flush()

@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import json
 import marshal
+import math
 import os
 import pathlib
 import secrets
@@ -21,10 +22,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.tasks.sandbox.inside import keeper
 from isocompute_jax.tasks.sandbox.inside.jail import MEASURES
-from isocompute_jax.tasks.sandbox.limits import SandboxLimits
 
 Ending = Literal["ended", "failed", "time", "output", "not run"]
 """By itself, with exit code 0 or another way; by its deadline; for what it printed; after a test that ended by time."""
@@ -35,6 +36,37 @@ Call = tuple[str, Sequence[Any] | None]
 _START_S = 60.0
 _GRACE_S = 10.0  # beyond the deadline that the sandbox keeps by itself, for a busy machine
 _START = "import sys; sys.path.append({folder!r}); from inside.server import main; main(*sys.argv[1:])"
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class SandboxLimits:
+    """What the untrusted programs of one completion may use up before they are ended."""
+
+    wall_s: float = option(30.0, "Seconds that all tests of one completion may take together.", low=0.05)
+    test_s: float = option(
+        6.0, "Seconds that one test may take; after one that took longer, no other is run.", low=0.05
+    )
+    cpu_s: float = option(10.0, "CPU seconds of one process, rounded up to whole ones.", low=0.05)
+    memory_mb: int = option(512, "Address space of one process, in MiB.", low=64)
+    output_kb: int = option(1024, "KiB that one test may print, or all function results together.", low=1)
+    file_mb: int = option(8, "Largest file, in MiB.", low=1)
+    scratch_mb: int = option(32, "All files of one completion together, in MiB, where the kernel hides files.", low=1)
+    files: int = option(1024, "Number of those files and directories.", low=16)
+    open_files: int = option(32, "Files and pipes that one process may hold open.", low=8)
+    processes: int = option(16, "Processes and threads at a time.", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def for_server(self) -> dict[str, int | float]:
+        """The same in the units of the kernel (`inside.program`, `inside.keeper`)."""
+        in_bytes: dict[str, int | float] = {
+            "cpu_s": math.ceil(self.cpu_s),
+            "memory_bytes": self.memory_mb << 20,
+            "file_bytes": self.file_mb << 20,
+        }
+        return dataclasses.asdict(self) | in_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +121,7 @@ class Sandbox:
         """Runs a program in one process and makes calls to what it defines.
 
         Returns:
-          For each call its value as plain data (`inside.plain_values`), or `Failed` where it raised, where time was
+          For each call its value as plain data (`inside.program.plain`), or `Failed` where it raised, where time was
           over, or where the program meddled with the results.
 
         Raises:

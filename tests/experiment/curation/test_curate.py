@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax import model
-from isocompute_jax.experiment.config import MeshConfig
-from isocompute_jax.experiment.curation import pictures
+from isocompute_jax.experiment.config import MeshConfig, RunConfig
+from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.measurement import BLOCK, PIECE, PIECES, fingerprint
-from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+from isocompute_jax.experiment.curation.measure import naming_flags
+from isocompute_jax.experiment.curation.record import BLOCK, PIECE, PIECES, fingerprint
 from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
@@ -31,12 +31,12 @@ ALL = CurationConfig(ranges={"all": (0.0, 1.0)}, sets=(), validation_size=4)
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(pictures, "draw", lambda *_: None)
+    monkeypatch.setattr(room, "draw_pictures", lambda *_: None)
 
 
 @pytest.fixture
 def source(base_run):
-    return Source(base_run.model, base_run.sampling)
+    return RunConfig(model=base_run.model, sampling=base_run.sampling)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_fleet_that_loses_a_server_measures_the_same(problems, source, tmp_pat
     """Two servers, one of which dies when some groups are there; again with one that lives."""
     path = tmp_path / "model"
     shape = fleet_builders.CONFIG
-    model.save_checkpoint(path, shape, random_params(shape), tokenizer_from=source.directory)
+    model.save_checkpoint(path, shape, random_params(shape), tokenizer_from=source.model)
     found = []
     for name, count in (("two", 2), ("one", 1)):
         with fleet_builders.live(count) as servers:
@@ -121,7 +121,7 @@ def test_a_fleet_that_loses_a_server_measures_the_same(problems, source, tmp_pat
             curate(
                 problems,
                 tmp_path / name,
-                source=dataclasses.replace(source, directory=str(path), service=service),
+                source=dataclasses.replace(source, model=str(path), service=service),
                 config=dataclasses.replace(ALL, samples=40, groups_in_flight=8),
                 make_sampler=functools.partial(losing, servers[: count - 1]),
             )
@@ -259,7 +259,7 @@ def test_what_lacks_a_server_or_a_device_names_flags(problems, source, tmp_path)
             curate(problems, tmp_path / "out", source=dataclasses.replace(source, **change), config=ALL)
     with (
         pytest.raises(RunError, match=r"^no server; start one \(--wait_s\), --dtype; see config.json$"),
-        said_as_flags(),
+        naming_flags(),
     ):
         raise RunError("no server; start one (config.service.wait_s), config.dtype; see config.json")
 

@@ -12,11 +12,12 @@ import pytest
 
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax import model
-from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curation import measure, pictures
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curation import curate as room
+from isocompute_jax.experiment.curation import measure
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source, said_as_flags
+from isocompute_jax.experiment.curation.measure import naming_flags, read_model
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import RewardConfig, read_problems
@@ -34,7 +35,7 @@ def curated(
     problems = [dataclasses.replace(p, extra={"fails": kind}) if p.id in fails else p for p in PROBLEMS]
     source = dataclasses.replace(source, reward=RewardConfig(REWARD, on_failure=policy))
     config = dataclasses.replace(CONFIG, **changes)
-    with said_as_flags():
+    with naming_flags():
         curate(problems, out, source=source, config=config, make_sampler=simulated)
     found = read_problems(out / "measured.jsonl")
     return {p.id: (p.measured[f"avg@{config.samples}"], p.extra["mean_reward"]) for p in found}
@@ -47,11 +48,11 @@ def simulated(*_, tokenizer, **__):
 @pytest.fixture(scope="module")
 def source(base_run):
     """Its tokenizer is read once, and its weights never: nothing is computed with them."""
-    source = Source(base_run.model, SamplingConfig())
-    read = source.read()
+    source = RunConfig(model=base_run.model)
+    read = read_model(source)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "read", lambda self: read)
-        patch.setattr(pictures, "draw", lambda *_: None)
+        patch.setattr(room, "read_model", lambda _: read)
+        patch.setattr(room, "draw_pictures", lambda *_: None)
         patch.setattr(model, "load_params", lambda *_, **__: {})
         yield source
 
@@ -152,7 +153,7 @@ def test_partial_rewards_are_solved_from_a_threshold_and_cut_again_at_another(so
     assert summary["histogram"] == [solved[i] for i in range(17)]
     assert summary["best@k"]["1"] == pytest.approx(summary["mean"]) and 0 < summary["mean"] < summary["mean_reward"]
     drawn = []
-    monkeypatch.setattr(pictures, "draw", lambda histogram, *_: drawn.append(histogram))
+    monkeypatch.setattr(room, "draw_pictures", lambda histogram, *_: drawn.append(histogram))
     with pytest.raises(InputError, match=r"how many of 16 samples were right: 16: 8 "):
         curated(source, out, solved_at=0.5, ranges={"some": (0.1, 0.9)})
     found = read_problems(out / "measured.jsonl")

@@ -5,10 +5,9 @@ import signal
 
 import pytest
 
-from isocompute_jax.experiment.config import SamplingConfig
+from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.experiment.curation.samplers import Source
 from isocompute_jax.tasks import ProblemFile, make_problems, write_problems
 from tests.experiment.processes import wait_for
 
@@ -49,7 +48,7 @@ def whole(base_run, problems, tmp_path_factory):
     config = CurationConfig(
         samples=32, sets=(), ranges={"all": (0.0, 1.0)}, validation_size=20, groups_in_flight=8, keep_completions=True
     )
-    source = Source(base_run.model, SamplingConfig(max_rollouts_per_dispatch=1024))
+    source = RunConfig(model=base_run.model, sampling=SamplingConfig(max_rollouts_per_dispatch=1024))
     curate(ProblemFile(problems), out, source=source, config=config)
     return contents(out)
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated_sampler import SimulatedSampler
 from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curation import store as room
+from isocompute_jax.experiment.curation import record as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.measure import measure
-from isocompute_jax.experiment.curation.measurement import Question, survey
-from isocompute_jax.experiment.curation.store import COUNTS, Store
+from isocompute_jax.experiment.curation.record import COUNTS, RolloutOrder, Store, survey
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, PromptConfig, Prompts, RewardConfig, load_tokenizer, save_arithmetic_tokenizer
@@ -62,7 +61,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def question(tokenizer):
-    return Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
+    return RolloutOrder(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
 
 
 def draw(directory, question, samples, *, problems=PROBLEMS, keep=True, window=6, rounds=False, **options):
@@ -106,7 +105,7 @@ def texts(directory) -> dict[tuple[str, int], tuple]:
 def whole(tmp_path_factory, tokenizer):
     """50 samples in one call, by a sampler that keeps the order."""
     directory = tmp_path_factory.mktemp("whole")
-    question = Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
+    question = RolloutOrder(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
     draw(directory, question, 50, window=1000, ahead=1)
     return rollouts(directory)
 
@@ -125,7 +124,7 @@ CALLS = st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 300), s
 def test_kills_growth_and_torn_ends_change_nothing(whole, tokenizer, tmp_path_factory, calls):
     """Any calls with any k, killed after any number of groups; then bytes are missing at the end of the files."""
     directory = tmp_path_factory.mktemp("out")
-    question = Question(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
+    question = RolloutOrder(Prompts(tokenizer, PromptConfig()), SamplingConfig(max_tokens=9), seed=0)
     for samples, life, torn, rounds in calls:
         draw(directory, question, samples, life=life, rounds=rounds)
         counts = directory / COUNTS

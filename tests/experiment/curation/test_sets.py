@@ -5,20 +5,16 @@ import dataclasses
 import itertools
 import json
 import re
-import types
-from typing import Any
 
 import numpy as np
 import pytest
 
 from isocompute_jax import curate as main
-from isocompute_jax.experiment.config import SamplingConfig
-from isocompute_jax.experiment.curation import pictures
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
-from isocompute_jax.experiment.curation.curate import publish
-from isocompute_jax.experiment.curation.measurement import Survey
-from isocompute_jax.experiment.curation.samplers import Source
-from isocompute_jax.experiment.curation.sets import cut, mix
+from isocompute_jax.experiment.curation.curate import cut, mix, publish
+from isocompute_jax.experiment.curation.record import Store, Survey
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
@@ -34,23 +30,16 @@ def measured_problems(counts: dict[int, int], samples: int = 16) -> list[Problem
 @pytest.fixture
 def cut_up(tmp_path, monkeypatch):
     """What follows from problems whose rates are given; returns the counts. Pictures are drawn where asked for."""
-    draw = pictures.draw
+    draw = room.draw_pictures
 
     def call(problems, config, *, drawn=False):
-        monkeypatch.setattr(pictures, "draw", draw if drawn else lambda *_: None)
+        monkeypatch.setattr(room, "draw_pictures", draw if drawn else lambda *_: None)
         rates = np.array([problem.measured[f"avg@{config.samples}"] for problem in problems])
         rewards = np.arange(config.samples) < np.round(rates * config.samples)[:, None]
-        store: Any = types.SimpleNamespace(
-            rewards=rewards.astype(np.float32),
-            known=np.ones_like(rewards),
-            failed=np.zeros_like(rewards),
-            measured=np.ones(len(rewards), bool),
-            reasons={},
-            tokens=0,
-            truncated=0,
-        )
         found = Survey({problem.id: row for row, problem in enumerate(problems)}, b"")
-        return publish(problems, found, store, tmp_path, source=Source("none", SamplingConfig()), config=config)
+        store = Store(tmp_path, identity={}, survey=found, samples=config.samples)
+        store.rewards, store.known = rewards.astype(np.float32), np.ones_like(rewards)
+        return publish(problems, store, tmp_path, source=RunConfig(model="none"), config=config)
 
     return call
 
@@ -265,4 +254,4 @@ def test_pass_at_k_is_what_drawing_k_of_the_samples_gives(cut_up, tmp_path):
         assert summary["best@k"][str(k)] == pytest.approx(np.mean(any_))
         assert summary["worst@k"][str(k)] == pytest.approx(np.mean(all_))
     assert list(summary["best@k"]) == ["1", "2", "4", "6"]
-    assert list(pictures.curves([1, 1])["best"]) == [1]
+    assert list(room.curves([1, 1])["best"]) == [1]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.experiment.curriculum import History, Refill
-from isocompute_jax.experiment.graded_stream import GradedStream
 from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.sampling import TRAIN

@@ -122,7 +122,7 @@ def test_evaluations_follow_the_compute_that_was_spent(measured, base_run, tmp_p
         evaluation=dataclasses.replace(base_run.evaluation, points=6, first_compute=64),
     )
     loop.train(config, tmp_path)
-    points = loop.build.evaluation_points(config.evaluation, num_steps=12, rollouts_per_step=64)
+    points = config.evaluation.compute_points(num_steps=12, rollouts_per_step=64)
     spent = [0, *(line["compute"] for line in metrics_of(tmp_path))]
     expected = {next(compute for compute in spent if compute >= point) for point in points if point <= spent[-1]}
     found = [line["compute"] for line in run_files.read_lines(tmp_path / run_files.EVAL)]

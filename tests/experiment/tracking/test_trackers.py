@@ -19,11 +19,9 @@ from tensorboardX.proto.event_pb2 import Event
 
 from isocompute_jax.experiment import loop, tracking
 from isocompute_jax.experiment.config import TrackConfig, override
-from isocompute_jax.experiment.tracking import workers
-from isocompute_jax.experiment.tracking.numbers import numbers
+from isocompute_jax.experiment.tracking import Trackers, numbers
 from isocompute_jax.experiment.tracking.prometheus import Prometheus
 from isocompute_jax.experiment.tracking.tensorboard import TensorBoard
-from isocompute_jax.experiment.tracking.workers import Trackers
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
@@ -261,8 +259,8 @@ def test_a_tracker_that_cannot_be_made_is_said_once(caplog):
 
 
 def test_a_tracker_that_hangs_holds_nobody_up(caplog, monkeypatch):
-    monkeypatch.setattr(workers, "WAITING", 4)
-    monkeypatch.setattr(workers, "CLOSE_S", 0.05)
+    monkeypatch.setattr(tracking, "WAITING", 4)
+    monkeypatch.setattr(tracking, "CLOSE_S", 0.05)
     hanging = Listing()
     trackers = Trackers({"one": lambda: hanging})
     trackers.start(-1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.style import in_style, save_figure
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.run_files import RunFacts
 
 
@@ -26,3 +31,11 @@ def run(
     columns = {name: np.asarray(values, float) for name, values in rewards.items()}
     name = f"n{group_size}-b{batch}-d{size}-s{seed}"
     return RunCurve(name, "memory", "", facts, own, True, np.asarray(compute, float), columns)
+
+
+def drawn(result: SweepResult, found: ComparisonResult, folder) -> str:
+    """The SVG of a comparison."""
+    with in_style():
+        figure = draw_comparison(dataclasses.replace(result, comparisons=(found,)), found)
+        assert figure is not None
+        return save_figure(figure, folder / "picture.svg").read_text()

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.base_models import base_models, by_model, section
+from isocompute_jax.fit.comparisons.base_models import base_models, by_model, compare_base_models
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.records.errors import InputError
+from tests.fit.comparisons.sweeps import drawn
 
 QUICK = AnalysisOptions(replicates=20, holdout=0.0, forecast="form")
 COMPUTE = (0.0, *(1000.0 * 2.0 ** np.arange(9)))
@@ -61,9 +62,9 @@ def test_each_model_has_its_own_base_gain_and_n():
     for each, n, model in ((small, 16, "org/small"), (large, 4, "org/large")):
         size = each.model_params
         end = float(hill(COMPUTE[-1], *CURVES[model, size, n]))
-        assert each.final.mean == pytest.approx(end + 0.005) and each.gain is not None
-        assert each.gain.mean == pytest.approx(end + 0.005 - each.base)
-        assert each.gain.high - each.gain.mean == pytest.approx(12.7062 * 0.01 / 2, rel=1e-4)
+        assert each.final.value == pytest.approx(end + 0.005) and each.gain is not None
+        assert each.gain.value == pytest.approx(end + 0.005 - each.base)
+        assert each.gain.high - each.gain.value == pytest.approx(12.7062 * 0.01 / 2, rel=1e-4)
         np.testing.assert_allclose(each.reward[-1], end + 0.005, atol=0.005)
     assert small.near(1100).compute == min(small.compute, key=lambda c: abs(np.log(c / 1100)))
 
@@ -76,12 +77,12 @@ def test_sweeps_in_different_metrics_are_refused():
         base_models({"a": other, "b": changed})
 
 
-def test_the_section_appears_where_models_differ(tmp_path):
-    (found,) = section(together(), tmp_path)
+def test_the_answer_appears_where_models_differ(tmp_path):
+    (found,) = compare_base_models(together())
     assert found.findings[0].startswith("At 256,000 rollouts, n* is 16 (16 to 16) for small (1M parameters) and 4 (")
     assert found.findings[1] == "The 95% intervals of some exclude each other."
     ends = [hill(COMPUTE[-1], *CURVES[key]) - CURVES[key][0] + 0.005 for key in list(CURVES)[1:3]]
     assert all(f"{gain:.3f} ({gain - 0.0635:.3f} to" in found.findings[2] for gain in ends)
-    assert found.figure is not None and found.figure.exists()
-    assert found.table is not None and [row[2] for row in found.table.rows] == ["n = 16", "n = 4"]
-    assert section(alone("org/small"), tmp_path) == []
+    assert [row["run"] for row in found.rows] == ["n = 16", "n = 4"] and found.verdict == "apart"
+    assert len(drawn(together(), found, tmp_path)) > 5000
+    assert compare_base_models(alone("org/small")) == []

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.comparisons.alike import Course
-from isocompute_jax.fit.comparisons.batch_targets import BatchTargets, batch_targets, section
+from isocompute_jax.fit.comparisons.alike import LeaderCourse
+from isocompute_jax.fit.comparisons.courses import batch_targets, wants_larger
 from isocompute_jax.fit.curves.forms import hill
+from tests.fit.comparisons.sweeps import drawn
 from tests.fit.sweeps import rich, truth
 
 SIZES = (8, 32, 128)
@@ -21,27 +22,25 @@ def found():
 
 def test_the_leader_is_the_true_one_or_within_noise_of_it(found):
     """avg@4 is the curve, best@4 and worst@4 rise with it: all three have the same order, and so the same n*(C)."""
-    assert set(found.courses) == {16, 64}
-    for batch, by_target in found.courses.items():
-        assert set(by_target) == {"avg@4", "best@4", "worst@4"}
-        for each in by_target.values():
-            for compute, size in zip(each.compute, each.value, strict=True):
-                rewards = {n: float(hill(compute, *truth(n, batch))) for n in SIZES}
-                assert rewards[int(size)] > max(rewards.values()) - 0.006
+    targets = ("avg@4", "best@4", "worst@4")
+    assert [(s.panel, s.name) for s in found.series] == [(f"B_problem = {b}", t) for b in (16, 64) for t in targets]
+    for each in found.series:
+        batch = int(each.panel.removeprefix("B_problem = "))
+        for compute, size in zip(each.x, each.y, strict=True):
+            rewards = {n: float(hill(compute, *truth(n, batch))) for n in SIZES}
+            assert rewards[int(size)] > max(rewards.values()) - 0.006
 
 
 def test_every_slice_rises_over_its_own_sizes(found):
-    for batch, by_target in found.courses.items():
-        for each in by_target.values():
-            assert each.value[0] == 8 and each.value[-1] > 8
-            assert np.all(np.diff(each.value) >= 0)
-        assert found.wants_larger(batch) == "same"
-    assert found.sizes == {16: [8, 32, 128], 64: [8, 32, 128]}
+    for each, row in zip(found.series, found.rows, strict=True):
+        assert each.y[0] == 8 == row["first"] and each.y[-1] > 8 and np.all(np.diff(each.y) >= 0)
+        assert row["last"].value == each.y[-1] and row["wants_larger"] == "same"
+    assert found.verdict == "same"
 
 
 def at(*values, low=None, high=None):
     ends = (None, None) if low is None else (np.array(low), np.array(high))
-    return Course(np.geomspace(1e3, 1e5, len(values)), np.array(values), *ends)
+    return LeaderCourse(np.geomspace(1e3, 1e5, len(values)), np.array(values), *ends)
 
 
 @pytest.mark.parametrize(
@@ -54,25 +53,23 @@ def at(*values, low=None, high=None):
         (at(4, 8, low=[4, 8], high=[8, 8]), at(4, 32, low=[4, 16], high=[32, 32]), "worst"),
     ],
 )
-def test_which_target_wants_the_larger_n(found, best, worst, verdict):
-    assert BatchTargets(found.part, {8: {"best@4": best, "worst@4": worst}}, {}).wants_larger(8) == verdict
+def test_which_target_wants_the_larger_n(best, worst, verdict):
+    assert wants_larger({"best@4": best, "worst@4": worst}) == verdict
 
 
-def test_without_both_targets_there_is_no_verdict(found):
-    assert BatchTargets(found.part, {8: {"best@4": at(4, 8)}}, {}).wants_larger(8) == ""
+def test_without_both_targets_there_is_no_verdict():
+    assert wants_larger({"best@4": at(4, 8)}) == ""
 
 
-def test_the_section(tmp_path):
-    (shown,) = section(rich(), tmp_path)
-    assert shown.findings[-1] == (
+def test_the_answer(found, tmp_path):
+    assert found.findings[-1] == (
         "At the largest budget the n of best@k and worst@k cannot be told apart at B_problem = 16 and 64."
     )
-    assert shown.table is not None and len(shown.table.rows) == 6
-    assert shown.figure is not None and shown.figure.stat().st_size > 5000
+    assert len(drawn(rich(), found, tmp_path)) > 5000
 
 
-def test_one_slice_or_one_target_has_no_section(tmp_path):
+def test_one_slice_or_one_target_has_no_answer():
     result = rich()
     alone = dataclasses.replace(result, runs=tuple(r for r in result.runs if r.facts.problems_per_batch == 16))
-    assert section(alone, tmp_path) == []
-    assert section(dataclasses.replace(result, targets={"avg@4": result.targets["avg@4"]}), tmp_path) == []
+    assert batch_targets(alone) == []
+    assert batch_targets(dataclasses.replace(result, targets={"avg@4": result.targets["avg@4"]})) == []

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.cross_sets import by_training_set, cross_sets, read_eval_sets, section
+from isocompute_jax.fit.comparisons.cross_sets import by_training_set, compare_sets, cross_sets, read_eval_sets
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
+from tests.fit.comparisons.sweeps import drawn
 
 BUDGETS = (0, 1000, 2000, 4000, 8000)
 QUICK = AnalysisOptions(bootstrap="none", holdout=0.0, forecast="form")
@@ -63,27 +64,26 @@ def test_every_pair_of_sets(sweeps):
     # Means of two seeds that differ by 0.01; Student's t of one degree of freedom is 12.7062.
     half = 12.7062 * 0.01 / 2
     assert small.change is not None
-    np.testing.assert_allclose([small.change.mean, small.change.low], [-0.295, -0.295 - half], rtol=1e-5)
-    assert (small.change.sign, small.final.seeds) == (-1, 2)
-    np.testing.assert_allclose([small.final.mean, small.best.mean, small.fall.mean], [0.205, 0.605, 0.4])
+    np.testing.assert_allclose([small.change.value, small.change.low], [-0.295, -0.295 - half], rtol=1e-5)
+    assert small.change.sign == -1 and len(small.reward) == 2
+    np.testing.assert_allclose([small.final.value, small.best.value, small.fall.value], [0.205, 0.605, 0.4])
     assert small.compute[small.peak] == 1000
-    compute, change = small.course
-    np.testing.assert_array_equal(compute, BUDGETS[1:])
-    np.testing.assert_allclose(change, [0.105, -0.095, -0.195, -0.295])
+    np.testing.assert_array_equal(small.drawn.x, BUDGETS[1:])
+    np.testing.assert_allclose(small.drawn.y, [0.105, -0.095, -0.195, -0.295])
     assert [cell.group_size for cell in found.at_best_n if (cell.train_set, cell.eval_set) == ("hard", "easy")] == [16]
 
 
-def test_the_section_names_what_is_forgotten(sweeps, tmp_path):
+def test_the_answer_names_what_is_forgotten(sweeps, tmp_path):
     result = analyze(str(sweeps), dataclasses.replace(QUICK, read=ReadOptions(eval_set="easy")))
-    (found,) = section(result, tmp_path)
+    (found,) = compare_sets(result)
     assert any("Trained on hard, easy ends below the base model in 2 of 2 configurations" in t for t in found.findings)
     assert any("most with n = 4, where it changes by -0.295 (-0.359 to -0.231)" in text for text in found.findings)
     assert any("falls from its best" in text and "n = 4: by 0.400" in text for text in found.findings)
     assert not any("Trained on easy" in text for text in found.findings)
-    assert found.table is not None and [row[:2] for row in found.table.rows] == [
+    assert [(row["train_set"], row["eval_set"]) for row in found.rows] == [
         ("easy", "easy"), ("easy", "hard"), ("hard", "easy"), ("hard", "hard"),
     ]  # fmt: skip
-    assert found.figure is not None and b"svg" in found.figure.read_bytes()[:200]
+    assert found.verdict == "forgets" and len(drawn(result, found, tmp_path)) > 5000
 
 
 def test_sets_of_one_name_and_two_files_are_two(tmp_path):
@@ -106,7 +106,7 @@ def test_a_mixture_is_called_by_its_parts(tmp_path):
 
 def test_one_set_is_no_matrix(tmp_path):
     write(tmp_path / "runs" / "a", train="t", sets={"validation": ("v.jsonl", RISES)})
-    assert section(analyze(str(tmp_path / "runs"), QUICK), tmp_path) == []
+    assert compare_sets(analyze(str(tmp_path / "runs"), QUICK)) == []
 
 
 def test_a_set_that_cannot_be_read_is_named(tmp_path):

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.comparisons.data_sizes import data_sizes, section
+from isocompute_jax.fit.comparisons.courses import data_sizes
 from isocompute_jax.fit.curves.forms import hill
-from tests.fit.comparisons.sweeps import run
+from tests.fit.comparisons.sweeps import drawn, run
 from tests.fit.sweeps import rich
 
 COMPUTE = np.geomspace(1e3, 1e6, 12)
@@ -40,48 +40,49 @@ def found(result):
 
 
 def test_each_size_has_its_own_course(found):
-    few, many = found.sizes
-    assert (few.problem_set_size, many.problem_set_size) == (100, 1000)
-    assert few.largest == 8 and not few.at_edge and many.largest == 16 and many.at_edge
-    assert [n for _, n in few.course.switches] == [4, 8] and [n for _, n in many.course.switches] == [4, 8, 16]
-    assert found.shared == pytest.approx(COMPUTE[-2])
+    few, many = found.rows
+    assert (few["problem_set_size"], many["problem_set_size"]) == (100, 1000)
+    assert (few["largest"], few["largest_is"]) == (8, "runs go to 16")
+    assert (many["largest"], many["largest_is"]) == (16, "the largest that was run")
+    assert [list(dict.fromkeys(each.y.tolist())) for each in found.series] == [[4, 8], [4, 8, 16]]
+    assert found.numbers["shared_compute"] == pytest.approx(COMPUTE[-2])
 
 
 def test_the_highest_reward_is_that_of_the_best_curve_where_all_are_compared(found):
-    for each in found.sizes:
-        top = max(float(level(each.problem_set_size, n, found.shared)) for n in (4, 8, 16))
-        assert each.reward.value == pytest.approx(top, abs=0.006)
-        low, high = each.reward.interval95
-        assert low < each.reward.value < high < low + 0.03
-    assert [each.best_run.split(",")[0] for each in found.sizes] == ["n = 8", "n = 16"]
+    for row in found.rows:
+        top = max(float(level(row["problem_set_size"], n, found.numbers["shared_compute"])) for n in (4, 8, 16))
+        reward = row["reward"]
+        assert reward.value == pytest.approx(top, abs=0.006)
+        assert reward.low < reward.value < reward.high < reward.low + 0.03
+    assert [row["run"].split(",")[0] for row in found.rows] == ["n = 8", "n = 16"]
 
 
 def test_differences_and_their_intervals(found):
-    assert found.octaves_gained == (1.0, (1.0, 1.0))
-    gained, (low, high) = found.reward_gained
-    truth = level(1000, 16, found.shared) - level(100, 8, found.shared)
-    assert low < gained < high and gained == pytest.approx(truth, abs=0.01)
+    ratio, gained = found.numbers["ratio_of_largest_n"], found.numbers["difference_of_highest_reward"]
+    assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0, 2.0) and found.verdict == "larger"
+    shared = found.numbers["shared_compute"]
+    truth = level(1000, 16, shared) - level(100, 8, shared)
+    assert gained.low < gained.value < gained.high and gained.value == pytest.approx(truth, abs=0.01)
 
 
-def test_the_section(result, tmp_path):
-    (shown,) = section(result, tmp_path)
-    assert "the largest n* is 8 with 100 and at least 16 with 1,000 problems." in shown.findings[0]
-    assert shown.findings[0].endswith("have a larger n* than the fewest: the ratio is 2 (95%: 2 to 2).")
-    assert shown.table is not None and [row[0] for row in shown.table.rows] == [100, 1000]
-    assert shown.figure is not None and shown.figure.stat().st_size > 5000
+def test_the_answer(result, found, tmp_path):
+    assert "the largest n* is 8 with 100 and at least 16 with 1,000 problems." in found.findings[0]
+    assert found.findings[0].endswith("have a larger n* than the fewest: the ratio is 2 (95%: 2 to 2).")
+    assert len(drawn(result, found, tmp_path)) > 5000
 
 
 def test_without_a_bootstrap_there_are_no_intervals(result):
     options = dataclasses.replace(result.options, bootstrap="none")
     (found,) = data_sizes(dataclasses.replace(result, options=options))
-    assert found.octaves_gained == (1.0, None) and found.reward_gained[1] is None
+    ratio, gained = found.numbers["ratio_of_largest_n"], found.numbers["difference_of_highest_reward"]
+    assert ratio.value == 2.0 and np.isnan([ratio.low, gained.low]).all() and found.verdict is None
 
 
-def test_one_size_or_several_batches_have_no_section(result, tmp_path):
+def test_one_size_or_several_batches_have_no_answer(result):
     few = tuple(one for one in result.runs if one.facts.problem_set_size == 100)
     many = [one for one in result.runs if one.facts.problem_set_size == 1000]
-    assert section(dataclasses.replace(result, runs=few), tmp_path) == []
+    assert data_sizes(dataclasses.replace(result, runs=few)) == []
     larger = tuple(
         run(one.facts.group_size, 32, one.compute, one.columns, seed=one.facts.seed, size=1000) for one in many
     )  # fmt: skip
-    assert section(dataclasses.replace(result, runs=few + larger), tmp_path) == []
+    assert data_sizes(dataclasses.replace(result, runs=few + larger)) == []

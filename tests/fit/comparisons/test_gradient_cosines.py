@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from isocompute_jax.fit.comparisons.gradient_cosines import gradient_cosines, section
+from isocompute_jax.fit.comparisons.comparison import Value
+from isocompute_jax.fit.comparisons.problems import compare_gradients, gradient_cosines
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.interference_files import Cosine, Summary, write_summary
@@ -47,20 +48,20 @@ def test_numbers_are_those_of_the_files(sweep):
     assert written["cosines"]["unsolved"]["cosine"] is None and written["model"] == "m"
 
 
-def test_the_section(sweep, tmp_path):
-    (found,) = section(read(sweep), tmp_path)
-    assert found.table is not None
-    assert found.table.rows[:2] == (
-        ("n2-s0", "0.300 ± 0.020", None, None),
-        ("n4-s0", "0.300 ± 0.020", None, "0.123 ± 0.012"),
-    )
+def test_the_answer(sweep):
+    (found,) = compare_gradients(read(sweep))
+    assert found.verdict == "mixed" and [row["pull"] for row in found.rows] == ["none", "together", "against", "open"]
+    shown = [[row[key] and str(row[key]) for key in found.columns] for row in found.rows]
+    assert shown[:2] == [["n2-s0", "0.300 ± 0.020", None, None], ["n4-s0", "0.300 ± 0.020", None, "0.123 ± 0.012"]]
+    between = found.rows[1]["between"]
+    assert isinstance(between, Value) and (between.value, between.stderr) == (0.123, 0.012)
     (sentence,) = found.findings
     assert "more than 2 standard errors above 0 in 1 of 3 runs" in sentence
     assert sentence.endswith("as far below 0 in 1.")
 
 
 def test_sweeps_without_are_not_told_of_it(tmp_path):
-    assert section(read(write_sweep(tmp_path / "runs", seeds=1)), tmp_path) == []
+    assert compare_gradients(read(write_sweep(tmp_path / "runs", seeds=1))) == []
 
 
 def test_a_damaged_file_is_named(sweep):

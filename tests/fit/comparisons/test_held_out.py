@@ -15,11 +15,12 @@ import pytest
 
 from benchmarks import families
 from isocompute_jax.fit import AnalysisOptions, HeldOut, ReadOptions, analyze, held_out_quarter
-from isocompute_jax.fit.comparisons import held_out, held_out_section
+from isocompute_jax.fit.comparisons import held_out
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.read import RunCurve, memory_table, read_curves
 from isocompute_jax.fit.results import Configuration
+from tests.fit.comparisons.sweeps import drawn
 
 GALLERY = pathlib.Path(__file__).parents[3] / "gallery"
 BUDGETS = np.geomspace(1e3, 64e3, 13)
@@ -163,7 +164,8 @@ def by_hand(**changes: Any) -> HeldOut:
 
 
 RESULT: Any = types.SimpleNamespace(
-    options=types.SimpleNamespace(read=types.SimpleNamespace(compute="rollouts")),
+    metric="avg@4",
+    options=types.SimpleNamespace(read=types.SimpleNamespace(compute="rollouts", eval_set="validation")),
     several=True, several_sizes=True, several_batches=False,
     frontier=types.SimpleNamespace(budgets=[types.SimpleNamespace(compute=80.5e3, group_size=32)]),
 )  # fmt: skip
@@ -174,35 +176,36 @@ def test_the_sentences_count_by_hand():
     found = by_hand()
     assert found.inside.tolist() == [[True, True], [True, False]]
     assert found.rose.tolist() == [[False, False], [True, True]]
-    assert held_out_section._findings(RESULT, found) == [
+    assert held_out._findings(RESULT, found) == [
         "3 of 4 measured rewards (2 configurations at 2 budgets) lie inside their 95% interval: 1 of the 2 that rose "
         "after the cut, and 2 of the 2 where the record stood; above: n = 8.",
         "The mean itself, which may fall, lies inside its own interval at 1 of 4; below: n = 4; above: n = 8.",
         "n* is predicted within one octave of the measured one at 2 of 2 budgets, and of the frontier over all "
         "evaluations at 0 of 1.",
     ]
-    assert "errors there were 1.50 times as large" in held_out_section._paragraphs(RESULT, found)[0]
-    assert "no larger than" in held_out_section._paragraphs(RESULT, by_hand(widening=1.0))[0]
-    assert held_out_section._findings(RESULT, by_hand(best_so_far=False))[0].endswith("95% interval; above: n = 8.")
+    assert "errors there were 1.50 times as large" in held_out._about(RESULT, found)
+    assert "no larger than" in held_out._about(RESULT, by_hand(widening=1.0))
+    assert held_out._findings(RESULT, by_hand(best_so_far=False))[0].endswith("95% interval; above: n = 8.")
 
 
 def test_the_table_has_the_one_that_was_expected_and_the_one_that_leads():
-    table = held_out_section._table(RESULT, by_hand())
-    assert table.rows == (
-        ("40,000", 4, "4 to 8", 8, None, "0.400", "0.400 to 0.420", "0.400"),
-        ("80,000", 8, "8", 8, 32, "0.450", "0.400 to 0.500", "0.510"),
-    )
+    answer = held_out._of_held_out(RESULT, by_hand())
+    assert [[row[key] and str(row[key]) for key in answer.columns] for row in answer.rows] == [
+        ["40,000", "4 (4 to 8)", "8", None, "0.400 (0.400 to 0.420)", "0.400"],
+        ["80,000", "8 (8)", "8", "32", "0.450 (0.400 to 0.500)", "0.510"],
+    ]
+    assert (answer.verdict, answer.numbers["inside"], answer.numbers["of"]) == ("partly inside", 3, 4)
 
 
 @pytest.mark.slow
 def test_the_report_has_it_with_its_picture(tmp_path):
     table = families.simulate("hill", "test", 0).table("avg@4")
     result = analyze(table, AnalysisOptions(records="strict", bootstrap="none"))
-    (section,) = held_out_section.section(result, tmp_path)
+    (answer,) = [each for each in result.comparisons if each.question == "held_out"]
     found = held_out_quarter(result.runs, result.options)
-    assert found is not None and section.figure == (picture := tmp_path / "comparison_held_out.svg")
-    assert picture.read_text().count("<title>") == found.known.sum()  # a dot for each, to hover over
-    assert section.findings == tuple(held_out_section._findings(result, found))
+    assert found is not None
+    assert drawn(result, answer, tmp_path).count("<title>") == found.known.sum()  # a dot for each, to hover over
+    assert answer.findings == tuple(held_out._findings(result, found))
     assert held_out_quarter(result.runs, AnalysisOptions(forecast="form")) is None
 
 

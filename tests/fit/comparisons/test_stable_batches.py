@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.comparisons.stable_batches import find_collapse, most_often, stable_batches
+from isocompute_jax.fit.comparisons.batch_effect import find_collapse, most_often, stable_batches
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from tests.fit.comparisons.sweeps import run
 
@@ -74,7 +74,7 @@ def sweep(*fallen, sizes=(4, 8), batches=(2, 4, 8), seeds=2):
 def test_the_smallest_stable_batch_at_each_n():
     (found,) = stable_batches(sweep((4, 2, 0), (4, 4, 1), (8, 2, 0), (8, 2, 1)), "r")
     assert found.smallest == {4: 8, 8: 4}
-    assert [(c.configuration.name, len(c.collapses)) for c in found.collapsed] == [
+    assert [(c.configuration.name, len(c.collapses)) for c in found.cells if c.collapses] == [
         ("n = 4, B = 2", 1), ("n = 4, B = 4", 1), ("n = 8, B = 2", 2),
     ]  # fmt: skip
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.comparisons.steps_law import fit_steps_law, section, steps_laws
+from isocompute_jax.fit.comparisons.steps_law import compare_shapes, fit_steps_law, steps_laws
 from isocompute_jax.fit.conclusions import _slice
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.stages import Stages
-from tests.fit.comparisons.sweeps import run
+from tests.fit.comparisons.sweeps import drawn, run
 from tests.fit.sweeps import rich
 
 SIZES = [4, 8, 16, 32, 64, 128, 256]
@@ -136,18 +136,20 @@ def test_a_slice_has_the_n_that_truly_lead(found):
     assert law.midpoint95[0] <= expected.midpoint <= law.midpoint95[1]
 
 
-def test_the_section(result, found, tmp_path):
-    (shown,) = section(result, tmp_path)
+def test_the_answer(result, found, tmp_path):
+    (shown,) = compare_shapes(result)
     assert len(shown.findings) == 1 and shown.findings[0].startswith("At B = 256 ")
-    assert shown.table is not None and shown.table.rows[0][:2] == ("256", "4, 8, 16 and 32")
-    assert shown.figure is not None and shown.figure.stat().st_size > 5000
+    row = shown.rows[0]
+    assert (row["rollouts_per_step"], row["sizes"]) == ("256", "4, 8, 16 and 32")
+    assert row["midpoint"].value == found.law.midpoint and row["against_line"] == found.law.against("line")
+    assert len(drawn(result, shown, tmp_path)) > 5000
 
 
-def test_what_differs_in_more_or_has_two_n_shows_none(result, tmp_path):
+def test_what_differs_in_more_or_has_two_n_shows_none(result):
     facts = [each.facts for each in result.runs]
     apart = tuple(
         run(f.group_size, f.problems_per_batch, each.compute, each.columns, seed=f.seed, size=f.group_size)
         for f, each in zip(facts, result.runs, strict=True)
     )
-    assert section(dataclasses.replace(result, runs=apart), tmp_path) == []
-    assert section(rich(), tmp_path) == []  # two n at each B
+    assert compare_shapes(dataclasses.replace(result, runs=apart)) == []
+    assert compare_shapes(rich()) == []  # two n at each B

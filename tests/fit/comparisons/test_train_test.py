@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.train_test import section, train_test, train_test_gaps
+from isocompute_jax.fit.comparisons.train_test import compare_training, train_test, train_test_gaps
 from isocompute_jax.fit.read import TRAIN_REWARD, memory_table, read_curves
 from isocompute_jax.fit.sweep_results import SweepResult
+from tests.fit.comparisons.sweeps import drawn
 
 SMALL = AnalysisOptions(replicates=20, holdout=0.0)
 COMPUTE = 1000.0 * 2.0 ** np.arange(7)
@@ -48,26 +49,26 @@ def test_the_gap_is_exact_where_both_rewards_are_linear_in_log_compute():
     assert len(found) == 2
     for curve in found:
         assert len(curve.compute) == len(COMPUTE) - 1
-        np.testing.assert_allclose([row.mean for row in curve.gap], 0.15, atol=1e-6)
+        np.testing.assert_allclose([row.value for row in curve.gap], 0.15, atol=1e-6)
         half = 12.7062 * 0.1 / 2  # Student's t of one degree of freedom, standard deviation 0.1 / sqrt(2), two seeds
-        np.testing.assert_allclose([row.high - row.mean for row in curve.gap], half, rtol=1e-4)
+        np.testing.assert_allclose([row.high - row.value for row in curve.gap], half, rtol=1e-4)
 
 
-def test_no_training_reward_no_section(tmp_path):
+def test_no_training_reward_no_answer():
     columns = table(lambda n, seed, c: 0.05 * np.log(c))
     del columns[TRAIN_REWARD]
     assert train_test(runs(columns), SMALL) is None
-    assert section(dataclasses.replace(recorded(), runs=tuple(runs(columns))), tmp_path) == []
+    assert compare_training(dataclasses.replace(recorded(), runs=tuple(runs(columns)))) == []
 
 
 def test_a_training_reward_in_other_units_is_not_compared():
     assert train_test(runs(table(lambda n, seed, c: 5 * np.log(c))), SMALL) is None
 
 
-def test_best_of_k_is_not_compared(tmp_path):
+def test_best_of_k_is_not_compared():
     result = recorded()
     frontier = dataclasses.replace(result.frontier, metric="best@4")
-    assert section(dataclasses.replace(result, frontier=frontier), tmp_path) == []
+    assert compare_training(dataclasses.replace(result, frontier=frontier)) == []
 
 
 def test_the_recorded_gap_by_another_route():
@@ -84,18 +85,18 @@ def test_the_recorded_gap_by_another_route():
         gaps.append(last[TRAIN_REWARD] - np.trapezoid(held_out, rollouts) / (rollouts[-1] - rollouts[0]))
     found = train_test_gaps(read_curves(["gallery/problems_64.parquet"], ReadOptions())[0], SMALL)
     assert found[0].group_size == 4
-    assert found[0].gap[-1].mean == pytest.approx(np.mean(gaps), abs=1e-6)
+    assert found[0].gap[-1].value == pytest.approx(np.mean(gaps), abs=1e-6)
 
 
 def test_by_heart_a_small_group_is_enough(tmp_path):
     """64 training problems: held-out n* rises past what training reward asks for, because small groups over-fit."""
-    (found,) = section(recorded(), tmp_path)
+    (found,) = compare_training(recorded())
     result = train_test(recorded().runs, recorded().options)
     assert result is not None
     assert recorded().frontier.budgets[-1].group_size >= 64 > 4 * result.best_near(1e4).group_size
-    last = [curve.gap[-1].mean for curve in result.curves]
+    last = [curve.gap[-1].value for curve in result.curves]
     assert last == sorted(last, reverse=True) and min(curve.gap[-1].low for curve in result.curves) > 0.4
-    assert found.figure is not None and found.figure.exists()
+    assert len(drawn(recorded(), found, tmp_path)) > 5000
     assert found.findings[0].startswith("At the end of training the gap is largest for n = 4: 0.7")
     assert "in 6 of 6 configurations" in found.findings[1]
-    assert found.table is not None and [row[0] for row in found.table.rows] == [c.run for c in result.curves]
+    assert [row["run"] for row in found.rows] == [c.run for c in result.curves] and found.verdict == "grows"

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit import solve_trajectories
-from isocompute_jax.fit.comparisons import trajectories
-from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories, alike
-from isocompute_jax.fit.comparisons.trajectories import problem_spread
+from isocompute_jax.fit.comparisons.problems import SolveTrajectories, alike, compare_problems, problem_spread
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
+from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import EVAL
@@ -139,17 +139,18 @@ def test_chance_alone_lets_one_percent_fall():
     assert 0.004 < problem_spread(made(counts, samples=16)).fallen < 0.016
 
 
-def test_the_section(tmp_path):
-    runs = read(GALLERY / "problems_64.parquet")
-    (found,) = trajectories.section(result_of(runs), tmp_path)
-    assert found.figure is not None and "data:image/png" in found.figure.read_text()
-    assert found.table and len(found.table.rows) == 6 and "300" in found.paragraphs[0]
-    shares = [problem_spread(each).in_common for each in solve_trajectories(runs)]
-    assert shares == sorted(shares) and f"{shares[-1]:.0%}" in found.findings[0]
-    assert trajectories.section(result_of(()), tmp_path) == []
+def test_the_answer(tmp_path):
+    counts = solve_trajectories(read(GALLERY / "problems_64.parquet"))
+    (found,) = compare_problems(RESULT, counts)
+    with in_style():
+        figure = draw_comparison(RESULT, found)
+        assert figure and "data:image/png" in save_figure(figure, tmp_path / "picture.svg").read_text()
+    assert len(found.rows) == 6 and found.numbers["problems"] == 300 and "300" in found.about
+    shares = [problem_spread(each).in_common for each in counts]
+    assert [row["in_common"].value for row in found.rows] == shares == sorted(shares)
+    assert f"{shares[-1]:.0%}" in found.findings[0] and found.verdict == "some fall"
+    assert compare_problems(RESULT, ()) == []
 
 
-def result_of(runs) -> Any:
-    """As much of a `SweepResult` as the section reads."""
-    options = types.SimpleNamespace(read=ReadOptions())
-    return types.SimpleNamespace(runs=tuple(runs), options=options)
+RESULT: Any = types.SimpleNamespace(options=types.SimpleNamespace(read=ReadOptions()), curves=(), known_sizes=False)
+"""As much of a `SweepResult` as sentences and picture read."""

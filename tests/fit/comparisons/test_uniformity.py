@@ -9,10 +9,11 @@ import pytest
 import scipy.stats
 
 from isocompute_jax.fit import solve_trajectories, uniformity, uniformity_curve, uniformity_trend
-from isocompute_jax.fit.comparisons import uniformity_section
-from isocompute_jax.fit.comparisons.solve_counts import SolveTrajectories
-from isocompute_jax.fit.comparisons.uniformity import UniformityCurve, UniformityTrend
+from isocompute_jax.fit.comparisons.problems import SolveTrajectories
+from isocompute_jax.fit.comparisons.uniformity import UniformityCurve, UniformityTrend, compare_uniformity
 from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.results import Configuration
 
 GALLERY = pathlib.Path(__file__).parents[3] / "gallery"
@@ -151,18 +152,17 @@ def test_larger_groups_improved_more_uniformly_on_64_problems(gallery_runs):
     assert at["compute"].slope > 0.05 > at["gain"].slope
 
 
-def test_the_section(gallery_runs, tmp_path):
-    result: Any = types.SimpleNamespace(
-        runs=tuple(gallery_runs), options=types.SimpleNamespace(read=ReadOptions()), curves=(), known_sizes=True
-    )
-    result.curves = [
-        types.SimpleNamespace(run=each.configuration.name, group_size=each.configuration.group_size)
-        for each in solve_trajectories(gallery_runs)
+def test_the_answer(gallery_runs, tmp_path):
+    counts = solve_trajectories(gallery_runs)
+    named = [
+        types.SimpleNamespace(run=each.configuration.name, group_size=each.configuration.group_size) for each in counts
     ]
-    (found,) = uniformity_section.section(result, tmp_path)
-    assert found.figure == tmp_path / "comparison_uniformity.svg" and found.figure and found.table
-    assert found.figure.stat().st_size > 10_000
-    assert len(found.table.rows) == 6 and len(found.findings) == 2
+    options = types.SimpleNamespace(read=ReadOptions())
+    result: Any = types.SimpleNamespace(options=options, curves=named, known_sizes=True)
+    (found,) = compare_uniformity(result, counts)
+    with in_style():
+        figure = draw_comparison(result, found)
+        assert figure and save_figure(figure, tmp_path / "picture.svg").stat().st_size > 10_000
+    assert len(found.rows) == 6 and len(found.findings) == 2 and found.verdict == "more"
     assert all("improves more uniformly" in sentence for sentence in found.findings)
-    result.runs = ()
-    assert uniformity_section.section(result, tmp_path) == []
+    assert compare_uniformity(result, ()) == []

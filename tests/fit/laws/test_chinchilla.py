@@ -10,7 +10,6 @@ import pytest
 import scipy.optimize
 
 from isocompute_jax.fit.laws import compute_optimal, fit_chinchilla
-from isocompute_jax.fit.laws.chinchilla import parameters_of
 
 TRUTH = np.array([1.69, 406.4, 410.7, 0.34, 0.28])
 METHODS = ("squares", "huber")
@@ -34,7 +33,7 @@ def fitted(data, method, *, group=None, resamples=0):
 def test_noise_free_parameters_are_recovered(method, truth):
     n, d, _ = grid()
     fit = fitted((n, d, law(truth, n, d)), method)
-    np.testing.assert_allclose(parameters_of(fit), truth, rtol=1e-6)
+    np.testing.assert_allclose(fit.parameters, truth, rtol=1e-6)
     assert fit.status == "ok" and fit.r2 == pytest.approx(1.0)
     assert fit.exponent.value == pytest.approx(truth[4] / (truth[3] + truth[4]))
 
@@ -57,7 +56,7 @@ def test_squares_agree_with_scipy_on_noisy_losses():
     best = scipy_best(lambda t: law(from_logs(t), n, d) - loss)
     fit = fitted((n, d, loss), "squares")
     assert fit.objective == pytest.approx(2 * best.cost, rel=1e-9)
-    np.testing.assert_allclose(parameters_of(fit), from_logs(best.x), rtol=1e-4)
+    np.testing.assert_allclose(fit.parameters, from_logs(best.x), rtol=1e-4)
 
 
 def test_huber_agrees_with_scipy_on_noisy_losses():
@@ -67,7 +66,7 @@ def test_huber_agrees_with_scipy_on_noisy_losses():
     best = scipy_best(lambda t: np.log(law(from_logs(t), n, d) / loss), loss="huber", f_scale=1e-3)
     fit = fitted((n, d, loss), "huber")
     assert fit.objective <= best.cost * (1 + 1e-9)
-    errors = np.log(law(parameters_of(fit), n, d) / loss)
+    errors = np.log(law(fit.parameters, n, d) / loss)
     huber = np.where(np.abs(errors) <= 1e-3, errors**2 / 2, 1e-3 * (np.abs(errors) - 5e-4))
     assert fit.objective == pytest.approx(np.sum(huber), rel=1e-9)
     assert fit.exponent.value == pytest.approx(TRUTH[4] / TRUTH[3:].sum(), abs=0.02)
@@ -150,7 +149,7 @@ def test_unusable_points_are_counted():
     loss[0], d[1], loss[2] = np.nan, 0.0, -1.0
     fit = fitted((n, d, loss), "squares")
     assert fit.num_points == 46 and [text.split()[0] for text in fit.left_out] == ["1", "2"]
-    np.testing.assert_allclose(parameters_of(fit), TRUTH, rtol=1e-6)
+    np.testing.assert_allclose(fit.parameters, TRUTH, rtol=1e-6)
 
 
 def test_the_callers_precision_is_left_alone():

@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.client import absence, dispatch, member
-from isocompute_jax.service.client.endpoints_file import EndpointsFile
-from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client import dispatch, health, member
+from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from tests.service.fleet_builders import Live, fleet, live, params, requests, tensors, until, until_used
 
 
@@ -23,7 +22,7 @@ def short_polls(monkeypatch):
     """The rules are the same at any pace."""
     monkeypatch.setattr(member, "POLL_S", 0.05)
     monkeypatch.setattr(dispatch, "WATCH_S", 0.05)
-    monkeypatch.setattr(absence, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(health, "PATIENCE_S", 0.0)
 
 
 _TIMES = itertools.count(1_000_000_000)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.service.client import absence, member, rivals
+from isocompute_jax.service.client import health, member
 from isocompute_jax.service.server import servicer
 from isocompute_jax.service.server.servicer import Servicer
 from tests.service.fleet_builders import (
@@ -30,7 +30,7 @@ from tests.service.fleet_builders import (
 def short_polls(monkeypatch):
     """The rules are the same at any pace."""
     monkeypatch.setattr(member, "POLL_S", 0.1)
-    monkeypatch.setattr(absence, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(health, "PATIENCE_S", 0.0)
 
 
 def slow_engine(**changes) -> SimulatedEngine:
@@ -300,7 +300,7 @@ def test_an_interrupt_ends_the_wait_for_servers(tmp_path):
 
 
 def test_a_newcomer_keeps_away_from_a_server_that_is_taken_until_it_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(rivals, "KEEP_AWAY_S", 0.5)
+    monkeypatch.setattr(member, "KEEP_AWAY_S", 0.5)
     with live() as [server]:
         with fleet(server, directory=tmp_path, session="one") as one:
             one.update_weights(params(), version=1)

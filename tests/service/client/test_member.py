@@ -1,15 +1,20 @@
-"""How often an endpoint is asked how it is."""
+"""How often an endpoint is asked how it is, and what it lacks of what a run needs."""
 
 import asyncio
+import dataclasses
+import types
+from typing import cast
 
 import pytest
 
 from isocompute_jax.service.client import member
-from isocompute_jax.service.client.delivery import Sender
-from isocompute_jax.service.client.member import SPARED_POLLS, Member
-from isocompute_jax.service.client.needs import Needs
+from isocompute_jax.service.client.member import SPARED_POLLS, Member, Needs, lack
+from isocompute_jax.service.client.sender import Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
+
+NOTHING = Needs(routing=False, turn_tokens=0, token_versions=False)
+STATUS = dict(engine="vllm", engine_version="0.26.0", limits=pb.Limits(max_model_len=64))
 
 
 @pytest.mark.parametrize(
@@ -22,9 +27,8 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
         found = Member(
             "127.0.0.1:1",
             ServiceConfig(endpoints="127.0.0.1:1"),
-            Sender("run#1", pb.IN_FLIGHT_ABORT, 0, 1),
+            cast(Sender, types.SimpleNamespace(session="run#1")),
             needs=Needs(routing=False, turn_tokens=0, token_versions=False),
-            orders=None,
             changed=lambda: None,
             fail=lambda error: pytest.fail(str(error)),
         )
@@ -53,3 +57,19 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(watch())
     assert asked == list(range(0, 12, between))
+
+
+@pytest.mark.parametrize(
+    ("needs", "status", "said"),
+    [
+        ({}, {"no_token_versions": True}, ""),
+        ({"token_versions": True}, {}, ""),
+        ({"token_versions": True}, {"no_token_versions": True}, "runs vllm 0.26.0, which does not say which weights"),
+        ({"turn_tokens": 64}, {"turns": True}, ""),
+        ({"turn_tokens": 65}, {"turns": True}, "--max_model_len=65"),
+        ({"routing": True}, {}, "start it with --routing"),
+    ],
+)
+def test_what_is_lacking_is_said(needs, status, said):
+    found = lack(pb.StatusReply(**STATUS | status), dataclasses.replace(NOTHING, **needs))
+    assert said in found and bool(found) == bool(said)

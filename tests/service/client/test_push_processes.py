@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.service.weights.weight_file import file_layout
+from isocompute_jax.service.weights.files import file_layout
 from tests.launch.processes import free_ports
 from tests.service.fleet_builders import CONFIG, Live, live, params, tensors
 from tests.service.receiving_engine import ReceivingSimulated
@@ -30,10 +30,8 @@ from isocompute_jax import model, sharding
 from isocompute_jax.distributed.environment import find_place
 from isocompute_jax.distributed.start import joined
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.client import fleet, shares
-from isocompute_jax.service.client.nccl import links
+from isocompute_jax.service.client import broadcast, fleet, sender
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.proto import sampler_pb2 as pb
 from tests.service.fake_nccl import Fake
 from tests.service.fleet_builders import CONFIG, params, requests
 
@@ -51,13 +49,13 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
     if do == "nccl":
         service = dataclasses.replace(service, push="nccl")
         fake = Fake(pathlib.Path(os.environ["TMPDIR"]))
-        links.libraries = lambda service: fake.libraries()
+        broadcast.libraries = lambda service: fake.libraries()
     if do == "stranger":
         token = os.path.join(directory, "wrong" if index else "right")
         service = dataclasses.replace(service, token_file=token)
     run = dict(session="several", start="first", team=team)
     if index:
-        sampler = shares.ShareSender(service, CONFIG, in_flight=pb.IN_FLIGHT_ABORT, **run)
+        sampler = sender.ShareSender(service, CONFIG, in_flight="abort", **run)
     else:
         sampler = fleet.RemoteSampler(service, CONFIG, in_flight="abort", **run)
         members = sampler._dispatcher._members  # a server that answers late, on a busy machine, would get no weights

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.proto import chunks, convert
+from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineFacts
+from isocompute_jax.service.server.groups import checked_request
 
 U32 = st.integers(0, 2**32 - 1)
 FACTS = EngineFacts("simulated", "1", "m", 2**31, 64, 2**31, (), 1, "cpu")
@@ -146,8 +146,8 @@ def parsed(data: bytes):
     """(box, data, checksum) of a chunk, another message, or the kind of error: by chunks and by protobuf."""
 
     def ours():
-        message = chunks.read_request(data)
-        if isinstance(message, chunks.Chunk):
+        message = convert.read_request(data)
+        if isinstance(message, convert.Chunk):
             return message.box, bytes(message.data), message.checksum
         return message
 
@@ -169,7 +169,7 @@ def parsed(data: bytes):
 @settings(max_examples=300)
 @given(BOXES, st.binary(max_size=300), st.integers(0, 2**64 - 1))
 def test_chunks_are_written_as_protobuf_reads_them(box, data, checksum):
-    written = chunks.write_chunk(box, memoryview(data), checksum)
+    written = convert.write_chunk(box, memoryview(data), checksum)
     ours, theirs = parsed(written)
     assert ours == theirs == (box, data, checksum)
 

@@ -21,10 +21,9 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
 from isocompute_jax.service.server.engines.jax_engine import CHUNK_STEPS, JaxEngine
-from isocompute_jax.service.server.engines.settings import JaxSettings
-from isocompute_jax.service.weights.outbox import Outbox
-from isocompute_jax.service.weights.push import Push
-from isocompute_jax.service.weights.weight_file import WeightFile, file_layout
+from isocompute_jax.service.server.settings import JaxSettings
+from isocompute_jax.service.weights.files import WeightFile, file_layout
+from isocompute_jax.service.weights.send import Outbox, Push
 from tests.model.tiny import random_params, tiny_config
 from tests.service.builders import refused, serving
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.session import same_run, shown
+from isocompute_jax.service.proto.names import same_run, shown
 from isocompute_jax.service.server import servicer
 from tests.service.builders import Probe, arrays, header, refused, run, serves, serving, update
 

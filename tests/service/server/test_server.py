@@ -21,10 +21,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
-from isocompute_jax.service.server import metrics_server
+from isocompute_jax.service.server import metrics
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.server_config import ServerConfig, is_loopback
+from isocompute_jax.service.server.settings import ServerConfig, is_loopback
 from tests import mains
 from tests.service.builders import Probe, arrays, health_stub, refused, request, run, serving, update
 
@@ -196,8 +196,8 @@ def free_port() -> int:
 
 
 def test_metrics_for_slow_callers_take_few_threads_and_write_nothing(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(metrics_server, "CALLER_S", 0.3)
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    monkeypatch.setattr(metrics, "CALLER_S", 0.3)
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
     port, before = free_port(), threading.active_count()
 
     def scrape() -> bytes:
@@ -213,7 +213,7 @@ def test_metrics_for_slow_callers_take_few_threads_and_write_nothing(tmp_path, m
             for _ in range(20):
                 most = max(most, threading.active_count() - before)
                 await asyncio.sleep(0.01)
-            assert most <= metrics_server.CALLERS + 8  # before: one for each
+            assert most <= metrics.CALLERS + 8  # before: one for each
             for connection in slow:
                 with connection, contextlib.suppress(ConnectionError):
                     await asyncio.to_thread(connection.recv, 1000)  # hung up on

@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server import servicer
-from isocompute_jax.service.server.checked_request import checked_request
 from isocompute_jax.service.server.engines.base import EngineError, NotTakenError
+from isocompute_jax.service.server.groups import checked_request
 from isocompute_jax.service.server.refusals import SERVICE
 from tests.service.builders import Probe, arrays, health_stub, pushback_ms, refused, request, run, serving, update
 

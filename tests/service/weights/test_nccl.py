@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.service.weights import nccl
-from isocompute_jax.service.weights.transfer import TransferError
+from isocompute_jax.service.weights.nccl import TransferError
 from tests.service.fake_nccl import Fake
 
 

@@ -17,11 +17,9 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights import outbox as outboxes
-from isocompute_jax.service.weights import push as pushes
-from isocompute_jax.service.weights.outbox import Outbox
-from isocompute_jax.service.weights.push import Push
-from isocompute_jax.service.weights.weight_file import file_layout
+from isocompute_jax.service.weights import send
+from isocompute_jax.service.weights.files import file_layout
+from isocompute_jax.service.weights.send import Outbox, Push
 from tests import mains
 from tests.model.tiny import random_params, tiny_config
 from tests.service.fleet_builders import CONFIG, live, tensors
@@ -45,7 +43,7 @@ def make_outbox(directory, config=CONFIG, **changes) -> Outbox:
     return Outbox(str(directory), **{"run": "run", "tensors": tensors(config), "whole": True, **changes})
 
 
-def send(server, *batches: Push) -> list[pb.UpdateWeightsReply]:
+def push_all(server, *batches: Push) -> list[pb.UpdateWeightsReply]:
     """Pushes at the same time, each over connections of its own."""
 
     async def run():
@@ -103,9 +101,9 @@ def left_by_a_killed_learner(directory, run: str) -> pathlib.Path:
 import os
 import numpy as np
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.weights import outbox
+from isocompute_jax.service.weights import send
 tensor = TensorSpec("t", "float32", (3,))
-parcel = outbox.Outbox({str(directory)!r}, run={run!r}, tensors=[tensor], whole=True).write(
+parcel = send.Outbox({str(directory)!r}, run={run!r}, tensors=[tensor], whole=True).write(
     [(tensor.box, np.zeros(3, np.float32))], version=1
 )
 print(parcel.path, flush=True)
@@ -134,7 +132,7 @@ def test_what_killed_learners_left_in_memory_is_swept_away(tmp_path, monkeypatch
     alive = make_outbox(tmp_path, run="alive")
     kept = alive.write(hf_boxes(CONFIG, random_params(CONFIG)), version=1)
     assert left.exists()
-    monkeypatch.setattr(outboxes, "LOCAL", str(tmp_path))  # where no other machine's learner can be alive
+    monkeypatch.setattr(send, "LOCAL", str(tmp_path))  # where no other machine's learner can be alive
     other = make_outbox(tmp_path, run="other")
     assert os.path.exists(kept.path) and not left.parent.exists()
     for outbox in (alive, other):
@@ -168,13 +166,13 @@ def test_no_room_is_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_server_gets_every_bit(tmp_path, monkeypatch, dtype, shared):
-    monkeypatch.setattr(pushes, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(send, "CHUNK_BYTES", 256)
     config = tiny_config(vocab_size=32, dtype=dtype)
     params = random_params(config)
     outbox = make_outbox(tmp_path, config)
     parcel = outbox.write(hf_boxes(config, params), version=3)
     with live(engine=SimulatedEngine(tensors(config)), weights_dir=str(tmp_path)) as [server]:
-        [reply] = send(server, make_push(parcel, shared=shared, streams=3))
+        [reply] = push_all(server, make_push(parcel, shared=shared, streams=3))
     assert reply.version == 3 == server.engine.version
     assert without_padding(config, server.engine.weights) == without_padding(config, wanted_file(config, params))
     outbox.close()
@@ -183,7 +181,7 @@ def test_a_server_gets_every_bit(tmp_path, monkeypatch, dtype, shared):
 @pytest.mark.parametrize("shared", [(True, True), (True, False), (False, False)])
 def test_two_hosts_each_send_their_shards(tmp_path, monkeypatch, shared):
     """Whatever way each of them sends; neither holds the whole model."""
-    monkeypatch.setattr(pushes, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(send, "CHUNK_BYTES", 256)
     params = random_params(CONFIG)
     mesh = sharding.make_mesh(fsdp=2, tensor=4)
     boxes = list(hf_boxes(CONFIG, jax.device_put(params, model.param_shardings(CONFIG, mesh))))
@@ -195,7 +193,7 @@ def test_two_hosts_each_send_their_shards(tmp_path, monkeypatch, shared):
         batches = [
             make_push(parcel, shared=shared[i], process_index=i, process_count=2) for i, parcel in enumerate(parcels)
         ]
-        send(server, *batches)
+        push_all(server, *batches)
     assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, params))
     for outbox in outboxes:
         outbox.close()
@@ -207,7 +205,7 @@ def test_a_host_without_a_shard_of_its_own_sends_nothing(tmp_path):
     parcels = [outboxes[0].write(hf_boxes(CONFIG, params), version=1), outboxes[1].write([], version=1)]
     with live(engine=SimulatedEngine(tensors()), weights_dir=str(tmp_path)) as [server]:
         for shared in (True, False):
-            send(
+            push_all(
                 server, *(make_push(p, shared=shared, process_index=i, process_count=2) for i, p in enumerate(parcels))
             )
     assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, params))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 
 import grpc
 import numpy as np
@@ -9,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.weights.receive import StagingArea
+from tests import mains
 from tests.service.builders import (
     TENSORS,
     Probe,
@@ -29,6 +34,8 @@ from tests.service.builders import (
 Code = grpc.StatusCode
 FIRST = arrays(1)
 
+Code = grpc.StatusCode
+
 
 def damaged(message):
     copy = pb.UpdateWeightsRequest.FromString(message.SerializeToString())
@@ -41,6 +48,8 @@ def boxed(tensor, offset, shape):
 
 
 SECOND = update(arrays(2), version=2)
+
+
 LISTED = [pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape) for t in TENSORS]
 
 
@@ -265,5 +274,55 @@ def test_the_token_comes_first(tmp_path):
                 await refused(client.update([header(senders=0)], token=wrong), Code.UNAUTHENTICATED, "token")
             await client.update(update(arrays(2), version=2), token="s3cret")
             await serves(engine, client, arrays(2), 2)
+
+    run(test())
+
+
+def test_files_are_private_reused_and_removed(tmp_path):
+    async def test():
+        engine = Probe()
+        async with serving(engine, tmp_path) as (_, client):
+            for version in (1, 2, 3):
+                await client.update(update(arrays(version), version=version))
+            assert len({file.path for file in engine.files}) == 1
+            [path] = staged(tmp_path)
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert os.listdir(tmp_path) == []
+
+    run(test())
+
+
+def test_files_of_dead_processes_are_swept(tmp_path):
+    program = f"""
+import os
+from isocompute_jax.service.weights.receive import StagingArea
+from isocompute_jax.records.tensors import TensorSpec
+StagingArea({str(tmp_path)!r}, [TensorSpec("t", "float32", (3,))]).take()
+os._exit(0)
+"""
+    assert mains.run("-c", [program]).returncode == 0
+    [dead] = staged(tmp_path)
+    (tmp_path / "someone else's").touch()
+    living = StagingArea(str(tmp_path), TENSORS)
+    kept = living.take().file.path
+    StagingArea(str(tmp_path), TENSORS).close()
+    assert staged(tmp_path) == [kept] != [dead]
+    living.close()
+    assert os.listdir(tmp_path) == ["someone else's"]
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"--weights_dir=.*nowhere"):
+        StagingArea(str(tmp_path / "nowhere"), TENSORS)
+
+
+def test_no_room_is_said_and_the_old_weights_serve_on(tmp_path):
+    async def test():
+        engine = Probe((*TENSORS, TensorSpec("huge", "float32", (2**40,))))
+        async with serving(engine, tmp_path) as (_, client):
+            messages = [header(engine.facts.tensors), chunk(0, FIRST[0])]
+            await refused(client.update(messages), Code.RESOURCE_EXHAUSTED, "cannot stage")
+            assert await client.sample()
+            assert staged(tmp_path) == []
 
     run(test())

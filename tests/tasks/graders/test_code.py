@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.code import CodeGrader, code_of, same_output, same_value
-from isocompute_jax.tasks.graders.code_tests import Wrapped, read_tests
+from isocompute_jax.tasks.graders.code import CodeGrader, Wrapped, code_of, read_tests, same_output, same_value
 from isocompute_jax.tasks.sandbox import Failed, SandboxLimits
 
 ADD_STDIN = "a, b = map(int, input().split())\nprint(a + b)"

@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.tasks import Grading, RewardConfig
-from isocompute_jax.tasks.graders import math_bounds, math_compare, math_values
+from isocompute_jax.tasks.graders import math_compare, math_values
 from isocompute_jax.tasks.graders.math import Math, answer_of
 
 PAIRS = pathlib.Path(__file__).parents[1] / "graded_pairs"
@@ -95,6 +95,7 @@ SAME = [
     ("[-3, 3]", r"|x| \le 3"),
     ("x < 1 or x > 5", "|x - 3| > 2"),
     ("(1, 3)", "|2x - 4| < 2"),
+    (r"(-2, -1) \cup (1, 2)", "1 < |x| < 2"),
     (r"x \le -1", r"1 - 2x \ge 3"),
     ("(2, 7]", r"x > 2 \text{ and } x \le 7"),
     (r"(2, 4) \cup (4, 7)", r"2 < x < 7, x \ne 4"),
@@ -321,8 +322,8 @@ def test_off_the_main_thread_nothing_changes():
 
 @pytest.mark.slow
 def test_what_hangs_is_killed_and_counted():
-    """Nothing in the text says that this sum has 10^14 terms of no closed form."""
-    hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sum_{b=1}^{10^{7}} \lfloor \sin(a b) \rfloor}"
+    """Nothing in the text says that this sum has ten million terms and no closed form."""
+    hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sin(a^2)}"
     with grading(deadline_s=2.5) as engine:
         found = engine.submit(group(hangs, r"\boxed{5}"), Problem("p", "", "5", "math")).result()
     assert found.rewards is not None and found.rewards.tolist() == [0.0, 1.0]
@@ -364,7 +365,7 @@ def test_what_would_take_for_ever_is_refused_unread(text):
     ],
 )
 def test_what_people_write_is_small_enough(text):
-    assert math_bounds.is_bounded(text)
+    assert math_values.is_bounded(text)
 
 
 @pytest.mark.slow

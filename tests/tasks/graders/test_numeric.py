@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
-from isocompute_jax.tasks.graders.exact import Exact, normalise
+from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, Exact, final_answer, normalise
 from isocompute_jax.tasks.graders.numeric import Numeric, numeric_answer, parse_number, same_number
 
 

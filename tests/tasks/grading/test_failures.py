@@ -6,9 +6,9 @@ import json
 import pytest
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.function import Function
+from isocompute_jax.tasks.graders.protocol import Failure
+from isocompute_jax.tasks.graders.registry import Function
 from isocompute_jax.tasks.graders.service import ServiceError
-from isocompute_jax.tasks.grading.failures import Failure
 from tests.tasks import rewards
 
 

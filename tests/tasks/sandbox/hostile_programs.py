@@ -153,7 +153,7 @@ print(open('ANSWERS').read())
     "modules of the grader": """
 import sys
 sys.path[:0] = ['ROOT']
-import isocompute_jax.tasks.graders.code_tests
+import isocompute_jax.tasks.graders.code
 """,
     "modules of the sandbox": """
 import sys

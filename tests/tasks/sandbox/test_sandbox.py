@@ -17,7 +17,7 @@ import pytest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.tasks.sandbox import Failed, Sandbox, SandboxLimits, isolation
 from isocompute_jax.tasks.sandbox.inside.jail import MEASURES
-from isocompute_jax.tasks.sandbox.inside.plain_values import plain
+from isocompute_jax.tasks.sandbox.inside.program import plain
 
 ECHO = "import sys\nsys.stdout.write(sys.stdin.read())"
 PATIENT = SandboxLimits(test_s=30)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 from isocompute_jax.fit.report.figures import curve_figures, fit_quality_figures, frontier_figures, training_figures
+from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
 from isocompute_jax.fit.report.figures.style import draw_all
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -28,5 +30,8 @@ DRAWINGS = {
 
 
 def draw_figures(result: SweepResult, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
-    """Draws every picture that the data allow: see `draw_all`."""
-    return draw_all(DRAWINGS, result, out_dir, png=png)
+    """Draws every picture that the data allow, those of comparisons last: see `draw_all`."""
+    answers = {
+        name: functools.partial(draw_comparison, found=found) for name, found in result.named_comparisons.items()
+    }
+    return draw_all(DRAWINGS | answers, result, out_dir, png=png)

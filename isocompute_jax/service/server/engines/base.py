@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.weights.transfer import Opening
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import Opening
 
 
 class EngineError(Exception):

@@ -31,8 +31,8 @@ from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
-from isocompute_jax.service.server.engines.settings import JaxSettings
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.server.settings import JaxSettings
+from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.sharding import MESH_AXES, make_mesh
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE, LOWEST_TOP_P = 1e-4, 1e30, 1e-30

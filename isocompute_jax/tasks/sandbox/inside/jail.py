@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
-from . import landlock, linux, seccomp
+from . import linux, seccomp
 
 MEASURES = ("processes", "network", "files", "shared_memory", "user", "landlock", "system_calls")
 """Own process ids, no network, hidden files, own shared memory, own user id; rules, where files cannot be hidden; a
@@ -63,7 +63,7 @@ def enter(wanted: frozenset[str], scratch: str) -> Jail:
     if "files" not in got:
         os.mkdir(scratch)
         os.chmod(scratch, 0o711)  # programs pass through to directories of their own
-        if "landlock" in wanted and sys.platform == "linux" and landlock.version():
+        if "landlock" in wanted and sys.platform == "linux" and linux.landlock_version():
             got.add("landlock")
     if "system_calls" in wanted and sys.platform == "linux" and seccomp.available():
         got.add("system_calls")
@@ -144,7 +144,7 @@ def _namespaces(wanted: frozenset[str]) -> set[str]:
 def restrict(jail: Jail) -> None:
     """Puts the kernel's rules on this process, which is about to become a program, where they are in force."""
     if "landlock" in jail.measures:
-        landlock.restrict(_visible(), [jail.scratch], filter(os.path.exists, DEVICES))
+        linux.restrict_files(_visible(), [jail.scratch], filter(os.path.exists, DEVICES))
     if "system_calls" in jail.measures:
         seccomp.restrict()
 

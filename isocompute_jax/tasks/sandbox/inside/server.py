@@ -18,10 +18,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from . import landlock, linux, program
+from . import linux, program
 from .jail import Jail, allowance, close_scratch, enter, library_is_readable, open_scratch, remove_scratch
-from .keeper import FRAME, LAST, TICK_MS, die_with_parent, exit_fd, keep, write
-from .sweep import sweep
+from .keeper import FRAME, LAST, TICK_MS, die_with_parent, exit_fd, keep, sweep, write
 
 LENGTH = struct.Struct("<I")
 LIBRARY, NO_TCP, NO_SIGNALS = "library", "no_tcp", "no_signals"
@@ -46,8 +45,8 @@ def main(measures: str, scratch: str) -> None:
     parent = os.getppid()
     in_force = set(jail.measures)
     if "landlock" in in_force:
-        in_force |= {NO_TCP} if landlock.keeps_from_tcp() else set()
-        in_force |= {NO_SIGNALS} if landlock.keeps_from_signals() else set()
+        in_force |= {NO_TCP} if linux.keeps_from_tcp() else set()
+        in_force |= {NO_SIGNALS} if linux.keeps_from_signals() else set()
     if library_is_readable(jail):
         in_force.add(LIBRARY)
     else:

@@ -15,10 +15,10 @@ from typing import Any
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError
-from isocompute_jax.service.server.engines.settings import VllmSettings
-from isocompute_jax.service.server.engines.vllm import checkpoint, environment, machine, reaper
-from isocompute_jax.service.weights.transfer import Opening, TransferError
-from isocompute_jax.service.weights.weight_file import WeightFile
+from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
+from isocompute_jax.service.server.settings import VllmSettings
+from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import Opening, TransferError
 
 log = logging.getLogger(__name__)
 
@@ -83,19 +83,17 @@ class VllmEngine:
 
     def _load(self, version: str) -> None:
         """Blocks for as long as the model takes to load; runs in a thread."""
-        machine.check_machine()
+        environment.check_machine()
         settings = self._settings
         dtype = checkpoint.resolve_dtype(settings.model, settings.dtype)
         tensors = checkpoint.tensor_specs(settings.model, dtype=dtype, load=settings.load)
-        # They import vllm, which is why they waited for `environment.prepare`; `launch` what some versions lack.
-        from isocompute_jax.service.server.engines.vllm import capabilities
-
-        absent = capabilities.missing()
-        lacks = capabilities.lacks(version, absent)
+        absent = environment.missing()
+        lacks = environment.lacks(version, absent)
         if lacks:
             log.warning("vLLM %s lacks %s", version, "; ".join(lacks))
         names = {each.name for each in absent}
-        self._says_versions = capabilities.TOKEN_VERSIONS not in names
+        self._says_versions = environment.TOKEN_VERSIONS not in names
+        # It imports vllm, and what some versions lack: so it waited for `prepare`, and for what is absent.
         from isocompute_jax.service.server.engines.vllm import launch
 
         config = launch.resolve(settings, dtype)
@@ -107,7 +105,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_group_size=settings.max_group_size,
             tensors=tensors,
-            nccl="" if capabilities.NCCL in names else launch.nccl_version(),
+            nccl="" if environment.NCCL in names else launch.nccl_version(),
             lacks=lacks,
             token_versions=self._says_versions,
             devices=config.parallel_config.world_size_across_dp,
@@ -132,10 +130,10 @@ class VllmEngine:
           InputError: vLLM would not draw from the distribution that was asked for.
           EngineError: the engine has died.
         """
-        from isocompute_jax.service.server.engines.vllm import rollouts
+        from isocompute_jax.service.server.engines.vllm import launch
 
         self._check()
-        parameters = [rollouts.sampling_params(request, index) for index in range(request.group_size)]
+        parameters = [launch.sampling_params(request, index) for index in range(request.group_size)]
         finished: Finished = asyncio.Queue()
         tasks = [
             asyncio.create_task(self._draw(request, params, index, finished)) for index, params in enumerate(parameters)
@@ -158,16 +156,16 @@ class VllmEngine:
 
     async def _draw(self, request: SampleRequest, params: Any, index: int, finished: Finished) -> None:
         """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
-        from isocompute_jax.service.server.engines.vllm import rollouts
+        from isocompute_jax.service.server.engines.vllm import launch
 
         try:
             async with self._places:
                 await self._open.wait()
                 version = None if self._says_versions else self._version
-                prompt = rollouts.prompt(request, cache_key=str(self._updates))
+                prompt = launch.prompt(request, cache_key=str(self._updates))
                 async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
                     [drawn] = output.outputs
-                    finished.put_nowait((index, rollouts.completion(drawn, version=version)))
+                    finished.put_nowait((index, launch.completion(drawn, version=version)))
         except EngineError as error:
             finished.put_nowait(error)
         except Exception as error:  # of vLLM, which has many
@@ -179,14 +177,14 @@ class VllmEngine:
         Raises:
           TransferError: not all came.
         """
-        from isocompute_jax.service.server.engines.vllm import receiver
+        from isocompute_jax.service.server.engines.vllm import weight_transfer
 
         async with self._updating:
             self._check()
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             self._opening = None
             try:
-                await self._in_workers("join_transfer", receiver.init_info(opening))
+                await self._in_workers("join_transfer", weight_transfer.init_info(opening))
                 self._opening = opening
             finally:
                 if not self._half_taken:
@@ -198,8 +196,8 @@ class VllmEngine:
         Raises:
           TransferError: the first one that a worker met.
         """
-        said = await self._llm.collective_rpc(method, args=arguments)
-        if error := next(filter(None, said), ""):
+        errors = await self._llm.collective_rpc(method, args=arguments)
+        if error := next(filter(None, errors), ""):
             raise TransferError(error)
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
@@ -224,7 +222,7 @@ class VllmEngine:
           HalfTakenError: not everything came.
           EngineError: as `update_weights`.
         """
-        from isocompute_jax.service.server.engines.vllm import receiver
+        from isocompute_jax.service.server.engines.vllm import weight_transfer
 
         async def load() -> None:
             try:
@@ -232,7 +230,7 @@ class VllmEngine:
                     raise TransferError("the workers are in no communicator")
                 await receiving()
                 for bucket in self._opening.buckets:
-                    await self._in_workers("receive", receiver.update_info(bucket))
+                    await self._in_workers("receive", weight_transfer.update_info(bucket))
             except Exception as error:  # of a learner that is gone, too
                 self._check()
                 self._opening = None

@@ -38,16 +38,16 @@ def start(mark: str) -> subprocess.Popen[bytes]:
 def marked(mark: str) -> list[int]:
     """Ids of the living processes that carry a mark, resource trackers aside."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for folder in PROC.iterdir():
         if folder.name.isdigit():
             try:
                 environment = (folder / "environ").read_bytes().split(b"\0")
                 if wanted in environment and TRACKER not in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:  # it has just ended, or is somebody else's
                 continue
-    return found
+    return pids
 
 
 def sweep(mark: str) -> None:

@@ -1,0 +1,686 @@
+"""The fields of one run: a small group per subject, composed in `RunConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from ml_collections import config_dict
+
+from isocompute_jax.experiment.config.checks import apply_preset, validate
+from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
+from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
+from isocompute_jax.options import check, described, option
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import PromptConfig, RewardConfig
+
+
+class Group:
+    """A group of fields, checked as soon as it is made."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+END_PHRASE = "\n\nOkay, time is up. Let me stop thinking and give the final answer now.\n</think>\n\n"
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class ThinkingConfig(Group):
+    """Forced interruption of thinking (ScaleRL, arXiv 2510.13786): off while `high` is 0."""
+
+    low: int = option(0, "Least number of tokens after which thinking is interrupted.", low=0, flag="thinking_low")
+    high: int = option(
+        0,
+        "Greatest number of tokens after which thinking is interrupted, drawn uniformly for each rollout; 0: never. "
+        "ScaleRL: 10000 to 12000.",
+        low=0,
+        flag="thinking_high",
+    )
+    answer_tokens: int = option(
+        2048,
+        "Longest answer after the end of thinking of an interrupted rollout.",
+        low=1,
+        flag="thinking_answer_tokens",
+    )
+    end_phrase: str = option(
+        END_PHRASE, "What is put into the context to end the thinking.", flag="thinking_end_phrase"
+    )
+    end_of_thinking: str = option(
+        "</think>",
+        "Text that ends thinking: a rollout that has it goes on without the phrase. Empty: all that is cut thinks.",
+        flag="thinking_end_of_thinking",
+    )
+    evaluation: bool = option(True, "Interrupt the rollouts of evaluations too.", flag=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high and not 1 <= self.low <= self.high:
+            raise InputError(
+                f"ThinkingConfig.low = {self.low} must lie in 1 .. {self.high}, ThinkingConfig.high: thinking is "
+                "interrupted somewhere between the two"
+            )
+        if self.high and not self.end_phrase:
+            raise InputError(
+                "ThinkingConfig.end_phrase is empty: give the text that ends the thinking, or switch interruption off "
+                "by ThinkingConfig.high = 0"
+            )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class ToolConfig(Group):
+    """A tool that answers calls within a rollout."""
+
+    name: Literal["none", "calculator"] = option(
+        "none",
+        "calculator: a turn that ends with `=` is answered by the value of the sum before it (docs/length_control.md).",
+    )
+    calls: int = option(1, "Calls of a rollout that are answered, at most.", low=1)
+    call_tokens: int = option(16, "Longest turn, in tokens: what ends in a call, and what answers.", low=1)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig(Group):
+    """How completions are sampled, in training and in evaluation."""
+
+    temperature: float = option(1.0, "Sampling temperature, above 0.")
+    top_p: float = option(1.0, "Nucleus size; training requires 1, because the learner scores the whole distribution.")
+    max_prompt_tokens: int = option(
+        9, "Longest prompt, in tokens; a longer one is an error. The default is the embedded task's.", low=1
+    )
+    max_tokens: int = option(
+        9,
+        "Longest completion, in tokens, what is put into it included. The default is the embedded task's.",
+        low=1,
+    )
+    max_rollouts_per_dispatch: int = option(
+        0,
+        "Completions decoded at once in the learner's process; 0: as many as an accelerator has room for beside the "
+        "learner's state, and 512 elsewhere.",
+        low=0,
+        identity=False,
+    )
+    thinking: ThinkingConfig = option(default_factory=ThinkingConfig, later=True)
+    tool: ToolConfig = option(default_factory=ToolConfig, later=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise InputError(f"SamplingConfig.temperature = {self.temperature} must be above 0")
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class RecipeConfig(CreditConfig):
+    """How rewards become a batch of weighted tokens; `CreditConfig` says what they are worth."""
+
+    healthy: Literal["none", "easy", "hard", "mixture"] = option(
+        "none",
+        "Regularisation preset of the IsoCompute Playbook: easy turns KL and entropy terms on, hard and mixture "
+        "require both off, none leaves them to `loss` (ablations).",
+    )
+    microbatch_tokens: int = option(
+        2048,
+        "Completion tokens computed at once, forward and backward, over all devices; of packed rows all tokens, and at "
+        "least a row for each part of the batch.",
+        low=1,
+    )
+    epochs: int = option(1, "Passes over each sampled batch; C counts its rollouts once.", low=1, later=True)
+    minibatches: int = option(
+        1,
+        "Equal parts that each pass cuts a sampled batch into, its groups dealt whole and at random; each is an update "
+        "with denominators of its own. A step makes epochs x minibatches updates.",
+        low=1,
+        later=True,
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class PackingConfig(Group):
+    """How rollouts become rows of tokens."""
+
+    row_tokens: int = option(
+        0,
+        "Tokens of a row, into which whole rollouts, prompts included, are packed; 0 reads each prompt once for its "
+        "group and pads completions to sampling.max_tokens, which is quicker where they are short.",
+        low=0,
+    )
+    trees: Literal["auto", "on", "off"] = option(
+        "auto",
+        "Whether what rollouts of a prompt have in common, equal beginnings of their completions included, is computed "
+        "once: auto, where sequences are short (64 tokens) and batches have 32 rollouts, row_tokens is not set and the "
+        "model is no mixture of experts; on, in rows of row_tokens, whose attention holds all pairs of a row; off. "
+        "Gradients differ by rounding alone.",
+        later=True,
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class MeshConfig(Group):
+    """Devices along each mesh axis (see `sharding`)."""
+
+    data: int = option(1, "Devices over which the rollouts of a batch are divided.", low=1)
+    fsdp: int = option(1, "Devices over which weights and moments are divided, and the rollouts too.", low=1)
+    context: int = option(
+        1,
+        "Devices over which weights and moments are divided, and each packed row along its tokens, for rows that are "
+        "longer than one device has room for.",
+        low=1,
+        later=True,
+    )
+    tensor: int = option(1, "Devices over which heads and hidden units are divided.", low=1)
+    expert: int = option(
+        1, "Devices over which experts are divided, and the rollouts too; 1 for dense models.", low=1, later=True
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig(Group):
+    """How the model is computed: what is kept, by which kernel, and how exactly (see `ModelConfig`)."""
+
+    remat: Remat = option("none", REMAT_HELP, identity=False)
+    attention: AttentionKernel = option("auto", ATTENTION_HELP, identity=False)
+    head: HeadPrecision = option("auto", HEAD_HELP)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class CurriculumConfig(Group):
+    """Which problems a run draws; docs/curriculum.md says what each choice costs in C."""
+
+    dynamic_sampling: bool = option(
+        False,
+        "Draws further problems within a step until problems_per_batch of them have rewards that differ (DAPO, arXiv "
+        "2503.14476); the others are paid for and not trained on. A run then ends when its compute is spent, not after "
+        "a number of steps.",
+    )
+    max_sampled_batches: float = option(
+        10.0,
+        "Problems that a step of dynamic sampling may draw, in multiples of problems_per_batch; what it has by then is "
+        "trained on.",
+        low=1,
+    )
+    retire_rate: float = option(
+        0.0,
+        "Problems whose rollouts of this run were correct at least so often are no longer drawn "
+        "(no-positive-resampling; ScaleRL, arXiv 2510.13786: 0.9); 0 retires none.",
+        low=0,
+        high=1,
+    )
+    retire_attempts: int = option(1, "Rollouts of a problem before it can be retired.", low=1)
+    retire_for: Literal["run", "epoch"] = option(
+        "run", "How long a problem is retired: run, for good (ScaleRL); epoch, it sits out every other epoch."
+    )
+    order: Literal["shuffled", "easy_to_hard", "hard_to_easy"] = option(
+        "shuffled",
+        "Order of problems within an epoch: shuffled; easy_to_hard or hard_to_easy, by `rate_column`, shuffled among "
+        "equals.",
+    )
+    rate_column: str = option("avg@16", "Measured rate of the problem set, from curation, that says how hard it is.")
+    pools: tuple[float, ...] = option(
+        (),
+        "Rates that cut the problems into pools of difficulty, ascending: (0.1, 0.5) makes three, each with its upper "
+        "end. Problems of a pool are equals for `order`; without pools those of one rate are.",
+        low=0,
+        high=1,
+    )
+    stages: tuple[float, ...] = option(
+        (),
+        "Shares of max_compute, one for each pool in `order`, that sum to 1: the run trains on one pool after the "
+        "other, epochs of it each. Empty: every epoch has all pools.",
+        low=0,
+        high=1,
+    )
+    train_sets: dict[str, str] = option(
+        default_factory=dict,
+        help="Name -> problem set file, in place of `train_set`: a mixture. Problems are then called NAME/ID.",
+    )
+    weighting: Literal["fixed", "adaptive"] = option(
+        "fixed",
+        "Shares of the sets in a mixture: fixed, `weights`; adaptive, in proportion to the mean of p (1 - p) over the "
+        "problems of each that were drawn last, p being their rate of success (see curriculum/mixtures.py).",
+    )
+    weights: dict[str, float] = option(
+        default_factory=dict, help="Name -> weight of each of `train_sets`; empty: their numbers of problems."
+    )
+
+    @property
+    def varies(self) -> bool:
+        """Whether draws may be of other sizes than problems_per_batch."""
+        return self.dynamic_sampling or self.retire_rate > 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        where = type(self).__name__
+        if list(self.pools) != sorted(set(self.pools)):
+            raise InputError(f"{where}.pools = {self.pools}: give ascending rates")
+        if self.stages and len(self.stages) != len(self.pools) + 1:
+            raise InputError(
+                f"{where}.stages has {len(self.stages)} shares for {len(self.pools) + 1} pools: give one for each "
+                f"(`pools` are the rates between them)"
+            )
+        if self.stages and (abs(sum(self.stages) - 1) > 1e-9 or min(self.stages) <= 0):
+            raise InputError(f"{where}.stages = {self.stages}: shares must be above 0 and sum to 1")
+        if (self.pools or self.stages) and self.order == "shuffled":
+            raise InputError(f"{where}.pools need an order: set {where}.order to easy_to_hard or hard_to_easy")
+        if self.weights and set(self.weights) != set(self.train_sets):
+            raise InputError(
+                f"{where}.weights names {sorted(self.weights)}, {where}.train_sets {sorted(self.train_sets)}: name the "
+                "same sets, or give no weights"
+            )
+        if self.weights and not all(weight > 0 for weight in self.weights.values()):
+            raise InputError(f"{where}.weights = {self.weights}: each must be above 0; leave a set out to skip it")
+        if self.weights and self.weighting == "adaptive":
+            raise InputError(f"{where}.weights are not used by {where}.weighting = 'adaptive': give one of them")
+        if len(self.train_sets) == 1 or "" in self.train_sets:
+            raise InputError(f"{where}.train_sets = {self.train_sets}: name two sets or more; one is config.train_set")
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class LengthConfig(Group):
+    """Length control by rewards and masks; see `learner.shaping` for the equations."""
+
+    overlong: Literal["off", "all", "correct"] = option(
+        "off",
+        "Whose reward falls linearly by up to `overlong_penalty` over the last `overlong_tokens` before the limit: "
+        "all, every completion (DAPO, arXiv 2503.14476); correct, those that solve their problem (ScaleRL's length "
+        "penalty, arXiv 2510.13786).",
+    )
+    overlong_tokens: int = option(
+        0, "L_cache, tokens over which the penalty grows; 0 for a fifth of the limit (DAPO: 4,096 of 20,480).", low=0
+    )
+    overlong_limit: int = option(0, "L_max, tokens at which it is complete; 0 for sampling.max_tokens.", low=0)
+    overlong_penalty: float = option(1.0, "The penalty at the limit.", low=0)
+    truncated: Literal["keep", "mask"] = option(
+        "keep",
+        "Completions that were cut off: keep, trained on like others; mask, they leave the loss and its denominators, "
+        "and their reward still counts in the mean of their group (DAPO's overlong filtering).",
+    )
+
+
+SAMPLES, POINTS, FIRST_COMPUTE = 8, 15, 2048
+"""What is left open comes to, in runs that are long enough."""
+FEW_EVALUATIONS = 6
+"""Where `share` allows fewer with `SAMPLES`, problems are sampled k times each."""
+LEAST_EVALUATIONS = 4
+"""Where it allows fewer even so, fewer problems are evaluated."""
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(Group):
+    """When and how a run is evaluated; what is left open is settled once the sets are read, and by `config.json`."""
+
+    sets: dict[str, str] = option(
+        default_factory=dict,
+        help="Name -> problem set file; evaluated before the first step, at log-spaced compute and at the end.",
+    )
+    samples: int = option(0, "Completions per problem; 0: 8, or k where `share` is little.", low=0)
+    k: int = option(4, "k of avg@k, best@k and worst@k; at most `samples`.", low=1)
+    points: int = option(
+        0,
+        "Evaluations between `first_compute` and the end, both included; 0: 15, or as many as `share` allows, 3 at "
+        "least.",
+        low=0,
+    )
+    first_compute: int = option(
+        0,
+        "Rollouts at the first evaluation after training began; 0: 2048, or, where `points` is 0, a sixteenth of "
+        "max_compute if that is less.",
+        low=0,
+    )
+    max_problems: int = option(
+        0,
+        "Evaluate at most so many problems of each set, the first ones; 0 for all, or for as many as `share` allows "
+        "where `samples` or `points` is 0.",
+        low=0,
+    )
+    solved_at: float = option(
+        1.0, "A completion solves its problem if its reward is at least this; avg@k counts those that do.", later=True
+    )
+    share: float = option(
+        0.25,
+        "Rollouts of all evaluations over max_compute, at most, where `samples` or `points` is 0; 0 for no bound.",
+        low=0,
+        identity=False,
+        later=True,
+    )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether how often, or of how many samples, is left to `settled`."""
+        return not (self.samples and self.points)
+
+    def first(self, max_compute: int) -> int:
+        """Rollouts at the first evaluation after training began."""
+        latest = FIRST_COMPUTE if self.points else max(max_compute // 16, 1)
+        return self.first_compute or min(FIRST_COMPUTE, latest)
+
+    def as_recorded(self, recorded: Mapping[str, Any]) -> EvaluationConfig:
+        """With what is left open as the config.json of a run has it, settled or by the defaults of its release."""
+        names = ("samples", "points", "first_compute", *(("max_problems",) if self.is_open else ()))
+        return dataclasses.replace(self, **{name: recorded.get(name, 0) for name in names if not getattr(self, name)})
+
+    def compute_points(self, *, num_steps: int, rollouts_per_step: int) -> tuple[int, ...]:
+        """C at which to evaluate, ascending: 0, `points` log-spaced ones from `first_compute`, and the last.
+
+        They lie where whole steps of `rollouts_per_step` end; steps that cost more are evaluated after the one that
+        passes.
+        """
+        total = num_steps * rollouts_per_step
+        compute = np.geomspace(min(self.first_compute, total), total, self.points)
+        steps = np.clip(np.round(compute / rollouts_per_step), 1, num_steps).astype(int)
+        return tuple(step * rollouts_per_step for step in sorted({0, num_steps, *steps.tolist()}))
+
+    def settled(self, set_sizes: Sequence[int], max_compute: int) -> EvaluationConfig:
+        """With numbers for all that is left open, so that evaluations draw at most `share` of `max_compute` rollouts.
+
+        First there are fewer evaluations, then fewer samples of each problem, then fewer problems, of which one of each
+        set is left. What is given stays as it is.
+
+        Args:
+          set_sizes: problems of each set.
+          max_compute: C.
+        """
+        given = dataclasses.replace(self, first_compute=self.first(max_compute))
+        if not self.is_open:
+            return given
+        budget = self.share * max_compute if self.share else math.inf
+
+        def drawn(samples: int, most: int) -> int:
+            """Rollouts of one evaluation, of up to `most` problems of each set."""
+            return samples * sum(min(size, most or size) for size in set_sizes)
+
+        def times(samples: int) -> float:
+            """How many of them the budget allows."""
+            return budget / max(drawn(samples, self.max_problems), 1)
+
+        wanted = max(self.points, 2) + 1 if self.points else FEW_EVALUATIONS
+        samples = self.samples or max(SAMPLES, self.k)
+        if not self.samples and times(samples) < wanted:
+            samples = self.k
+        points = self.points or int(min(max(times(samples), LEAST_EVALUATIONS), POINTS + 1)) - 1
+        evaluations, most = max(points, 2) + 1, self.max_problems
+        if set_sizes and not most and times(samples) < evaluations:
+            fitting = (m for m in range(max(set_sizes), 0, -1) if drawn(samples, m) * evaluations <= budget)
+            most = next(fitting, 1)
+        return dataclasses.replace(given, samples=samples, points=points, max_problems=most)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class AgreementConfig(Group):
+    """When the sampler's log-probabilities are compared with the learner's, and what they may differ by.
+
+    A run that samples from a service checks at every start and after every `every` updates, on the same prompts each
+    time: a prefix cache that outlived its weights shows only on a prompt that was there before. In one process sampler
+    and learner share their arrays, and `logprob_difference` stands in every line of metrics.jsonl; there is no check.
+    """
+
+    every: int = option(50, "Updates between two checks; 0 for none at all.", low=0)
+    warn: float = option(0.02, "Mean absolute difference, in nats per token, above which the run warns.")
+    stop: float = option(0.2, "The same, above which the run ends.")
+    problems: int = option(16, "Training problems that are sampled (the first ones).", low=1)
+    samples: int = option(4, "Completions of each.", low=1)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class AlarmsConfig(Group):
+    """Bounds beyond which a run says so: a line in the log when one is crossed, and `alarms` in metrics.jsonl.
+
+    They look at means over `window` steps. 0 turns an alarm off. No result depends on them.
+    """
+
+    window: int = option(5, "Steps over which numbers are averaged.", low=1)
+    entropy_collapse: float = option(5.0, "Times that entropy may fall below that of the first `window` steps.", low=0)
+    entropy_explosion: float = option(3.0, "Times that entropy may rise above that of the first `window` steps.", low=0)
+    kl: float = option(0.5, "Distance from the reference policy, in nats per token (column `kl`).", low=0)
+    ratio: float = option(20.0, "Largest ratio of an update (column `ratio_max`).", low=0)
+    correction: float = option(
+        0.1, "Share of tokens whose sampler correction is cut (column `correction_cut`).", low=0, high=1
+    )
+    truncation: float = option(
+        0.1,
+        "Share of completions that are cut off (column `truncation_rate`); above 0.1 ScaleRL saw training go unstable.",
+        low=0,
+        high=1,
+    )
+    evaluation: float = option(
+        0.1, "What avg@k of an evaluation set may lie below the best of the run, as a share of problems.", low=0, high=1
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class CheckpointsConfig(Group):
+    """Which checkpoints are kept; all others are deleted when the next one is whole. No result depends on it."""
+
+    keep_last: int = option(
+        2, "The last so many. Of two, one may be damaged, and the run goes on from the one before.", low=1
+    )
+    keep_best: int = option(
+        0, "The best so many by `best_metric`; every evaluation is then followed by a checkpoint.", low=0
+    )
+    best_metric: str = option(
+        "", "What is best: SET/COLUMN of eval.jsonl, such as hard/avg@4, the higher the better; needed by `keep_best`."
+    )
+    keep_every: int = option(0, "Those after every so many steps, for good; 0 for none.", low=0)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class TrackConfig(Group):
+    """Where a run's numbers go beside metrics.jsonl and eval.jsonl, which are always written.
+
+    No result depends on it, and what fails to be tracked never ends a run.
+    """
+
+    tensorboard: bool = option(
+        False, "Write what is logged for TensorBoard too, in the run's folder tensorboard/ (extra `track`)."
+    )
+    wandb: str = option(
+        "",
+        "Project of Weights & Biases that gets what is logged; empty for none (extra `wandb`). WANDB_MODE=offline in "
+        "the environment keeps it in the run's folder wandb/, for `wandb sync`.",
+    )
+    prometheus_port: int = option(
+        0, "Port on which the learner answers Prometheus; 0 for none (extra `track`).", low=0, high=65535
+    )
+    prometheus_address: str = option(
+        "127.0.0.1", "Address of `prometheus_port`; 0.0.0.0 lets other machines read it, and there is no password."
+    )
+    rollouts: int = option(1, "Groups of a step that are kept in rollouts.jsonl, to be read; 0 for none.", low=0)
+    rollouts_every: int = option(
+        0,
+        "Steps from one that keeps rollouts to the next; 0 spreads about 200 over the run, which bounds the file.",
+        low=0,
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class PlanConfig(Group):
+    """Assumptions of `--dry_run`; training does not read them."""
+
+    topology: str = option("", "Accelerators that the layout is meant for, as in --topology; empty for this machine's.")
+    median_tokens: int = option(0, "Median length of a completion; 0 for a quarter of sampling.max_tokens.", low=0)
+    sigma: float = option(
+        1.0, "Standard deviation of the logarithm of that length (log-normal, cut off at sampling.max_tokens).", low=0
+    )
+    prompt_tokens: int = option(0, "Mean length of a prompt; 0 for half of sampling.max_prompt_tokens.", low=0)
+    sampler_devices: int = option(
+        0, "Devices of the servers, of the learner's kind; 0: the learner's sample in its process, in turns.", low=0
+    )
+    sampler_tensor: int = option(1, "Devices that hold one copy of the sampler's model.", low=1)
+    rollouts_in_flight: int = option(
+        0, "Rollouts decoded at once, over all copies; 0 for as many as there are and memory holds.", low=0
+    )
+
+    evaluation_problems: int = option(300, "Problems of each set of `evaluation.sets`.", low=1)
+    curation_rollouts: int = option(
+        0, "Rollouts of the curation that is paid for with the run; 0 for none, or where another run pays.", low=0
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Group):
+    """One training run."""
+
+    model: str = option("", "Hugging Face directory of the base model, tokenizer included.")
+    train_set: str = option("", "Problem set file (JSONL or Parquet).")
+    group_size: int = option(8, "n, rollouts per problem and step, whose mean reward is their baseline.", low=2)
+    problems_per_batch: int = option(8, "B_problem, unique problems per step.", low=1)
+    max_compute: int = option(
+        2**16, "C, rollouts to spend; the number of steps is C / (n x B_problem), rounded down.", low=1
+    )
+    problem_set_size: int = option(0, "D, train on the first so many problems of `train_set`; 0 for all.", low=0)
+    seed: int = option(0, "Seed of the data order and of every rollout.", low=0, high=2**32 - 1, replicate=True)
+    checkpoint_every_s: float = option(
+        60.0,
+        "Seconds between checkpoints (0: after every step). Runs are exactly repeatable whatever it is.",
+        low=0,
+        identity=False,
+    )
+    export_every: int = option(
+        0,
+        "Steps between Hugging Face directories of the weights so far, exports/step-N; all are kept. 0 for none.",
+        low=0,
+        identity=False,
+        later=True,
+    )
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "Dtype the model computes in; master weights and moments are float32."
+    )
+    max_staleness: int = option(
+        0,
+        "k, how many updates behind the oldest token of a rollout may be when it is used; 0 is on-policy.",
+        low=0,
+    )
+    asynchrony: Literal["in_flight", "boundary", "phases"] = option(
+        "in_flight",
+        "What k >= 1 means. in_flight (PipelineRL, arXiv 2509.19128): k batches are sampled ahead of the one that is "
+        "waited for, and new weights reach rollouts while they are being drawn, so that a rollout may mix versions; "
+        "boundary: the same window, but new weights wait until what is being drawn is done: no rollout mixes "
+        "versions; phases (PPO-off-policy-k): k batches are sampled under the same weights, then k updates are made, "
+        "one on each, the last of them k - 1 updates behind. The only one that needs no service.",
+    )
+    learner_temperature: float = option(
+        0.0,
+        "Temperature of the policy that is trained, where rollouts are sampled at another one: the sampler correction "
+        "accounts for the difference. 0 is sampling.temperature.",
+        low=0,
+        later=True,
+    )
+    prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
+    sampling: SamplingConfig = option(default_factory=SamplingConfig)
+    reward: RewardConfig = option(default_factory=RewardConfig, later=True)
+    recipe: RecipeConfig = option(default_factory=RecipeConfig)
+    loss: LossConfig = option(default_factory=LossConfig)
+    optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
+    mesh: MeshConfig = option(default_factory=MeshConfig, identity=False)
+    compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
+    packing: PackingConfig = option(default_factory=PackingConfig, later=True)
+    curriculum: CurriculumConfig = option(default_factory=CurriculumConfig, later=True)
+    length: LengthConfig = option(default_factory=LengthConfig, later=True)
+    service: ServiceConfig = option(default_factory=ServiceConfig)
+    agreement: AgreementConfig = option(default_factory=AgreementConfig, replicate=True)
+    alarms: AlarmsConfig = option(default_factory=AlarmsConfig, later=True, identity=False)
+    checkpoints: CheckpointsConfig = option(default_factory=CheckpointsConfig, later=True, identity=False)
+    track: TrackConfig = option(default_factory=TrackConfig, later=True, identity=False)
+    plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
+
+    def __post_init__(self) -> None:
+        if self.group_size == 1:
+            raise InputError(
+                "RunConfig.group_size = 1 must be at least 2: a rollout is compared with the mean reward of its group, "
+                "and alone it is that mean, which leaves nothing to learn from"
+            )
+        super().__post_init__()
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """B = B_problem x n."""
+        return self.problems_per_batch * self.group_size
+
+    @property
+    def num_steps(self) -> int:
+        """M = C / B: all steps of a run, unless a step may cost more or less than B (see `CurriculumConfig`)."""
+        return self.max_compute // self.rollouts_per_step
+
+    @property
+    def evaluation_points(self) -> tuple[int, ...]:
+        """C at which to evaluate, ascending."""
+        return self.evaluation.compute_points(num_steps=self.num_steps, rollouts_per_step=self.rollouts_per_step)
+
+    @property
+    def updates_per_step(self) -> int:
+        """Updates that are made on one sampled batch."""
+        return self.recipe.epochs * self.recipe.minibatches
+
+    @property
+    def problems_per_update(self) -> int:
+        """Problems of a mini-batch."""
+        return self.problems_per_batch // self.recipe.minibatches
+
+    @property
+    def keeps_old_logprobs(self) -> bool:
+        """Whether batches are scored before their updates, for the ratio's denominator."""
+        return self.updates_per_phase * self.updates_per_step > 1 and self.loss.ratio_from == "old"
+
+    @property
+    def scores_first(self) -> bool:
+        """Whether a batch is scored before the updates on it, whatever for."""
+        return self.keeps_old_logprobs or self.loss.in_reward
+
+    @property
+    def temperature(self) -> float:
+        """Of the policy that is trained."""
+        return self.learner_temperature or self.sampling.temperature
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether rollouts are sampled while the learner updates."""
+        return self.max_staleness > 0 and self.asynchrony != "phases"
+
+    @property
+    def updates_per_phase(self) -> int:
+        """Batches between two sampling phases: one, or k of `phases`."""
+        return max(self.max_staleness, 1) if self.asynchrony == "phases" else 1
+
+    @property
+    def window(self) -> int:
+        """Batches that are sampled or ready at once, the next update's included; the oldest is window - 1 behind."""
+        return self.updates_per_phase if self.asynchrony == "phases" else self.max_staleness + 1
+
+    @property
+    def check_every(self) -> int:
+        """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
+        return self.agreement.every if self.service.remote else 0
+
+    def editable(self) -> config_dict.ConfigDict:
+        """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
+        return config_dict.ConfigDict(dataclasses.asdict(self)).lock()
+
+    def resolved(self) -> RunConfig:
+        """Applies the `healthy` preset and validates everything; what a run starts from.
+
+        Raises:
+          InputError: names the field at fault and what to do.
+        """
+        config = apply_preset(self)
+        validate(config)
+        return config

@@ -1,0 +1,94 @@
+r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished runs with the project, and draw them.
+
+    python -m isocompute_jax.gallery record --sweep=runs/study-full/runs/hard
+    python -m isocompute_jax.gallery record --sweep=runs/sweep --gallery=gallery --name=tail
+    python -m isocompute_jax.gallery build --docs=docs
+    python -m isocompute_jax.gallery calibrate --sweeps=problems_64,problems_256
+
+`record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
+not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
+`build` writes docs/findings.md and its pictures anew, from what was recorded, by research/findings of a checkout of
+this project. `calibrate` prints the constants under which theory errs least on some sweeps, from its present ones on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+
+from absl import flags
+
+from isocompute_jax import app
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
+
+SWEEP = flags.DEFINE_string("sweep", None, "Directory of a sweep, or of one slice of a study.")
+GALLERY = flags.DEFINE_string("gallery", "gallery", "Directory of the gallery.")
+NAME = flags.DEFINE_string("name", "", "Name in the gallery; that of the sweep's directory if empty.")
+DOCS = flags.DEFINE_string("docs", "docs", "Directory that `build` writes findings.md to.")
+SWEEPS = flags.DEFINE_list("sweeps", [], "Sweeps of the gallery to calibrate theory on.")
+ROUNDS = flags.DEFINE_integer("rounds", 4, "Steps of the calibration, some twenty seconds each.", lower_bound=1)
+RUNS = flags.DEFINE_integer("runs", 8, "Simulated runs of each n in the calibration.", lower_bound=2)
+
+RECORD, BUILD, CALIBRATE = ACTIONS = ("record", "build", "calibrate")
+
+
+def main(action: str) -> None:
+    """Flags -> one call."""
+    if action == RECORD:
+        record_sweep()
+    elif action == BUILD:
+        build_page()
+    elif action == CALIBRATE:
+        calibrate_theory()
+    else:
+        raise InputError(
+            f"say what to do: `python -m isocompute_jax.gallery {RECORD} --sweep=DIR`, `{BUILD}` or `{CALIBRATE}`"
+        )
+
+
+def record_sweep() -> None:
+    """Keeps the curves of a sweep's finished runs."""
+    from isocompute_jax.sweeps.record import record
+
+    if not SWEEP.value:
+        raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
+    runs = record(SWEEP.value, GALLERY.value, name=NAME.value)
+    say(f"{len(runs.added)} runs recorded, {len(runs.known)} there already, {len(runs.unfinished)} not done yet")
+
+
+def build_page() -> None:
+    """Writes docs/findings.md, where the package lies in a checkout."""
+    checkout = pathlib.Path(__file__).absolute().parents[1]
+    if not (checkout / "research" / "findings").is_dir():
+        raise InputError(
+            f"{BUILD}: there is no {checkout}/research/findings, which writes findings.md: run `make gallery` in a "
+            "checkout of this project"
+        )
+    sys.path.insert(0, str(checkout))
+    say(importlib.import_module("research.findings").build(GALLERY.value, DOCS.value))
+
+
+def calibrate_theory() -> None:
+    """Prints constants and their error as the solver goes."""
+    from isocompute_jax.sweeps.calibrate import SEARCHED, calibrated, measured
+    from isocompute_jax.sweeps.record import SUFFIX, read_sweep
+    from isocompute_jax.theory.forecast import EMBEDDED
+    from isocompute_jax.theory.world import Constants
+
+    if not SWEEPS.value:
+        raise InputError("--sweeps is missing: name the sweeps to calibrate on, by commas")
+    sweeps = [
+        measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in SWEEPS.value
+    ]
+
+    def progress(constants: Constants, error: float) -> None:
+        values = "  ".join(f"{name} {getattr(constants, name):.4g}" for name in SEARCHED)
+        say(f"error {error:.3f} in log-odds: {values}", flush=True)
+
+    calibrated(sweeps, EMBEDDED, rounds=ROUNDS.value, progress=progress)
+
+
+if __name__ == "__main__":
+    app.run(main, actions=ACTIONS)

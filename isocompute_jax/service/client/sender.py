@@ -1,0 +1,302 @@
+"""A learner host's weights on their way to servers: by NCCL, as a file that a server reads, or streamed.
+
+With several learner hosts each sends its own share. A server takes an update when every host's share has come, and
+whatever goes wrong with one share ends it for all. So one of them decides: the fleet of process 0 knows which server
+needs what, orders the shares of the others together with its own, and orders them again when one was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NoReturn
+
+import grpc
+
+from isocompute_jax.distributed import Team
+from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
+from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import RolloutGroup
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
+from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client.broadcast import KeptWeights
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.orders import Orders, OrderTaker
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import convert
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.proto.names import host_id
+from isocompute_jax.service.proto.refusal import NOT_FINITE
+from isocompute_jax.service.weights.nccl import TransferError
+from isocompute_jax.service.weights.send import Outbox, Parcel, Push
+
+UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
+"""How a server refuses a manifest whose file it cannot read."""
+CLOSE_S = 15.0
+
+Weights = Parcel | KeptWeights
+InFlight = Literal["abort", "wait", "continue", "recompute"]
+
+IN_FLIGHT: dict[InFlight, pb.InFlight] = {
+    "abort": pb.IN_FLIGHT_ABORT,
+    "wait": pb.IN_FLIGHT_WAIT,
+    "continue": pb.IN_FLIGHT_CONTINUE,
+    "recompute": pb.IN_FLIGHT_RECOMPUTE,
+}
+
+LOG = logging.getLogger(__name__)
+
+
+class Sender:
+    """Lays down the weights of this host, its share of them where there are several, and brings them to servers.
+
+    Args:
+      service: the fleet's settings.
+      config: model shape; `config.dtype` is what weights travel in.
+      session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
+      start: names this start of the run, the same on all its hosts.
+      in_flight: what becomes of groups that are being sampled.
+      team: the learner hosts.
+
+    Attributes:
+      session: names this start of the learner.
+      libraries: NCCL's; None for the other ways.
+      orders: has the other hosts send their shares; process 0's fleet sets it where there are others.
+
+    Raises:
+      InputError: a field of `service` cannot work.
+      RunError: a live process has the same `session`.
+    """
+
+    def __init__(
+        self,
+        service: ServiceConfig,
+        config: ModelConfig,
+        *,
+        session: str,
+        start: str,
+        in_flight: InFlight,
+        team: Team,
+    ):
+        self.session = f"{session}#{start}"
+        self.libraries = broadcast.libraries(service)
+        self.orders: Orders | None = None
+        self._service = service
+        self._config = config
+        self._in_flight = IN_FLIGHT[in_flight]
+        self._team = team
+        self._outbox = Outbox(
+            service.shared_dir,
+            run=session if team.count == 1 else f"{session}-{team.index}",
+            tensors=[TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)],
+            whole=team.count == 1,
+        )
+
+    def close(self) -> None:
+        """Removes the copies of the weights."""
+        self._outbox.close()
+
+    def take(self, params: Params, *, version: int) -> Weights:
+        """Lays `params` down in a file or, to be sent by NCCL, keeps them on the devices.
+
+        Raises:
+          RunError: there is no room for the file.
+        """
+        if self.libraries is not None:
+            return KeptWeights(self._config, hf_packs.lay_out(self._config, params), version, self._outbox)
+        boxes = hf_boxes(self._config, params)
+        try:
+            return self._outbox.write(boxes, version=version)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                for _ in boxes:  # other hosts compute them too
+                    pass
+            raise
+
+    async def send(self, weights: Weights, endpoint: Endpoint, server_host: str, *, sent: Callable[[], None]) -> None:
+        """By NCCL where that is set up, else by manifest where the server can read the file, else streamed.
+
+        Args:
+          weights: of `take`.
+          endpoint: the server.
+          server_host: the host that it runs on (`host_id`).
+          sent: called as a sign of progress.
+
+        Raises:
+          grpc.aio.AioRpcError: the server did not take them.
+          ShareLostError: another learner host did not send its share.
+          RunError: there is no room for a file.
+        """
+        if isinstance(weights, KeptWeights):
+            if await self._send_by_nccl(weights, endpoint, sent):
+                return
+            weights = await weights.laid_down()
+        shared = self._can_read(endpoint, server_host)
+        try:
+            await self._send_all_shares(weights, endpoint, server_host, shared, sent)
+        except grpc.aio.AioRpcError as error:
+            unreadable = error.code() in UNREADABLE and NOT_FINITE not in (error.details() or "")
+            if not shared or self._service.push == "shared" or not unreadable:
+                raise
+            LOG.info("weights are streamed to %s: %s", endpoint.target, error.details())
+            await self._send_all_shares(weights, endpoint, server_host, False, sent)
+            endpoint.cannot_read = True
+
+    async def send_share(
+        self, weights: Weights, endpoint: Endpoint, server_host: str, *, sent: Callable[[], None]
+    ) -> None:
+        """This host's share alone, once: what is to be sent again, process 0 decides. As `send`, but for NCCL.
+
+        Raises:
+          grpc.aio.AioRpcError: the server did not take it.
+          RunError: there is no room for a file.
+        """
+        parcel = await weights.laid_down() if isinstance(weights, KeptWeights) else weights
+        try:
+            await self._push(parcel, endpoint, self._can_read(endpoint, server_host), sent)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in UNREADABLE:
+                endpoint.cannot_read = True  # a file, if that was how; the next attempt streams
+            raise
+
+    def _can_read(self, endpoint: Endpoint, server_host: str) -> bool:
+        """Whether a server is sent the name of a file."""
+        mode = self._service.push
+        return mode == "shared" or (mode != "stream" and server_host == host_id() and not endpoint.cannot_read)
+
+    async def _send_by_nccl(self, kept: KeptWeights, endpoint: Endpoint, sent: Callable[[], None]) -> bool:
+        """Whether they came to the endpoint by NCCL."""
+        if not kept.round.serves(endpoint.target):
+            return False
+        header = pb.WeightsHeader(
+            session=self.session,
+            version=kept.version,
+            tensors=convert.tensors_to_messages(kept.tensors),
+            in_flight=self._in_flight,
+            senders=1,
+        )
+        try:
+            await kept.round.push(endpoint, header, sent=sent)
+            return True
+        except (TransferError, grpc.aio.AioRpcError) as error:
+            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+            LOG.warning("weights of version %d go to %s by file: %s", kept.version, endpoint.target, why)
+            return False
+
+    async def _send_all_shares(
+        self, parcel: Parcel, endpoint: Endpoint, server_host: str, shared: bool, sent: Callable[[], None]
+    ) -> None:
+        """This host's share beside those of the others; what goes wrong with one ends all."""
+        own = self._push(parcel, endpoint, shared, sent)
+        if self.orders is None:
+            await own
+            return
+        order = endpoint.target, parcel.version, server_host
+        await self.orders.beside(own, self.orders.give(order, sent=sent))
+
+    async def _push(self, parcel: Parcel, endpoint: Endpoint, shared: bool, sent: Callable[[], None]) -> None:
+        push = Push(
+            parcel=parcel,
+            session=self.session,
+            in_flight=self._in_flight,
+            shared=shared,
+            streams=self._service.streams,
+            process_index=self._team.index,
+            process_count=self._team.count,
+        )
+        await endpoint.push(push, sent=sent)
+
+
+class ShareSender:
+    """The sampler of the other hosts: it draws nothing, and sends this host's share of the weights when it is told to.
+
+    What it is made of, and the errors, are those of `Sender`: the same in all hosts.
+    """
+
+    concurrent = True
+    redrawn_rollouts = 0
+    device_seconds = NO_DEVICES
+
+    def __init__(
+        self,
+        service: ServiceConfig,
+        config: ModelConfig,
+        *,
+        session: str,
+        start: str,
+        in_flight: InFlight,
+        team: Team,
+    ):
+        service.validate()
+        self._service = service
+        self._config = config
+        self._team = team
+        self._sender = Sender(service, config, session=session, start=start, in_flight=in_flight, team=team)
+        self._weights: Weights | None = None
+        self._taken = asyncio.Condition()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
+        self._thread.start()
+        self._order_taker = OrderTaker(team, self._loop, self._send)
+
+    def update_weights(self, params: Params, *, version: int) -> None:
+        """Takes this host's share of `params`; it is sent when process 0 says so.
+
+        Raises:
+          RunError: there is no room for it.
+        """
+        weights = self._sender.take(params, version=version)
+        asyncio.run_coroutine_threadsafe(self._offer(weights), self._loop).result()
+        if isinstance(weights, KeptWeights):
+            all_finite(weights.leaves)  # process 0 asks, too
+            while self._team.broadcast(lambda: False):  # what process 0 finds: servers wait for another broadcast
+                for _ in hf_packs.packed(hf_packs.buckets(self._config), weights.leaves):
+                    pass
+
+    def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> NoReturn:
+        """Process 0 alone draws."""
+        raise AssertionError("process 0 alone draws")
+
+    def completed(self, *, lane: str = TRAIN) -> Iterator[RolloutGroup]:
+        """Process 0 alone draws."""
+        raise AssertionError("process 0 alone draws")
+
+    def close(self) -> None:
+        """Closes the connections and removes the copy of the share."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_S)
+        self._loop.close()
+        self._sender.close()
+
+    async def _close(self) -> None:
+        await self._order_taker.close()
+        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
+
+    async def _offer(self, weights: Weights) -> None:
+        async with self._taken:
+            self._weights = weights
+            self._taken.notify_all()
+
+    async def _of_version(self, version: int) -> Weights:
+        """Weights, as soon as this host has come to them."""
+        async with self._taken:
+            await self._taken.wait_for(lambda: self._weights is not None and self._weights.version >= version)
+        if self._weights is None or self._weights.version != version:
+            raise RunError(f"weights of version {version} are gone: those of a later version are laid down")
+        return self._weights
+
+    async def _send(self, target: str, version: int, server_host: str, *, tell: Callable[[], None]) -> None:
+        """What process 0 orders."""
+        weights = await self._of_version(version)
+        if target not in self._endpoints:
+            self._endpoints[target] = Endpoint(target, self._service)
+        await self._sender.send_share(weights, self._endpoints[target], server_host, sent=tell)
