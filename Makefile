@@ -178,7 +178,7 @@ $(DEV): $(RUNTIME)
 # are named in requirements-vllm.txt, and it comes without any.
 $(VLLM): requirements-vllm.txt constraints-vllm.txt
 	@$(call environment,$(VLLM_VENV),$(VLLM_PYTHON),VLLM_PYTHON); \
-	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes; 200 MB beside torch) ..."; \
+	echo "Installing vLLM into $(VLLM_VENV) (once; a few minutes, 200 MB beside torch) ..."; \
 	pip="$(VLLM_RUN) -m pip install --quiet --disable-pip-version-check"; pins="--constraint constraints-vllm.txt"; \
 	$$pip --upgrade pip; \
 	$$pip $$pins $(TORCH_FROM) "$(TORCH_SPEC)" || { \

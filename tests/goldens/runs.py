@@ -49,12 +49,14 @@ def cases() -> dict[str, tuple[str, Flags]]:
     }
     one = "configs/isocompute_hard_embedded.py"
     losses = ("reinforce", "clipped", "gspo", "cispo")
-    found |= {f"loss_{name}": (one, (f"loss.policy_loss={name}",)) for name in losses}
+    found |= {
+        f"loss_{name}": (one, (f"loss.policy_loss={name}", "recipe.aggregation=sequence_mean")) for name in losses
+    }
     found["minibatches"] = (one, ("recipe.minibatches=2", "recipe.epochs=2", "loss.policy_loss=clipped"))
     found["layout_padded"] = (one, ("packing.trees=off",))
     found["layout_rows"] = (one, ("packing.trees=off", "packing.row_tokens=72"))
     found["layout_trees"] = (one, ("packing.trees=on",))
-    found["entropy_and_kl"] = (one, ("loss.entropy_coef=0.001", "loss.kl_coef=0.001"))
+    found["entropy_and_kl"] = (one, ("recipe.healthy=none", "loss.entropy_coef=0.001", "loss.kl_coef=0.001"))
     found["mixed_precision"] = (one, ("dtype=bfloat16",))
     found["dynamic_sampling"] = (one, ("curriculum.dynamic_sampling=true",))
     return found
