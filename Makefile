@@ -53,7 +53,7 @@ AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.ve
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,10 @@ format: $(DEV) ## reformat, and fix what can be fixed
 	$(RUN) -m ruff check --fix-only .
 	$(RUN) -m ruff format .
 
+docs: .venv-docs/.installed ## build the site of README and docs/ into build/site, links checked
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -c docs/site . build/site
+	@echo "The site: build/site/index.html"
+
 bench: $(RUNTIME) ## measure speed and memory
 	$(RUN) -m benchmarks $(ARGS)
 
@@ -195,6 +199,12 @@ $(VLLM_CUDA): constraints-vllm-cuda.txt
 	$$pip --upgrade pip; \
 	$$pip --constraint constraints-vllm-cuda.txt vllm $(SERVER_NEEDS); \
 	$$pip --no-deps --editable .; \
+	rm $$busy; touch $@
+
+.venv-docs/.installed: constraints-docs.txt
+	@$(call environment,.venv-docs,$(PYTHON),PYTHON); \
+	echo "Installing Sphinx into .venv-docs (once; half a minute, 100 MB) ..."; \
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement constraints-docs.txt; \
 	rm $$busy; touch $@
 
 $(PEERS): constraints-peers.txt
