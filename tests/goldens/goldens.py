@@ -127,9 +127,13 @@ def numbers(text: str) -> list[str]:
 def machine() -> str:
     """What the last digits depend on: the processor, and who compiles and adds up on it."""
     info = pathlib.Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.exists() else []
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("jaxlib", "numpy", "scipy"))
-    return ", ".join((*sorted(set(names)), *versions, os.environ.get("XLA_FLAGS", "")))
+    lines = info.read_text().splitlines() if info.exists() else []
+    about = {line for line in lines if re.match(r"(model name|cpu family|model)\s*:", line)}
+    words = {word for line in lines if line.startswith("flags") for word in line.split()}
+    vectors = sorted(word for word in words if re.match(r"avx|fma|amx", word))  # one name may be several processors
+    processor = [re.sub(r"\s*:", "", line) for line in sorted(about)]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jaxlib", "numpy", "scipy")]
+    return ", ".join((*processor, *vectors, *versions, os.environ.get("XLA_FLAGS", "")))
 
 
 def kept() -> dict[str, Any]:
