@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from absl import flags
 
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError, fields_called
 from isocompute_jax.records.identity import IDENTITY, LATER, REPLICATE
 
 flags.disclaim_key_flags()  # flags belong to the module that asks for them, whose --help lists them
@@ -118,20 +118,26 @@ def check(instance: Any, prefix: str | None = None) -> None:
     Raises:
       InputError: names the field, the value, and the nearest known word or the bounds.
     """
-    prefix = f"{type(instance).__name__}." if prefix is None else prefix
     hints = typing.get_type_hints(type(instance))
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
-        where = f"{prefix}{(flag_name(field) if prefix == '--' else None) or field.name}"
+        where = field_of(instance, field.name, prefix)
         choices = choices_of(hints[field.name])
         if choices and value not in choices:
-            raise InputError(unknown_word(where, value, choices))
+            raise InputError(where, unknown_word("", value, choices))
         low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
         if value is None or (low is None and high is None):
             continue
         each = value if isinstance(value, tuple | list) else (value,)
         if not all((low is None or v >= low) and (high is None or v <= high) for v in each):
-            raise InputError(f"{where} = {value!r} must be {_range(low, high)}")
+            raise InputError(where, f" = {value!r} must be {_range(low, high)}")
+
+
+def field_of(instance: Any, name: str, prefix: str | None = None) -> Field:
+    """A field of a dataclass, as its messages call it; `prefix` as in `check`."""
+    if prefix == "--":
+        name = next(flag_name(field) or name for field in dataclasses.fields(instance) if field.name == name)
+    return Field(name, f"{type(instance).__name__}." if prefix is None else prefix)
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
@@ -235,7 +241,14 @@ def from_flags(cls: type[T], flag_values: flags.FlagValues = flags.FLAGS, **give
         value = _value(field, hints[field.name], name, flag.value)
         if value is not dataclasses.MISSING:
             values[field.name] = value
-    return cls(**values)
+    with fields_called("--", flag_texts(cls)):
+        return cls(**values)
+
+
+def flag_texts(cls: type, path: str = "") -> dict[str, str]:
+    """Field of a dataclass, behind `path` -> its flag, such as `--reward_workers`."""
+    fields = dataclasses.fields(typing.cast(Any, cls))
+    return {f"{path}{field.name}": f"--{name}" for field in fields if (name := flag_name(field))}
 
 
 def _define(

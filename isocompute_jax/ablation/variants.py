@@ -121,10 +121,7 @@ def _change(text: str, part: str) -> tuple[str, Any]:
     field, equals, value = (piece.strip() for piece in text.partition("="))
     if not (field and equals and value):
         raise InputError(f"--vary: {part!r}: {text.strip()!r} is not FIELD=VALUE")
-    try:
-        return field, parse_value(value, field_type(RunConfig, field), field)
-    except InputError as error:
-        raise InputError(str(error).replace("--grid", "--vary")) from None
+    return field, parse_value(value, field_type(RunConfig, field, flag="--vary"), field, flag="--vary")
 
 
 def _checked_name(name: str, part: str) -> str:

@@ -22,7 +22,7 @@ from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
 from isocompute_jax.experiment.samplers import device_of, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError, fields_called
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import PromptConfig, Prompts, Tokenizer, get_grader, load_tokenizer, read_problems
 
@@ -86,8 +86,8 @@ def model_config_of(config: RunConfig) -> ModelConfig:
 
 def check_length(config: RunConfig, model_config: ModelConfig) -> None:
     """Raises InputError where the run's longest sequence is longer than those that the model was made for."""
-    sampling = config.sampling
-    model.check_length(model_config, sampling.max_prompt_tokens, sampling.max_tokens, prefix="config.sampling.")
+    with fields_called("config.sampling."):
+        model.check_length(model_config, config.sampling.max_prompt_tokens, config.sampling.max_tokens)
 
 
 def check_attention(model_config: ModelConfig, mesh: Mesh | None) -> None:
@@ -105,7 +105,7 @@ def check_mixture(config: RunConfig, model_config: ModelConfig) -> None:
     """Raises InputError where the config asks for the routing of a model that routes nothing."""
     if config.loss.routing != "own" and not model_config.num_experts:
         raise InputError(
-            f"config.loss.routing = {config.loss.routing!r}: {config.model} has no experts; set it to 'own'"
+            f"{CONFIG.loss.routing} = {config.loss.routing!r}: {config.model} has no experts; set it to 'own'"
         )
 
 
@@ -113,8 +113,8 @@ def check_mesh(mesh: MeshConfig, model_config: ModelConfig) -> None:
     """Raises InputError unless the mesh divides the model: its experts, and what lies over the tensor axis."""
     if mesh.expert > 1 and not model_config.num_experts:
         raise InputError(
-            f"config.mesh.expert = {mesh.expert}: the model has no experts; set it to 1, and give its devices to "
-            "config.mesh.fsdp or config.mesh.data"
+            f"{CONFIG.mesh.expert} = {mesh.expert}: the model has no experts; set it to 1, and give its devices to "
+            f"{CONFIG.mesh.fsdp} or {CONFIG.mesh.data}"
         )
     _check_divides("expert", mesh.expert, [(model_config.num_experts, "experts")])
     sizes = [(model_config.num_heads, "heads"), (model_config.num_kv_heads, "kv heads")]
@@ -122,11 +122,11 @@ def check_mesh(mesh: MeshConfig, model_config: ModelConfig) -> None:
     heads, kv_heads = (size // mesh.tensor for size, _ in sizes)
     if not model.context_divides(mesh.context, heads, kv_heads):
         possible = ", ".join(str(n) for n in range(1, heads + 1) if model.context_divides(n, heads, kv_heads))
-        whose = f" of each of config.mesh.tensor = {mesh.tensor} parts" if mesh.tensor > 1 else ""
+        whose = f" of each of {CONFIG.mesh.tensor} = {mesh.tensor} parts" if mesh.tensor > 1 else ""
         raise InputError(
-            f"config.mesh.context = {mesh.context} devices cannot share the model's {heads} heads and {kv_heads} kv "
-            f"heads{whose}, as they do in attention; possible: {possible}. Give the other devices to config.mesh.fsdp "
-            "or config.mesh.data"
+            f"{CONFIG.mesh.context} = {mesh.context} devices cannot share the model's {heads} heads and {kv_heads} kv "
+            f"heads{whose}, as they do in attention; possible: {possible}. Give the other devices to "
+            f"{CONFIG.mesh.fsdp} or {CONFIG.mesh.data}"
         )
 
 
@@ -136,8 +136,8 @@ def _check_divides(axis: str, devices: int, sizes: Sequence[tuple[int, str]]) ->
         named = " and ".join(f"{size} {name}" for size, name in sizes if size % devices)
         possible = ", ".join(str(n) for n in range(1, together + 1) if together % n == 0)
         raise InputError(
-            f"config.mesh.{axis} = {devices} does not divide the model's {named}; possible: {possible}. Give the other "
-            "devices to config.mesh.fsdp or config.mesh.data"
+            f"{getattr(CONFIG.mesh, axis)} = {devices} does not divide the model's {named}; possible: {possible}. Give "
+            f"the other devices to {CONFIG.mesh.fsdp} or {CONFIG.mesh.data}"
         )
 
 
@@ -217,7 +217,7 @@ def check_prompts(sets: Sequence[Sequence[Problem]], prompts: Prompts, config: R
             if not 1 <= len(prompt) <= limit:
                 raise InputError(
                     f"problem {problem.id!r}: its prompt has {len(prompt)} tokens, and between 1 and "
-                    f"config.sampling.max_prompt_tokens = {limit} are possible: raise it, or leave the problem out"
+                    f"{CONFIG.sampling.max_prompt_tokens} = {limit} are possible: raise it, or leave the problem out"
                 )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
-from isocompute_jax.experiment.config import RunConfig, SamplingConfig
+from isocompute_jax.experiment.config import ROWS, RunConfig, SamplingConfig
 from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, TreeBatch, TreeShape
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
@@ -48,15 +48,16 @@ def make_lay_out(
     shape = shape_of(config, model_config, problems, group_size, mesh, batches)
     axes = "rows" if isinstance(shape, PackShape) else "batch"
     own = sharding.own_part(mesh, shape.rows, axes) if mesh is not None and own_rows else None
-    if isinstance(shape, BatchShape):
-        return lambda groups, kept: learner.layout(groups, shape, kept=kept, own=own)
     seen = learner.CompiledShapes(what)
 
-    def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> PackedBatch | TreeBatch:
-        if isinstance(shape, TreeShape):
-            batch = learner.grow(groups, shape, kept=kept)
-        else:
-            batch = learner.pack(groups, shape, kept=kept, own=own)
+    def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> Batch:
+        with fields_called("config.loss."):  # a sampler may not say its experts
+            if isinstance(shape, BatchShape):
+                return learner.layout(groups, shape, kept=kept, own=own)
+            if isinstance(shape, TreeShape):
+                batch = learner.grow(groups, shape, kept=kept)
+            else:
+                batch = learner.pack(groups, shape, kept=kept, own=own)
         seen.note(batch)
         return batch
 
@@ -89,13 +90,15 @@ def shape_of(
     most = learner.sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
     if _in_trees(config, model_config, problems * group_size):
         nodes = config.packing.row_tokens or row_nodes(config.sampling)
-        return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes, most_sizes=most)
+        with fields_called("config.sampling.", ROWS):
+            return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes, most_sizes=most)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
     if config.packing.row_tokens:
         rows = sharding.shards(mesh, "rows")
-        row_tokens = config.packing.row_tokens
-        return learner.pack_shape(**sizes, routing=chosen, row_tokens=row_tokens, batch_shards=rows, most_sizes=most)
+        shape = {**sizes, "row_tokens": config.packing.row_tokens, "batch_shards": rows, "most_sizes": most}
+        with fields_called("config.sampling.", ROWS):
+            return learner.pack_shape(**shape, routing=chosen)
     return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 

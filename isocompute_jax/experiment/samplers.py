@@ -20,7 +20,7 @@ from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.experiment.rollouts import EVALUATION
 from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.model import ModelConfig, Params
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.sampling import InProcessSampler, Sampler
 from isocompute_jax.sampling.thinking import Interruption, thought_before
 from isocompute_jax.sampling.tools import ToolTurns
@@ -145,10 +145,6 @@ ELSEWHERE = 512
 """Rollouts at once on devices whose memory is not known, as that of CPUs is not."""
 MOMENTS = {"float32": 2.0, "bfloat16": 1.0, "host": 0.0}
 """Of `optimizer.moments`: what lies on the device, in copies of the master weights."""
-REMEDY = (
-    "sample from vLLM servers, which hold the keys of what has been drawn and no more (--config.service.endpoints, "
-    "docs/clusters.md)"
-)
 
 
 def device_of(mesh: Mesh | None) -> Device | None:
@@ -182,9 +178,9 @@ def rollouts_per_dispatch(
         if masters + copy + needed <= taken:
             return most
         raise InputError(
-            f"config.sampling.max_rollouts_per_dispatch = {most}: their keys and values, of up to "
+            f"{CONFIG.sampling.max_rollouts_per_dispatch} = {most}: their keys and values, of up to "
             f"{sum(lengths.values()):,} tokens each, take {needed / GIB:.0f} GiB of each device, which has "
-            f"{taken / GIB:.0f} for weights too. Set it to 0, for as many as have room; or {REMEDY}"
+            f"{taken / GIB:.0f} for weights too. Set it to 0, for as many as have room; or {_other_samplers()}"
         )
     state = masters * (1 + MOMENTS[config.optimizer.moments] + bool(config.loss.kl_coef))
     room = device.usable - state - copy
@@ -193,11 +189,19 @@ def rollouts_per_dispatch(
     )
     if not found:
         raise InputError(
-            f"config.sampling.max_tokens = {sampling.max_tokens}: beside the learner's state ({state / GIB:.0f} GiB of "
-            f"each device, which has {device.usable / GIB:.0f}) there is no room to sample one rollout of that length "
-            f"in the learner's process. Lower it, or {REMEDY}"
+            f"{CONFIG.sampling.max_tokens} = {sampling.max_tokens}: beside the learner's state ({state / GIB:.0f} GiB "
+            f"of each device, which has {device.usable / GIB:.0f}) there is no room to sample one rollout of that "
+            f"length in the learner's process. Lower it, or {_other_samplers()}"
         )
     return found
+
+
+def _other_samplers() -> str:
+    """What to do where this process has no room."""
+    return (
+        "sample from vLLM servers, which hold the keys of what has been drawn and no more "
+        f"({CONFIG.service.endpoints}, docs/clusters.md)"
+    )
 
 
 def _smallest_group(config: RunConfig) -> int:
@@ -228,7 +232,7 @@ def make_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> TurnPolicy | N
     """
     if sampling.thinking.high and sampling.tool.name != "none":
         raise InputError(
-            f"config.sampling.thinking.high = {sampling.thinking.high} and config.sampling.tool.name = "
+            f"{CONFIG.sampling.thinking.high} = {sampling.thinking.high} and {CONFIG.sampling.tool.name} = "
             f"{sampling.tool.name!r}: rollouts are interrupted, or call tools; switch one of them off"
         )
     if sampling.thinking.high:
@@ -245,18 +249,18 @@ def interruption(sampling: SamplingConfig, tokenizer: Tokenizer) -> Interruption
         drawn = thinking.high + thinking.answer_tokens
         if drawn >= sampling.max_tokens:  # which is as plain without the phrase's length
             raise InputError(
-                f"config.sampling.thinking: high = {thinking.high} and answer_tokens = {thinking.answer_tokens} make "
-                f"completions of more than {drawn} tokens, and config.sampling.max_tokens = {sampling.max_tokens}: "
+                f"{CONFIG.sampling.thinking}: high = {thinking.high} and answer_tokens = {thinking.answer_tokens} make "
+                f"completions of more than {drawn} tokens, and {CONFIG.sampling.max_tokens} = {sampling.max_tokens}: "
                 "raise that, or lower high or answer_tokens"
             ) from None
-        raise InputError(f"config.sampling.thinking.end_phrase: {error}; write it in characters it knows") from None
+        raise InputError(f"{CONFIG.sampling.thinking.end_phrase}: {error}; write it in characters it knows") from None
     total = thinking.high + len(phrase) + thinking.answer_tokens
     if total > sampling.max_tokens:
         raise InputError(
-            f"config.sampling.thinking: high = {thinking.high}, an end_phrase of {len(phrase)} tokens and "
+            f"{CONFIG.sampling.thinking}: high = {thinking.high}, an end_phrase of {len(phrase)} tokens and "
             f"answer_tokens = {thinking.answer_tokens} make completions of up to {total} tokens, more than "
-            f"config.sampling.max_tokens = {sampling.max_tokens}: raise that to {total} (with "
-            "config.sampling.max_prompt_tokens it has to stay within the model's context), or lower high or "
+            f"{CONFIG.sampling.max_tokens} = {sampling.max_tokens}: raise that to {total} (with "
+            f"{CONFIG.sampling.max_prompt_tokens} it has to stay within the model's context), or lower high or "
             "answer_tokens"
         )
     never = thinking.end_of_thinking == ""
@@ -276,19 +280,20 @@ def calculator_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> ToolTurn
         stop = tokenizer.encode_within(CALL_STOP)
         tokenizer.encode_within("0123456789+-,")
     except InputError as error:
-        raise InputError(f"config.sampling.tool.name = 'calculator': {error}; take another tokenizer") from None
+        raise InputError(f"{CONFIG.sampling.tool.name} = 'calculator': {error}; take another tokenizer") from None
     if len(stop) != 1:
         raise InputError(
-            f"config.sampling.tool.name = 'calculator': the tokenizer writes {CALL_STOP!r} as {len(stop)} "
+            f"{CONFIG.sampling.tool.name} = 'calculator': the tokenizer writes {CALL_STOP!r} as {len(stop)} "
             "tokens, and engines stop at a single one; take another tokenizer"
         )
     longest = LONGEST_ANSWER  # in characters, and so in tokens
     total = (tool.calls + 1) * tool.call_tokens + tool.calls * longest
     if total > sampling.max_tokens:
         raise InputError(
-            f"config.sampling.tool: {tool.calls + 1} turns of call_tokens = {tool.call_tokens} and {tool.calls} "
+            f"{CONFIG.sampling.tool}: {tool.calls + 1} turns of call_tokens = {tool.call_tokens} and {tool.calls} "
             f"answers of up to {longest} tokens make completions of up to {total} tokens, more than "
-            f"config.sampling.max_tokens = {sampling.max_tokens}: raise that to {total}, or lower calls or call_tokens"
+            f"{CONFIG.sampling.max_tokens} = {sampling.max_tokens}: raise that to {total}, or lower calls or "
+            "call_tokens"
         )
 
     def answer(text: str) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from isocompute_jax.learner.batches import Batch
 from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import SUMMED, finish_routing
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 
 RatioFrom = Literal["old", "sampler"]
@@ -127,8 +127,9 @@ class LossConfig:
         check(self)
         if 0 < self.dual_clip <= 1:
             raise InputError(
-                f"{type(self).__name__}.dual_clip = {self.dual_clip} must be above 1, or 0 for no such bound: it would "
-                "take the gradient of ratios that have not moved"
+                field_of(self, "dual_clip"),
+                f" = {self.dual_clip} must be above 1, or 0 for no such bound: it would take the gradient of ratios "
+                "that have not moved",
             )
 
     @property

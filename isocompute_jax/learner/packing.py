@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from isocompute_jax.learner.batches import MOST_SIZES, PackedBatch, TreeBatch
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 LOG = logging.getLogger(__name__)
@@ -78,9 +78,14 @@ def pack_shape(
     longest = max_prompt_tokens + max_tokens
     if longest > row_tokens:
         raise InputError(
-            f"config.packing.row_tokens = {row_tokens}, but a prompt and its completion take up to {longest} tokens "
-            f"(config.sampling.max_prompt_tokens = {max_prompt_tokens} and config.sampling.max_tokens = {max_tokens}), "
-            f"and a sequence lies in one row; raise config.packing.row_tokens to {longest}, or lower one of the others"
+            Field("row_tokens"),
+            f" = {row_tokens}, but a prompt and its completion take up to {longest} tokens (",
+            Field("max_prompt_tokens"),
+            f" = {max_prompt_tokens} and ",
+            Field("max_tokens"),
+            f" = {max_tokens}), and a sequence lies in one row; raise ",
+            Field("row_tokens"),
+            f" to {longest}, or lower one of the others",
         )
     # A row is opened only for what fits in no other (see `best_fit`), so all but the last hold at least that many.
     most_rows = -(-problems_per_batch * group_size // (row_tokens // longest))

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from isocompute_jax.model import UNKNOWN, ModelConfig, Routed
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import Completion
 
 EXPERT_TOKENS, ROUTED, ROUTER_ENTROPY = "expert_tokens", "routed_tokens", "router_entropy"
@@ -95,8 +95,9 @@ def experts_of(completion: Completion, prompt: int, routing: tuple[int, ...]) ->
     """
     if completion.experts is None:
         raise InputError(
-            "config.loss.routing: the sampler does not say which experts it chose; set it to 'own', sample in the "
-            "learner's process, or start servers of the engine jax with --routing (those of vLLM cannot)"
+            Field("routing", "LossConfig."),
+            ": the sampler does not say which experts it chose; set it to 'own', or take a sampler that says them "
+            "(this library's, in process or served with --routing; vLLM does not)",
         )
     shape = (prompt + len(completion.tokens) - 1, *routing)
     if completion.experts.shape != shape:

@@ -16,7 +16,7 @@ from isocompute_jax import sharding
 from isocompute_jax.learner.moments import Moments, in_host_memory, kept_in_bfloat16
 from isocompute_jax.learner.objective import Params
 from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 
 
@@ -48,7 +48,7 @@ class OptimizerConfig:
         for name in ("base_lr", "clip_norm"):
             value = getattr(self, name)
             if not value > 0:
-                raise InputError(f"{type(self).__name__}.{name} = {value} must be above 0")
+                raise InputError(field_of(self, name), f" = {value} must be above 0")
 
 
 @flax.struct.dataclass

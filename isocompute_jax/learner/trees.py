@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from isocompute_jax.learner.batches import MOST_SIZES, TreeBatch
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
 SHARD_ROWS = 16
@@ -88,9 +88,14 @@ def tree_shape(
     longest = max_prompt_tokens + max_tokens - 1  # the last token predicts nothing
     if longest > row_nodes:
         raise InputError(
-            f"config.packing.row_tokens = {row_nodes}, but a prompt and its completion take up to {longest} tokens "
-            f"(config.sampling.max_prompt_tokens = {max_prompt_tokens} and config.sampling.max_tokens = {max_tokens}), "
-            f"and lie in one row; raise config.packing.row_tokens to {longest}, or lower one of the others"
+            Field("row_nodes"),
+            f" = {row_nodes}, but a prompt and its completion take up to {longest} tokens (",
+            Field("max_prompt_tokens"),
+            f" = {max_prompt_tokens} and ",
+            Field("max_tokens"),
+            f" = {max_tokens}), and lie in one row; raise ",
+            Field("row_nodes"),
+            f" to {longest}, or lower one of the others",
         )
     total = problems_per_batch * group_size
     rollouts = min(total, max(1, row_nodes * 3 // 4))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 
 from isocompute_jax.options import check, described, option
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 Remat = Literal["none", "full", "dots", "attention_output", "offload"]
@@ -202,23 +202,25 @@ class ModelConfig:
         return jnp.promote_types(self.dtype, jnp.float32)
 
 
-def check_length(config: ModelConfig, prompt: int, completion: int, *, prefix: str = "") -> None:
+def check_length(config: ModelConfig, max_prompt_tokens: int, max_tokens: int) -> None:
     """Refuses sequences that are longer than those the model was made for; positions beyond were never trained.
 
     Args:
       config: model shape.
-      prompt: longest prompt, in tokens.
-      completion: longest completion, in tokens.
-      prefix: of the names by which a user sets both, such as `config.sampling.`.
+      max_prompt_tokens: longest prompt.
+      max_tokens: longest completion.
 
     Raises:
       InputError: they are longer together than `config.max_positions`.
     """
-    if prompt + completion > config.max_positions:
+    longest = max_prompt_tokens + max_tokens
+    if longest > config.max_positions:
         raise InputError(
-            f"{prefix}max_prompt_tokens = {prompt} and {prefix}max_tokens = {completion} make sequences of up to "
-            f"{prompt + completion} tokens; the model's max_position_embeddings = {config.max_positions}: lower one of "
-            "them, or take a model made for longer sequences"
+            Field("max_prompt_tokens"),
+            f" = {max_prompt_tokens} and ",
+            Field("max_tokens"),
+            f" = {max_tokens} make sequences of up to {longest} tokens; the model's max_position_embeddings = "
+            f"{config.max_positions}: lower one of them, or take a model made for longer sequences",
         )
 
 

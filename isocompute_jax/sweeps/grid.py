@@ -144,8 +144,8 @@ def parse_grid(text: str, config: type) -> dict[str, Sequence[Any]]:
     return axes
 
 
-def field_type(config: type, dotted: str) -> Any:
-    """The declared type of a config field such as `optimizer.base_lr`."""
+def field_type(config: type, dotted: str, *, flag: str = "--grid") -> Any:
+    """The declared type of a config field such as `optimizer.base_lr`; `flag` names it."""
     kind, group = config, "config"
     for name in dotted.split("."):
         if typing.get_origin(kind) is dict:
@@ -153,19 +153,19 @@ def field_type(config: type, dotted: str) -> Any:
             continue
         hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
         if name not in hints:
-            raise InputError(f"--grid: {unknown_field(group, name, hints)}")
+            raise InputError(f"{flag}: {unknown_field(group, name, hints)}")
         kind, group = hints[name], f"{group}.{name}"
     if dataclasses.is_dataclass(kind) or typing.get_origin(kind) is dict:
-        raise InputError(f"--grid: {dotted} is a group of fields; name one of them, {dotted}.FIELD")
+        raise InputError(f"{flag}: {dotted} is a group of fields; name one of them, {dotted}.FIELD")
     return kind
 
 
-def parse_value(text: str, kind: Any, field: str) -> Any:
+def parse_value(text: str, kind: Any, field: str, *, flag: str = "--grid") -> Any:
     """One value of type `kind`; one of a few words (a Literal) stays text and is checked by `grid`."""
     text = text.strip()
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise InputError(f"--grid: {field}={text}: must be true or false")
+            raise InputError(f"{flag}: {field}={text}: must be true or false")
         return text.lower() == "true"
     if kind not in (int, float):
         return text
@@ -173,4 +173,4 @@ def parse_value(text: str, kind: Any, field: str) -> Any:
         return kind(text)
     except ValueError:
         how = "fields are parted by ;" if "=" in text else "values are written 4,8"
-        raise InputError(f"--grid: {field}={text}: must be {'a whole' if kind is int else 'a'} number, {how}") from None
+        raise InputError(f"{flag}: {field}={text}: must be {'a whole' if kind is int else 'a'} number, {how}") from None

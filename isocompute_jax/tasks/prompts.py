@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
 from isocompute_jax.tasks.tokenizer import TOKENIZER_CONFIG, Tokenizer
@@ -67,14 +67,16 @@ class PromptConfig:
         check(self)
         if self.template_options and self.chat_template == "off":
             raise InputError(
-                "PromptConfig.template_options are read by a chat template, and PromptConfig.chat_template = 'off': "
-                "leave one of them out"
+                field_of(self, "template_options"),
+                " are read by a chat template, and ",
+                field_of(self, "chat_template"),
+                " = 'off': leave one of them out",
             )
         reserved = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"}
         wrong = sorted(reserved & set(self.template_options))
         if wrong:
             raise InputError(
-                f"PromptConfig.template_options: {wrong[0]!r} is not an option of a template; leave it out"
+                field_of(self, "template_options"), f": {wrong[0]!r} is not an option of a template; leave it out"
             )
 
 

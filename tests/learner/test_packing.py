@@ -355,9 +355,9 @@ def test_a_row_that_cannot_hold_the_longest_sequence_is_refused():
             microbatch_tokens=65_536,
         )
     message = str(caught.value)
-    for field in ("packing.row_tokens = 8192", "sampling.max_prompt_tokens = 2048", "sampling.max_tokens = 8192"):
-        assert f"config.{field}" in message
-    assert "raise config.packing.row_tokens to 10240" in message
+    for field in ("row_tokens = 8192", "max_prompt_tokens = 2048", "max_tokens = 8192"):
+        assert field in message
+    assert "raise row_tokens to 10240" in message
 
 
 @pytest.mark.parametrize(

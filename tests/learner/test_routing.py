@@ -179,7 +179,7 @@ def test_agreement_counts_experts_that_both_chose():
 
 def test_samplers_that_do_not_say_their_experts_are_refused():
     groups = make_groups()
-    with pytest.raises(InputError, match=r"config\.loss\.routing: the sampler does not say which experts it chose"):
+    with pytest.raises(InputError, match=r"LossConfig\.routing: the sampler does not say which experts it chose"):
         learner.layout(groups, routed_shape())
     with pytest.raises(InputError, match=r"experts of shape \(1, 2, 2\), and the model needs \(\d+, 2, 2\)"):
         learner.layout(with_experts(groups, lambda tokens: np.zeros((1, 2, 2), np.int16)), routed_shape())

@@ -3,7 +3,7 @@
 `configs/*.py` return `RunConfig(...).editable()`; `--config.optimizer.base_lr=3e-6` overrides a field.
 """
 
-from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT, check_trusted, how_to_hold_out
+from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT, ROWS, check_trusted, how_to_hold_out
 from isocompute_jax.experiment.config.editing import config_page, from_dict, override, read_resolved
 from isocompute_jax.experiment.config.fields import (
     AgreementConfig,
@@ -27,6 +27,7 @@ from isocompute_jax.tasks import PromptConfig
 
 __all__ = [
     "HEALTHY_COEFFICIENT",
+    "ROWS",
     "AgreementConfig",
     "AlarmsConfig",
     "CheckpointsConfig",

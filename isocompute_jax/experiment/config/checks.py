@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.learner import LossConfig, pack_shape
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.tasks.graders.registry import check_named_by_file
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
+
+
+ROWS = dict.fromkeys(("row_tokens", "row_nodes"), "config.packing.row_tokens")
+"""What layouts call the length of a row -> its field."""
 
 
 def apply_preset(config: RunConfig) -> RunConfig:
@@ -68,14 +72,15 @@ def validate(config: RunConfig) -> None:
     if fault is not None:
         raise InputError(f"config.{fault}")
     if config.packing.row_tokens and config.packing.trees != "on":
-        pack_shape(
-            problems_per_batch=config.problems_per_batch,
-            group_size=config.group_size,
-            max_prompt_tokens=config.sampling.max_prompt_tokens,
-            max_tokens=config.sampling.max_tokens,
-            row_tokens=config.packing.row_tokens,
-            microbatch_tokens=config.recipe.microbatch_tokens,
-        )
+        with fields_called("config.sampling.", ROWS):
+            pack_shape(
+                problems_per_batch=config.problems_per_batch,
+                group_size=config.group_size,
+                max_prompt_tokens=config.sampling.max_prompt_tokens,
+                max_tokens=config.sampling.max_tokens,
+                row_tokens=config.packing.row_tokens,
+                microbatch_tokens=config.recipe.microbatch_tokens,
+            )
     if config.service.remote:
         config.service.validate()
 

@@ -10,12 +10,12 @@ import json
 import os
 import pathlib
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from isocompute_jax.experiment.config.fields import RunConfig
 from isocompute_jax.options import bounds_of, choices_of, default_of, help_of, unknown_field
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import InputError, fields_called
 
 
 def from_dict(values: Any) -> RunConfig:
@@ -51,7 +51,8 @@ def build(cls: type, values: Any, path: str) -> Any:
             built[name] = build(typing.cast(type, hint), value, f"{path}.{name}")
         else:
             built[name] = _checked(value, hint, f"{path}.{name}")
-    return _made(lambda: cls(**built), cls, path)
+    with fields_called(f"{path}."):
+        return cls(**built)
 
 
 def override(config: Any, dotted: str, value: Any, path: str = "config") -> Any:
@@ -66,7 +67,8 @@ def override(config: Any, dotted: str, value: Any, path: str = "config") -> Any:
     if rest:
         return dataclasses.replace(config, **{name: override(old, rest, value, f"{path}.{name}")})
     checked = _checked(value, typing.get_type_hints(type(config))[name], f"{path}.{name}")
-    return _made(lambda: dataclasses.replace(config, **{name: checked}), type(config), path)
+    with fields_called(f"{path}."):
+        return dataclasses.replace(config, **{name: checked})
 
 
 _MAPPINGS: Mapping[Any, str] = {
@@ -75,14 +77,6 @@ _MAPPINGS: Mapping[Any, str] = {
     float: "must map names to numbers, such as {'easy': 0.5}",
 }
 """What a field that maps names to values of a type wants."""
-
-
-def _made(make: Callable[[], Any], cls: type, path: str) -> Any:
-    """What `make` makes; an error of `cls` names the field by its path, as it is set on the command line."""
-    try:
-        return make()
-    except InputError as error:
-        raise InputError(str(error).replace(f"{cls.__name__}.", f"{path}.")) from None
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:

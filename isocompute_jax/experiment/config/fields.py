@@ -13,7 +13,7 @@ from ml_collections import config_dict
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
 from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.tasks import PromptConfig, RewardConfig
@@ -62,13 +62,17 @@ class ThinkingConfig(Group):
         super().__post_init__()
         if self.high and not 1 <= self.low <= self.high:
             raise InputError(
-                f"ThinkingConfig.low = {self.low} must lie in 1 .. {self.high}, ThinkingConfig.high: thinking is "
-                "interrupted somewhere between the two"
+                field_of(self, "low"),
+                f" = {self.low} must lie in 1 .. {self.high}, ",
+                field_of(self, "high"),
+                ": thinking is interrupted somewhere between the two",
             )
         if self.high and not self.end_phrase:
             raise InputError(
-                "ThinkingConfig.end_phrase is empty: give the text that ends the thinking, or switch interruption off "
-                "by ThinkingConfig.high = 0"
+                field_of(self, "end_phrase"),
+                " is empty: give the text that ends the thinking, or switch interruption off by ",
+                field_of(self, "high"),
+                " = 0",
             )
 
 
@@ -113,7 +117,7 @@ class SamplingConfig(Group):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.temperature > 0:
-            raise InputError(f"SamplingConfig.temperature = {self.temperature} must be above 0")
+            raise InputError(field_of(self, "temperature"), f" = {self.temperature} must be above 0")
 
 
 @described
@@ -261,29 +265,45 @@ class CurriculumConfig(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        where = type(self).__name__
         if list(self.pools) != sorted(set(self.pools)):
-            raise InputError(f"{where}.pools = {self.pools}: give ascending rates")
+            raise InputError(field_of(self, "pools"), f" = {self.pools}: give ascending rates")
         if self.stages and len(self.stages) != len(self.pools) + 1:
             raise InputError(
-                f"{where}.stages has {len(self.stages)} shares for {len(self.pools) + 1} pools: give one for each "
-                f"(`pools` are the rates between them)"
+                field_of(self, "stages"),
+                f" has {len(self.stages)} shares for {len(self.pools) + 1} pools: give one for each (`pools` are the "
+                "rates between them)",
             )
         if self.stages and (abs(sum(self.stages) - 1) > 1e-9 or min(self.stages) <= 0):
-            raise InputError(f"{where}.stages = {self.stages}: shares must be above 0 and sum to 1")
+            raise InputError(field_of(self, "stages"), f" = {self.stages}: shares must be above 0 and sum to 1")
         if (self.pools or self.stages) and self.order == "shuffled":
-            raise InputError(f"{where}.pools need an order: set {where}.order to easy_to_hard or hard_to_easy")
+            raise InputError(
+                field_of(self, "pools"),
+                " need an order: set ",
+                field_of(self, "order"),
+                " to easy_to_hard or hard_to_easy",
+            )
         if self.weights and set(self.weights) != set(self.train_sets):
             raise InputError(
-                f"{where}.weights names {sorted(self.weights)}, {where}.train_sets {sorted(self.train_sets)}: name the "
-                "same sets, or give no weights"
+                field_of(self, "weights"),
+                f" names {sorted(self.weights)}, ",
+                field_of(self, "train_sets"),
+                f" {sorted(self.train_sets)}: name the same sets, or give no weights",
             )
         if self.weights and not all(weight > 0 for weight in self.weights.values()):
-            raise InputError(f"{where}.weights = {self.weights}: each must be above 0; leave a set out to skip it")
+            raise InputError(
+                field_of(self, "weights"), f" = {self.weights}: each must be above 0; leave a set out to skip it"
+            )
         if self.weights and self.weighting == "adaptive":
-            raise InputError(f"{where}.weights are not used by {where}.weighting = 'adaptive': give one of them")
+            raise InputError(
+                field_of(self, "weights"),
+                " are not used by ",
+                field_of(self, "weighting"),
+                " = 'adaptive': give one of them",
+            )
         if len(self.train_sets) == 1 or "" in self.train_sets:
-            raise InputError(f"{where}.train_sets = {self.train_sets}: name two sets or more; one is config.train_set")
+            raise InputError(
+                field_of(self, "train_sets"), f" = {self.train_sets}: name two sets or more; one is config.train_set"
+            )
 
 
 @described
@@ -606,8 +626,9 @@ class RunConfig(Group):
     def __post_init__(self) -> None:
         if self.group_size == 1:
             raise InputError(
-                "RunConfig.group_size = 1 must be at least 2: a rollout is compared with the mean reward of its group, "
-                "and alone it is that mean, which leaves nothing to learn from"
+                field_of(self, "group_size"),
+                " = 1 must be at least 2: a rollout is compared with the mean reward of its group, and alone it is "
+                "that mean, which leaves nothing to learn from",
             )
         super().__post_init__()
 

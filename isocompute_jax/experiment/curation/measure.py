@@ -5,12 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 
 from isocompute_jax import model
 from isocompute_jax.experiment.build import MakeSampler
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig, ThinkingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.record import BLOCK, RolloutOrder, Store, first_rollout
 from isocompute_jax.experiment.inputs import check_mesh, check_vocabulary, make_mesh
@@ -18,10 +17,12 @@ from isocompute_jax.experiment.progress import progress
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
 from isocompute_jax.experiment.samplers import make_turns
 from isocompute_jax.model import ModelConfig
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.options import flag_texts
+from isocompute_jax.records.errors import RunError, fields_called, set_by_flags
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
-from isocompute_jax.tasks import Grading, Tokenizer, load_tokenizer
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.tasks import Grading, RewardConfig, Tokenizer, load_tokenizer
 
 VERSION = 0
 """Of the weights, of which there is one."""
@@ -107,7 +108,8 @@ def read_model(source: RunConfig) -> tuple[ModelConfig, Tokenizer]:
       InputError: names the file or flag at fault.
     """
     shape = model.load_config(source.model, dtype=source.dtype)
-    model.check_length(shape, source.sampling.max_prompt_tokens, source.sampling.max_tokens, prefix="--")
+    with fields_called("--"):
+        model.check_length(shape, source.sampling.max_prompt_tokens, source.sampling.max_tokens)
     tokenizer = load_tokenizer(source.model)
     check_vocabulary(source.model, tokenizer, shape.vocab_size)
     with naming_flags():
@@ -148,12 +150,14 @@ def open_sampler(
             yield sampler
 
 
-@contextlib.contextmanager
-def naming_flags() -> Iterator[None]:
+def flags_of_fields() -> dict[str, str]:
+    """`config.GROUP.FIELD` of what is sampled, and where -> the flag of `curate` that sets it."""
+    groups = {"service": ServiceConfig, "mesh": MeshConfig, "reward": RewardConfig}
+    groups |= {"sampling": SamplingConfig, "sampling.thinking": ThinkingConfig}
+    flags = [flag_texts(kind, f"config.{path}.") for path, kind in groups.items()]
+    return {"config.dtype": "--dtype", **{path: flag for each in flags for path, flag in each.items()}}
+
+
+def naming_flags() -> contextlib.AbstractContextManager[None]:
     """Within it, messages name the flags of `curate` where training would name fields of a run's config."""
-    try:
-        yield
-    except (InputError, RunError) as error:
-        text = str(error).replace("config.sampling.thinking.", "--thinking_")
-        text = text.replace("config.reward.function", "--reward").replace("config.reward.", "--reward_")
-        raise type(error)(re.sub(r"config\.((service|mesh|sampling)\.|(?=dtype))", "--", text)) from None
+    return set_by_flags(flags_of_fields())

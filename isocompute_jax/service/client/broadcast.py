@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.hf_layout import boxes_of_layout
 from isocompute_jax.model.hf_packs import Bucket
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
@@ -45,7 +45,6 @@ SETTLE_S = 0.5
 REASON_S = 1.0
 SEND_POLL_S = 0.0005
 
-FIELD = "config.service.push = 'nccl'"
 LOG = logging.getLogger(__name__)
 
 
@@ -191,11 +190,16 @@ def libraries(service: ServiceConfig) -> nccl.Nccl | None:
         return None
     platform = jax.default_backend()
     if platform != "gpu":
-        raise InputError(f"{FIELD}: the learner runs on {platform.upper()}s, and NCCL joins GPUs: set it to 'auto'")
+        raise InputError(
+            f"{CONFIG.service.push} = 'nccl': the learner runs on {platform.upper()}s, and NCCL joins GPUs: set it "
+            "to 'auto'"
+        )
     try:
         return nccl.load()
     except TransferError as error:
-        raise InputError(f"{FIELD}: {error}: install the extra nccl (docs/clusters.md), or set it to 'auto'") from error
+        raise InputError(
+            f"{CONFIG.service.push} = 'nccl': {error}: install the extra nccl (docs/clusters.md), or set it to 'auto'"
+        ) from error
 
 
 class Round:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
@@ -34,23 +34,6 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-WHY = (
-    ("certificate is not yet valid", "its certificate is not valid yet: look at the clocks of both hosts"),
-    ("certificate has expired", "its certificate has expired: give the server a new one (--tls_cert, --tls_key)"),
-    (
-        "Hostname Verification Check failed",
-        "its certificate is for another name than the one in config.service.endpoints: give the server one for that "
-        "name, or correct the name",
-    ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not signed by the authority of config.service.ca_file: give that of its authority",
-    ),
-    ("WRONG_VERSION_NUMBER", "it does not speak TLS: start it with --tls_cert, or leave config.service.ca_file out"),
-)
-"""What TLS says -> what it means, and what to do; the first that is found."""
-UNTRUSTED = [meaning for _, meaning in WHY[1:]]
-"""What waiting does not mend."""
 CLOSED = "Socket closed"
 """All that is heard of a server that is gone, and of one that wants another kind of connection."""
 
@@ -148,22 +131,42 @@ class Endpoint:
         return grpc.aio.secure_channel(self.target, self._credentials, OPTIONS)
 
 
+def tls_faults() -> tuple[tuple[str, str], ...]:
+    """What TLS says -> what it means, and what to do; the first that is found. Waiting mends the first one alone."""
+    service = CONFIG.service
+    return (
+        ("certificate is not yet valid", "its certificate is not valid yet: look at the clocks of both hosts"),
+        ("certificate has expired", "its certificate has expired: give the server a new one (--tls_cert, --tls_key)"),
+        (
+            "Hostname Verification Check failed",
+            f"its certificate is for another name than the one in {service.endpoints}: give the server one for that "
+            "name, or correct the name",
+        ),
+        (
+            "CERTIFICATE_VERIFY_FAILED",
+            f"its certificate is not signed by the authority of {service.ca_file}: give that of its authority",
+        ),
+        ("WRONG_VERSION_NUMBER", f"it does not speak TLS: start it with --tls_cert, or leave {service.ca_file} out"),
+    )
+
+
 def why(error: grpc.aio.AioRpcError, service: ServiceConfig) -> str:
     """Why a server cannot be reached, in words that say what to do where TLS is, or may be, at fault."""
     details = error.details() or str(error.code())
     if CLOSED in details:
-        wants = "it may want TLS: config.service.ca_file"
+        wants = f"it may want TLS: {CONFIG.service.ca_file}"
         if service.ca_file:
-            wants = "it may want a certificate of the learner: config.service.cert_file and key_file"
+            wants = f"it may want a certificate of the learner: {CONFIG.service.cert_file} and key_file"
         if service.cert_file:
-            wants = "it may refuse the certificate of config.service.cert_file, which may have expired; its log says so"
+            cert = CONFIG.service.cert_file
+            wants = f"it may refuse the certificate of {cert}, which may have expired; its log says so"
         return f"{details} (if it is there, {wants})"
-    return next((meaning for words, meaning in WHY if words in details), details)
+    return next((meaning for words, meaning in tls_faults() if words in details), details)
 
 
 def untrusted(reason: str) -> bool:
     """Whether a server is not used for a reason (see `why`) that waiting does not mend: no TLS, or whose it is."""
-    return any(meaning in reason for meaning in UNTRUSTED)
+    return any(meaning in reason for _, meaning in tls_faults()[1:])
 
 
 def credentials(service: ServiceConfig) -> grpc.ChannelCredentials | None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.model import ModelConfig, Params, all_finite, hf_packs
-from isocompute_jax.records.errors import InputError, Interrupted, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
 from isocompute_jax.records.tensors import DTYPE_BYTES
@@ -86,9 +86,9 @@ class RemoteSampler:
         service.validate()
         team = team or alone()
         if not service.remote:
-            raise InputError("config.service.endpoints is empty: list the servers, host:port,host:port")
+            raise InputError(f"{CONFIG.service.endpoints} is empty: list the servers, host:port,host:port")
         if config.dtype not in DTYPE_BYTES:
-            raise InputError(f"config.dtype = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
+            raise InputError(f"{CONFIG.dtype} = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
         self._config = config
         self._team = team
         self._interrupted = interrupted

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.service.client.connection import untrusted
 from isocompute_jax.service.client.service_config import ServiceConfig
 
@@ -163,8 +163,9 @@ class Absence:
             f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in members
         )
         field = "endpoints_file" if service.endpoints_file else "endpoints"
-        remedy = f"start the servers, or correct config.service.{field}"
+        remedy = f"start the servers, or correct {getattr(CONFIG.service, field)}"
         if "certificate" not in listed:  # else it has been said what is wrong with it
-            remedy += "; servers with TLS need config.service.ca_file, those with mutual TLS cert_file and key_file too"
+            remedy += f"; servers with TLS need {CONFIG.service.ca_file}, those with mutual "
+            remedy += "TLS cert_file and key_file too"
         listed = listed or f"{service.endpoints_file} lists none"
-        return f"no sampler is left: {listed}. {outlook} (config.service.wait_s): {remedy}"
+        return f"no sampler is left: {listed}. {outlook} ({CONFIG.service.wait_s}): {remedy}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import grpc
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, why
 from isocompute_jax.service.client.health import MemberHealth, Meter
@@ -39,19 +39,20 @@ NOT_REACHED = "not reached yet"
 PATIENCE_S = 5.0
 """An endpoint that has not been reached yet for longer is spoken of, once."""
 
-REFUSED_TOKEN = f"refuses the token of config.service.token_file (without it {SAMPLER_TOKEN} of the environment)"
-FATAL = {
-    grpc.StatusCode.INVALID_ARGUMENT: "refuses the weights (its --model and --dtype must be those of config.model and "
-    "config.dtype)",
-    grpc.StatusCode.UNAUTHENTICATED: REFUSED_TOKEN,
-    grpc.StatusCode.PERMISSION_DENIED: REFUSED_TOKEN,
-    grpc.StatusCode.UNIMPLEMENTED: "is no sampler server (config.service.endpoints)",
-}
-"""What no retry can fix, and the message for it."""
-
-DIVERGED = "Training has diverged: begin again from an earlier checkpoint, with a lower config.optimizer.base_lr"
-
 LOG = logging.getLogger(__name__)
+
+
+def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
+    """What no retry can fix, as a message; empty for other codes. `service` says whether a token was shown."""
+    if code is grpc.StatusCode.UNAUTHENTICATED and service is not None and not service.token():
+        return f"needs a token, and none was given: set {CONFIG.service.token_file}, or {SAMPLER_TOKEN}"
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return f"refuses the token of {CONFIG.service.token_file} (without it {SAMPLER_TOKEN} of the environment)"
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return f"refuses the weights (its --model and --dtype must be those of {CONFIG.model} and {CONFIG.dtype})"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"is no sampler server ({CONFIG.service.endpoints})"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,25 +74,25 @@ def lack(status: pb.StatusReply, needs: Needs) -> str:
     """What the run needs and the server cannot do, and the remedy; empty for nothing."""
     if needs.routing and not status.routing:
         return (
-            "does not say which experts it chose, and config.loss.routing asks for them: start it with --routing, "
-            "which the engine jax has, or set config.loss.routing to 'own'"
+            f"does not say which experts it chose, and {CONFIG.loss.routing} asks for them: start it with --routing, "
+            f"which the engine jax has, or set {CONFIG.loss.routing} to 'own'"
         )
     if needs.turn_tokens and not status.turns:
         return (
-            "is of a release that draws no rollout in turns, as config.sampling.thinking and config.sampling.tool "
+            f"is of a release that draws no rollout in turns, as {CONFIG.sampling.thinking} and {CONFIG.sampling.tool} "
             "need it: start servers of this release"
         )
     if needs.turn_tokens > status.limits.max_model_len:
         return (
             f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
-            f"{needs.turn_tokens} (config.sampling.max_prompt_tokens and config.sampling.max_tokens): start it "
+            f"{needs.turn_tokens} ({CONFIG.sampling.max_prompt_tokens} and {CONFIG.sampling.max_tokens}): start it "
             f"with --max_model_len={needs.turn_tokens}, or lower one of the two"
         )
     if needs.token_versions and status.no_token_versions:
         return (
             f"runs {status.engine} {status.engine_version}, which does not say which weights drew each token, and "
-            "config.asynchrony='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a newer "
-            f"{status.engine}"
+            f"{CONFIG.asynchrony}='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a "
+            f"newer {status.engine}"
         )
     return ""
 
@@ -284,7 +285,7 @@ class Member:
 
     def _on_no_answer(self, error: grpc.aio.AioRpcError) -> None:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._fail(InputError(f"{self.target} {FATAL[error.code()]}: {error.details()}"))
+            self._fail(InputError(f"{self.target} {refusal(error.code())}: {error.details()}"))
         silent = time.monotonic() - self._answered
         if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             self.take_out(f"cannot be reached: {why(error, self._service)}")
@@ -330,8 +331,8 @@ class Member:
         if len(self._takeovers) >= MAX_TAKEOVERS:
             message = (
                 f"{self.target} is used by another learner, {rival!r}, which keeps replacing the weights of this one, "
-                f"{self._sender.session!r}: give every learner servers of its own (config.service.endpoints), and a "
-                "token of its own (config.service.token_file)"
+                f"{self._sender.session!r}: give every learner servers of its own ({CONFIG.service.endpoints}), and a "
+                f"token of its own ({CONFIG.service.token_file})"
             )
             self._fail(RunError(message))
 
@@ -343,7 +344,7 @@ class Member:
         if now - self._rival_since > KEEP_AWAY_S:
             message = (
                 f"{self.target} is used by another learner, {rival!r}: give every learner servers of its own "
-                "(config.service.endpoints), or wait until that one has ended"
+                f"({CONFIG.service.endpoints}), or wait until that one has ended"
             )
             self._fail(RunError(message))
 
@@ -394,12 +395,6 @@ class Member:
         task = self._push = asyncio.create_task(sending)
         task.add_done_callback(lambda done: self._on_sent(parcel, done))
 
-    def _refusal(self, error: grpc.aio.AioRpcError) -> str:
-        """The message for what no retry can fix."""
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self._service.token():
-            return f"needs a token, and none was given: set config.service.token_file, or {SAMPLER_TOKEN}"
-        return FATAL[error.code()]
-
     def _on_sent(self, parcel: Weights, task: asyncio.Task) -> None:
         if task is not self._push:
             return  # given up: taken out, or a newer parcel is on its way
@@ -414,17 +409,22 @@ class Member:
             self._announce(parcel)
             self._changed()
         elif NOT_FINITE in (reason := _reason(error)):
-            self._fail(RunError(f"{self.target} refuses the weights of version {parcel.version}: {reason}. {DIVERGED}"))
+            message = (
+                f"{self.target} refuses the weights of version {parcel.version}: {reason}. Training has diverged: "
+                f"begin again from an earlier checkpoint, with a lower {CONFIG.optimizer.base_lr}"
+            )
+            self._fail(RunError(message))
         elif isinstance(error, ShareLostError) and error.refused:
-            self._fail(InputError(f"{self.target} {REFUSED_TOKEN}: {error}"))
+            self._fail(InputError(f"{self.target} {refusal(grpc.StatusCode.UNAUTHENTICATED)}: {error}"))
         elif isinstance(error, ShareLostError):
             self._retry_later()
             self.take_out(f"did not take the weights of version {parcel.version}: {error}")
         elif isinstance(error, grpc.aio.AioRpcError):
             self._retry_later()
             refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-            if error.code() in FATAL and (not refused or self._failures >= MAX_REFUSALS):
-                self._fail(InputError(f"{self.target} {self._refusal(error)}: {error.details()}"))
+            final = refusal(error.code(), self._service)
+            if final and (not refused or self._failures >= MAX_REFUSALS):
+                self._fail(InputError(f"{self.target} {final}: {error.details()}"))
                 return
             self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
         elif isinstance(error, Exception):

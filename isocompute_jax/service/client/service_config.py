@@ -9,13 +9,13 @@ import re
 from typing import Literal
 
 from isocompute_jax.options import check, described, option
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.records.tokens import sampler_token
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 LOG = logging.getLogger(__name__)
-FIELD = "config.service.endpoints_file"
+FIELD = CONFIG.service.endpoints_file
 
 Stamp = tuple[int, int, int]
 
@@ -94,29 +94,31 @@ class ServiceConfig:
     def validate(self) -> None:
         """Raises InputError for the first field that cannot work; files are looked at, nothing is connected to."""
         for target in self.targets:
-            check_target(target, "config.service.endpoints")
+            check_target(target, str(CONFIG.service.endpoints))
         repeated = {target for target in self.targets if self.targets.count(target) > 1}
+        where = CONFIG.service
         for passed, message in (
-            (not repeated, f"endpoints = {self.endpoints!r}: {', '.join(sorted(repeated))} is listed twice"),
+            (not repeated, f"{where.endpoints} = {self.endpoints!r}: {', '.join(sorted(repeated))} is listed twice"),
             (
                 not (self.endpoints and self.endpoints_file),
-                "endpoints and config.service.endpoints_file both list the servers: give one of the two",
+                f"{where.endpoints} and {where.endpoints_file} both list the servers: give one of the two",
             ),
             (
                 bool(self.cert_file) == bool(self.key_file),
-                "cert_file and config.service.key_file belong together: give both, or neither",
+                f"{where.cert_file} and {where.key_file} belong together: give both, or neither",
             ),
             (
                 bool(self.ca_file) or not self.cert_file,
-                "cert_file needs config.service.ca_file: without it connections do not use TLS",
+                f"{where.cert_file} needs {where.ca_file}: without it connections do not use TLS",
             ),
             (
                 not self.remote or (os.path.isdir(self.shared_dir) and os.access(self.shared_dir, os.W_OK | os.X_OK)),
-                f"shared_dir = {self.shared_dir!r}: not a folder that can be written; weights are laid out there",
+                f"{where.shared_dir} = {self.shared_dir!r}: not a folder that can be written; weights are laid out "
+                "there",
             ),
         ):
             if not passed:
-                raise InputError(f"config.service.{message}")
+                raise InputError(message)
         if self.endpoints_file:
             EndpointsFile(self.endpoints_file).read()
         self.token()
@@ -125,7 +127,7 @@ class ServiceConfig:
 
     def token(self) -> str:
         """What servers are shown with new weights; empty for nothing. Raises InputError as `sampler_token` does."""
-        return sampler_token(self.token_file, "config.service.token_file")
+        return sampler_token(self.token_file, str(CONFIG.service.token_file))
 
     def read(self, field: str) -> bytes:
         """What the file of a field holds; nothing when the field is empty.
@@ -140,9 +142,9 @@ class ServiceConfig:
             with open(path, "rb") as file:
                 content = file.read()
         except OSError as error:
-            raise InputError(f"config.service.{field} = {path!r}: {error.strerror}") from error
+            raise InputError(f"{getattr(CONFIG.service, field)} = {path!r}: {error.strerror}") from error
         if not content.strip():
-            raise InputError(f"config.service.{field} = {path!r}: the file is empty")
+            raise InputError(f"{getattr(CONFIG.service, field)} = {path!r}: the file is empty")
         return content
 
 

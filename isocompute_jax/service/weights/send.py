@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import xxhash
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
@@ -88,7 +88,7 @@ class Outbox:
         except BlockingIOError:
             raise RunError(f"{path} is in use: another learner of the run {run!r} is alive") from None
         except OSError as error:
-            raise InputError(f"config.service.shared_dir = {directory!r}: {error}") from error
+            raise InputError(f"{CONFIG.service.shared_dir} = {directory!r}: {error}") from error
         self._files = [self._folder.new_file() for _ in range(2)]
 
     def write(self, boxes: Iterable[tuple[Box, np.ndarray]], *, version: int) -> Parcel:

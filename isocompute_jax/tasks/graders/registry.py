@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.options import unknown_word
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.embedded import Arithmetic, Calculator
 from isocompute_jax.tasks.graders.answers import Exact
@@ -60,8 +60,6 @@ SHIPPED: Mapping[str, Callable[[], Grader]] = {
 """By the name that problems carry."""
 NEEDS: Mapping[str, tuple[str, str]] = {"math": ("math_verify", "train"), GYM: ("reasoning_gym", "gym")}
 """Module that a grader works with, and the extra that brings it."""
-REMEDY = "name it in config.reward.allow, or in config.reward.function, which grades all problems"
-"""How a run is told of a function or an address that problems name."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,13 +91,13 @@ def get_grader(name: str) -> Grader:
     raise InputError(unknown_word("task", name, [*SHIPPED, *found, f"{GYM}NAME", "package.module:function"]))
 
 
-def check_named_by_file(task: str, allowed: Collection[str] = (), *, remedy: str = REMEDY) -> str:
+def check_named_by_file(task: str, allowed: Collection[str] = (), *, remedy: str = "") -> str:
     """The name of a grader that a problem's `task` gives.
 
     Args:
       task: as the file has it.
       allowed: functions and addresses that files may name; several addresses are allowed where each of them is.
-      remedy: what the message says to do.
+      remedy: what the message says to do; by default, how a run is told of what problems name.
 
     Raises:
       InputError: it is another function or address.
@@ -109,6 +107,7 @@ def check_named_by_file(task: str, allowed: Collection[str] = (), *, remedy: str
         return task
     if address and {part.strip() for part in task.split(",")} <= set(allowed):
         return task
+    remedy = remedy or f"name it in {CONFIG.reward.allow}, or in {CONFIG.reward.function}, which grades all problems"
     raise InputError(
         f"task: {task[:200]!r} is {'an address' if address else 'a function'}, and a file of problems may name none: "
         f"{'who is sent answers' if address else 'what is run'} is not for a file to say. If it is meant, {remedy}"

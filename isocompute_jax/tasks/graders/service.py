@@ -48,7 +48,7 @@ class Service(Grader):
         self.name = urls
         addresses = [url.strip() for url in urls.split(",") if url.strip()]
         for address in addresses:
-            check_url(address, "config.reward.function")
+            check_url(address, str(CONFIG.reward.function))
         self._urls = itertools.cycle(addresses)
         token = reward_token()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

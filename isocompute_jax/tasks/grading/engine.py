@@ -24,7 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.tasks.graders.protocol import Failure, Grade, Grader, InvalidRewardError, Outcome, to_grade
 from isocompute_jax.tasks.graders.registry import SHIPPED, get_grader
@@ -233,7 +233,7 @@ class Grading:
             self._log(failure, problem, name)
         if failures and policy == "stop":
             raise RunError(
-                f"reward {name} {failures[0].what} on problem {problem.id!r} (config.reward.on_failure = 'stop'): "
+                f"reward {name} {failures[0].what} on problem {problem.id!r} ({CONFIG.reward.on_failure} = 'stop'): "
                 f"{failures[0].message.strip()}"
             )
         rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import IO, Any
 
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.protocol import WORKER, Failure, Grade, Grader, InvalidRewardError
 
@@ -227,7 +227,7 @@ def withheld(message: str, names: Collection[str]) -> str:
     named = next(
         (name for name in sorted(absent) if len(name) > 4 and re.search(rf"\b{re.escape(name)}\b", message)), ""
     )
-    return f" (workers are not given {named}: name it in config.reward.environment)" if named else ""
+    return f" (workers are not given {named}: name it in {CONFIG.reward.environment})" if named else ""
 
 
 def _search_path() -> str:

@@ -6,8 +6,8 @@ import dataclasses
 import os
 from typing import Literal
 
-from isocompute_jax.options import check, described, option
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.options import check, described, field_of, option
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.records.tokens import check_url
 from isocompute_jax.tasks.graders.registry import check_named_by_file
 
@@ -73,9 +73,9 @@ class RewardConfig:
         for name in (self.function, *self.tasks.values(), *self.allow):
             for address in name.split(","):
                 if "://" in address:
-                    check_url(address.strip(), "config.reward.function")
+                    check_url(address.strip(), str(CONFIG.reward.function))
         if not self.deadline_s > 0:
-            raise InputError(f"RewardConfig.deadline_s = {self.deadline_s} must be above 0")
+            raise InputError(field_of(self, "deadline_s"), f" = {self.deadline_s} must be above 0")
 
     def name_for(self, task: str) -> str:
         """The name of the grader of a task's problems.
@@ -89,8 +89,8 @@ class RewardConfig:
     def said_by(self, task: str) -> str:
         """Who says which grader a task's problems have."""
         if self.tasks.get(task):
-            return "config.reward.tasks"
-        return "config.reward.function" if self.function else "their file"
+            return str(CONFIG.reward.tasks)
+        return str(CONFIG.reward.function) if self.function else "their file"
 
     @property
     def processes(self) -> int:

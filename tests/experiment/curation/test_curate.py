@@ -18,7 +18,7 @@ from isocompute_jax.experiment.curation.curate import curate
 from isocompute_jax.experiment.curation.measure import naming_flags
 from isocompute_jax.experiment.curation.record import BLOCK, PIECE, PIECES, fingerprint
 from isocompute_jax.experiment.samplers import make_sampler
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -261,7 +261,7 @@ def test_what_lacks_a_server_or_a_device_names_flags(problems, source, tmp_path)
         pytest.raises(RunError, match=r"^no server; start one \(--wait_s\), --dtype; see config.json$"),
         naming_flags(),
     ):
-        raise RunError("no server; start one (config.service.wait_s), config.dtype; see config.json")
+        raise RunError(f"no server; start one ({CONFIG.service.wait_s}), {CONFIG.dtype}; see config.json")
 
 
 def test_two_at_work_in_one_directory_are_refused(problems, source, tmp_path):
