@@ -24,7 +24,7 @@ from absl import flags
 
 from benchmarks import planned_texts
 from isocompute_jax import app
-from isocompute_jax.experiment.config import RunConfig, from_dict, override
+from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.plan.cost import RunCost
 from isocompute_jax.plan.pricing import price_again
 from isocompute_jax.plan.roofline import Range
@@ -189,7 +189,7 @@ def config_of(case: Case) -> RunConfig:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = from_dict(module.get_config().to_dict())
+    config = module.get_config()
     for field, value in case.fields.items():
         config = override(config, field, value)
     return config.resolved()

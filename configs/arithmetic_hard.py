@@ -6,15 +6,13 @@ Needs `make study` (or `make study-smoke` with the paths overridden) to have mad
 Cost: 2^18 rollouts, about a minute on one CPU core. Expected avg@4 on the held-out problems: see README.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
 from isocompute_jax.learner import OptimizerConfig
 
 STUDY = "runs/study-quick"
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model=f"{STUDY}/base",
@@ -25,4 +23,4 @@ def get_config() -> config_dict.ConfigDict:
         recipe=RecipeConfig(healthy="hard", microbatch_tokens=144),
         optimizer=OptimizerConfig(base_lr=2.5e-4, base_batch=64, lr_scaling_exponent=0.0),
         evaluation=EvaluationConfig(sets={"validation": f"{STUDY}/curated/hard/validation.jsonl"}),
-    ).editable()
+    )

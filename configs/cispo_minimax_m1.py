@@ -27,8 +27,6 @@ Departures:
 
 import dataclasses
 
-from ml_collections import config_dict
-
 from configs import dapo
 from isocompute_jax.experiment.config import ComputeConfig, RunConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
@@ -48,6 +46,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

@@ -6,12 +6,11 @@
 Needs the base model and the sets of `make study`. Departures are those of every twin: `isocompute_jax.study.embedded`.
 """
 
-from ml_collections import config_dict
-
 from configs import cispo_minimax_m1
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.study.embedded import twin
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return twin(cispo_minimax_m1.recipe()).editable()
+    return twin(cispo_minimax_m1.recipe())

@@ -26,8 +26,6 @@ Departures:
 - a batch is refilled by as many problems as it lacks, one round after the other, in place of three batches drawn ahead.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     CurriculumConfig,
@@ -88,6 +86,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

@@ -26,8 +26,6 @@ Departures:
 - 512 steps: the paper picks a step by its benchmarks.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     EvaluationConfig,
@@ -76,6 +74,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

@@ -24,8 +24,6 @@ Departures:
 - the correction for the sampler's engine is of sequences too, with a cap of 2.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     EvaluationConfig,
@@ -81,6 +79,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

@@ -30,8 +30,6 @@ Departures:
 - groups without signal leave the loss, which is one of the paper's three variants.
 """
 
-from ml_collections import config_dict
-
 from configs import playbook
 from isocompute_jax.experiment.config import RunConfig
 
@@ -41,6 +39,6 @@ def recipe() -> RunConfig:
     return playbook.recipe("llama-3.1-8b", "easy")
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

@@ -30,8 +30,6 @@ Departures:
 - Qwen3-4B-Instruct-2507, the revision of July 2025.
 """
 
-from ml_collections import config_dict
-
 from configs import playbook
 from isocompute_jax.experiment.config import RunConfig
 
@@ -41,6 +39,6 @@ def recipe() -> RunConfig:
     return playbook.recipe("qwen3-4b-instruct-2507", "hard")
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

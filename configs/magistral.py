@@ -25,8 +25,6 @@ Departures:
   lengths grow in stages.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     EvaluationConfig,
@@ -91,6 +89,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

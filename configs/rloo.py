@@ -27,8 +27,6 @@ Departures:
 - a batch of 128 problems at 1e-6: the paper's differ by task.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     EvaluationConfig,
@@ -77,6 +75,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

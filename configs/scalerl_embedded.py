@@ -9,12 +9,11 @@ among them, PPO-off-policy-8 (phases) takes the place of PipelineRL-8, which nee
 interrupt (docs/length_control.md shows that).
 """
 
-from ml_collections import config_dict
-
 from configs import scalerl_8b
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.study.embedded import twin
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return twin(scalerl_8b.recipe()).editable()
+    return twin(scalerl_8b.recipe())

@@ -23,8 +23,6 @@ Departures:
 
 import dataclasses
 
-from ml_collections import config_dict
-
 from configs import scalerl_8b
 from isocompute_jax.experiment.config import ComputeConfig, MeshConfig, PlanConfig, RunConfig
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -52,6 +50,6 @@ def recipe() -> RunConfig:
     )
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
-    return recipe().editable()
+    return recipe()

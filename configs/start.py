@@ -39,8 +39,6 @@ The defaults, and why:
 - on-policy, sampled in the learner's process, on one device; --config.mesh.fsdp=8 takes eight.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     PackingConfig,
@@ -52,7 +50,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 4096
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         group_size=16,
@@ -63,4 +61,4 @@ def get_config() -> config_dict.ConfigDict:
         packing=PackingConfig(row_tokens=ROW_TOKENS),
         compute=ComputeConfig(remat="dots"),
         recipe=RecipeConfig(microbatch_tokens=4 * ROW_TOKENS),
-    ).editable()
+    )

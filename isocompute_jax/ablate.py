@@ -25,10 +25,7 @@ from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.printing import say
 
-with app.imports():
-    from ml_collections import config_flags
-
-CONFIG = config_flags.DEFINE_config_file(
+CONFIG = flags.DEFINE_string(
     "config", None, "Config file of the recipe, a configs/*.py; override with --config.FIELD=VALUE (docs/config.md)."
 )
 VARY = flags.DEFINE_string("vary", None, "What to change, one variant at a time.")
@@ -51,7 +48,7 @@ def main() -> None:
     from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
     from isocompute_jax.sweeps.status import print_plan, print_result
 
-    base = from_dict(app.config_values(CONFIG))
+    base = from_dict(app.config_values())
     runs = planned(base, parse_variants(_needed(VARY, "what to change"), KNOWN), [_seed(text) for text in SEEDS.value])
     root = pathlib.Path(_needed(WORKDIR, "where the runs go"))
     if DRY_RUN.value:

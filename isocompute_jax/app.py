@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
-import json
 import logging
 import os
 import re
@@ -17,7 +15,7 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -32,8 +30,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 EXTRAS = {
     "train": (
-        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "ml_collections",
-        "msgpack", "optax", "orbax", "safetensors", "sympy", "tokenizers", "transformers",
+        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "msgpack",
+        "optax", "orbax", "safetensors", "sympy", "tokenizers", "transformers",
     ),
     "gym": ("reasoning_gym",),
     "kubernetes": ("kubernetes", "yaml", "urllib3"),
@@ -43,18 +41,6 @@ EXTRAS = {
     "wandb": ("wandb",),
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""
-
-FIRST_FIELDS = {"config.reward": "config.reward.function"}
-"""Groups of fields that a flag of their own name sets: which of their fields it means."""
-
-MAPS = {
-    "curriculum.train_sets": str,
-    "curriculum.weights": json.loads,
-    "evaluation.sets": str,
-    "prompts.template_options": json.loads,
-    "reward.tasks": str,
-}
-"""Fields of a config that map names to values, which are read so; config_flags knows only names that the file has."""
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
@@ -67,55 +53,22 @@ def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
     """
     sys.excepthook = _uncaught
     chosen = [sys.argv.pop(1)] if sys.argv[1:2] and sys.argv[1] in actions else [""] * bool(actions)
-    if "config" in flags.FLAGS:
-        sys.argv[1:] = in_order(map(spelt_out, sys.argv[1:]))  # ml_collections reads it too
     app.run(lambda _: sys.exit(_logged(lambda: main(*chosen))), flags_parser=_parse)
 
 
-def spelt_out(argument: str) -> str:
-    """`--config.reward=VALUE` as `--config.reward.function=VALUE` (see `FIRST_FIELDS`); any other argument as it is."""
-    name, equals, value = argument.partition("=")
-    field = FIRST_FIELDS.get(name.lstrip("-"))
-    return f"--{field}={value}" if equals and field and name.startswith("-") else argument
+_config: dict[str, Any] | None = None
+"""What --config and the flags of its fields spell, once the command line is read."""
 
 
-def in_order(arguments: Iterable[str]) -> list[str]:
-    """The arguments with --config before its fields, as config_flags wants them; names of `MAPS` are kept apart."""
-    first, rest, names = [], [], []
-    left = iter(arguments)
-    for argument in left:
-        if found := _NAME.fullmatch(argument):
-            names.append((found[1], found[2], next(left, "") if found[3] is None else found[3]))
-        elif re.fullmatch(r"--?config", argument):
-            first += [argument, *itertools.islice(left, 1)]
-        else:
-            (first if re.match(r"--?config=", argument) else rest).append(argument)
-    _NAMES[:] = names
-    return [*first, *rest]
-
-
-_NAME = re.compile(rf"--?config\.({'|'.join(map(re.escape, MAPS))})\.([^=]+)(?:=(.*))?", re.DOTALL)
-_NAMES: list[tuple[str, str, str]] = []
-"""(field, name, text) of what the command line sets in maps."""
-
-
-def config_values(flag: flags.FlagHolder[Any]) -> dict[str, Any]:
+def config_values() -> dict[str, Any]:
     """The fields of the config that --config and the flags of its fields spell, group by group.
 
     Raises:
       InputError: there is none.
     """
-    if not flag.value:
+    if _config is None:
         raise InputError(command_line.NO_CONFIG)
-    values = flag.value.to_dict()
-    for field, name, text in _NAMES:
-        group, _, last = field.partition(".")
-        try:
-            value = MAPS[field](text)
-        except ValueError:
-            value = text
-        values.setdefault(group, {}).setdefault(last, {})[name] = value
-    return values
+    return _config
 
 
 @contextlib.contextmanager
@@ -233,25 +186,25 @@ def _fail(message: str, code: int) -> int:
 
 def _parse(arguments: Sequence[str]) -> list[str]:
     """Flag errors of any kind (unknown, mistyped, unknown config field, unreadable config file) exit with code 2."""
+    global _config
     try:
+        if "config" in flags.FLAGS:
+            arguments, _config = command_line.read_config(arguments)
         rest = flags.FLAGS(arguments)
-        if "config" in flags.FLAGS and flags.FLAGS.config is not None:
-            flags.FLAGS.config.keys()  # a config file that cannot be read says so no earlier
     except SystemExit:  # absl shows the help, and takes having been asked for a failure
         sys.exit(0)
     except BrokenPipeError:  # of who reads the help no further
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         sys.exit(0)
+    except InputError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and extra_of(error.__cause__):  # of a config file
+            sys.exit(_missing(error.__cause__))
+        sys.exit(_fail(str(error), BAD_INPUT))
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and extra_of(error):  # of a config file
-            sys.exit(_missing(error))
-        message = command_line.explained(error, arguments, maps=MAPS)
+        message = command_line.explained(error, _config)
         if message is None:
             raise
         sys.exit(_fail(message, BAD_INPUT))
-    if _NAMES and flags.FLAGS["config"].value is None:
-        sys.exit(_fail(command_line.without_config(f"--config.{'.'.join(_NAMES[0][:2])}"), BAD_INPUT))
-    sys.argv += [f"--config.{field}.{name}={text}" for field, name, text in _NAMES]  # for who starts it once more
     if len(rest) > 1:
         sys.exit(_fail(command_line.stray(rest[1]), BAD_INPUT))
     return rest

@@ -1,20 +1,32 @@
-"""What a command line that cannot be read is answered: what is wrong with it, and what was probably meant."""
+"""The command line: the config file and the fields that flags set in it, and what is said of one that cannot be read.
+
+`--config=FILE` is a Python file whose get_config() returns a dataclass; `--config.FIELD=VALUE` sets a field of it, read
+as the field's type.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import itertools
+import json
 import os
 import pathlib
 import re
 import runpy
 import traceback
-from collections.abc import Collection, Sequence
-from typing import Any
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from absl import flags
 
 from isocompute_jax.options import nearest_word, unknown_field
 from isocompute_jax.records.errors import InputError
+
+FIRST_FIELDS = {"reward": "reward.function"}
+"""Groups of fields that a flag of their own name sets: which of their fields it means."""
 
 NO_CONFIG = (
     "--config is missing: name the config file to start from; --config=configs/start.py trains a model of yours on "
@@ -44,31 +56,134 @@ ELSEWHERE = {
 }
 """What other trainers call a field -> the field."""
 
+OLD_CONFIG = (
+    "config files return RunConfig(...) itself: leave out .editable() and what is imported from ml_collections, and "
+    "change a field by dataclasses.replace, or by --config.FIELD=VALUE"
+)
+
+_FIELD = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.S)
 _NO_NUMBER = re.compile(
     r"(?:flag )?(--[^=]+=.*): (?:(invalid literal for int)|could not convert string to float).*", re.S
 )
-_NO_GROUP = re.compile(r"flag --config\.([\w.]+)=(.*): Failed to parse .* as a ConfigDict.*", re.S)
 
 
-def explained(error: Exception, arguments: Sequence[str], *, maps: Collection[str]) -> str | None:
+def read_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
+    """The config that a command line spells.
+
+    Returns:
+      The arguments that are no fields of a config, --flagfile read; and the config's fields, group by group, None
+      where there is no --config.
+
+    Raises:
+      InputError: the file or a field is at fault; names the flag and what to do.
+    """
+    arguments = [arguments[0], *flags.FLAGS.read_flags_from_files(list(arguments[1:]), force_gnu=False)]
+    path = config_path(arguments)
+    fields = [found[2] for argument in arguments if (found := _FIELD.fullmatch(argument))]
+    if path is None:
+        if fields:
+            raise InputError(without_config(f"--config.{fields[0]}"))
+        return arguments, None
+    config = load_config(path)
+    values, given, others = dataclasses.asdict(config), set(), []
+    left = iter(arguments)
+    for argument in left:
+        found = _FIELD.fullmatch(argument)
+        if found is None:
+            others.append(argument)
+            continue
+        negated, field, text = found.groups()
+        field = FIRST_FIELDS.get(field, field)
+        kind = field_type(type(config), field, values)
+        if text is None:
+            text = str(not negated) if kind is bool else next(left, "")
+        value = _parsed(text, kind, field)
+        _set(values, type(config), field, value, add=field in given and isinstance(value, tuple))
+        given.add(field)
+    return others, values
+
+
+def field_type(config: type, dotted: str, values: dict[str, Any]) -> Any:
+    """The declared type of a field such as `optimizer.base_lr`, or of an item where it maps names to values.
+
+    Raises:
+      InputError: there is no such field; names the nearest.
+    """
+    kind, group, names = config, "config", dotted.split(".")
+    for name in names:
+        if typing.get_origin(kind) is dict:
+            return typing.get_args(kind)[1]
+        if not dataclasses.is_dataclass(kind):
+            fault = f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
+            raise InputError(f"{fault}\n{SEE_FIELDS}")
+        hints = typing.get_type_hints(kind)
+        if name not in hints:
+            meant = _meant(names[-1], values)
+            fault = f"unknown config field {group}.{name}: did you mean config.{meant}?"
+            raise InputError(f"{fault if meant else unknown_field(group, name, hints)}\n{SEE_FIELDS}")
+        kind, group = hints[name], f"{group}.{name}"
+    return kind
+
+
+def _parsed(text: str, kind: Any, field: str) -> Any:
+    """The value of a field of a type that a text spells; a word of several is checked by the field's class."""
+    where, plain = f"--config.{field}={text}", kind
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        if text == "None":
+            return None
+        plain = next(part for part in typing.get_args(kind) if part is not type(None))
+    if plain is bool:
+        if text.lower() not in ("true", "t", "1", "false", "f", "0"):
+            raise InputError(f"{where}: must be true or false\n{SEE_FIELDS}")
+        return text.lower() in ("true", "t", "1")
+    if plain in (int, float):
+        try:
+            return float(text) if plain is float else int(text, 0 if text[:2].lower() in ("0x", "0o") else 10)
+        except ValueError:
+            what = "a whole number" if plain is int else "a number"
+            raise InputError(f"{where}: must be {what}, with no spaces around =\n{SEE_FIELDS}") from None
+    if plain is str or typing.get_origin(plain) is Literal:
+        return text
+    if plain is Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    literal = _literal(text)
+    if typing.get_origin(plain) is tuple:
+        return tuple(literal) if isinstance(literal, tuple | list) else (literal,)
+    if isinstance(literal, dict) and typing.get_origin(plain) is dict:
+        return literal
+    what = "maps names to values; set" if typing.get_origin(plain) is dict else "is a group of fields; set"
+    inner = "NAME" if typing.get_origin(plain) is dict else "FIELD"
+    raise InputError(f"{where}: it {what} --config.{field}.{inner}=VALUE\n{SEE_FIELDS}")
+
+
+def _literal(text: str) -> Any:
+    """What a text is in Python; itself where it is nothing."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _set(values: dict[str, Any], config: type, dotted: str, value: Any, *, add: bool) -> None:
+    """Sets a field in nested mappings; `add` puts values behind those that it has."""
+    kind, names = config, dotted.split(".")
+    while len(names) > 1 and typing.get_origin(kind) is not dict:
+        kind, values = typing.get_type_hints(kind)[names[0]], values[names[0]]
+        names = names[1:]
+    name = ".".join(names)
+    values[name] = values[name] + value if add else value
+
+
+def explained(error: Exception, config: dict[str, Any] | None) -> str | None:
     """The message for what parsing a command line raised; None where that is a fault of ours.
 
     Args:
       error: what was raised.
-      arguments: the command line.
-      maps: fields of the config that map names to values.
+      config: the fields of the config that it names, if it names one.
     """
-    path = config_path(arguments)
-    try:
-        config = None if path is None else load_config(path)
-    except InputError as fault:
-        return f"{fault}"
-    fields = [text.lstrip("-").partition("=")[0] for text in arguments if re.match(r"--?config\.", text)]
-    if fields and path is None and "config" in flags.FLAGS:
-        return without_config(f"--{fields[0]}")
-    if isinstance(error, AttributeError | KeyError):
-        found = next(filter(None, (_unknown(field, config) for field in fields)), None)
-        return f"{found or error.args[0]}\n{SEE_FIELDS}"
     if not isinstance(error, flags.Error | TypeError | ValueError):
         return None
     text = str(error)
@@ -77,12 +192,9 @@ def explained(error: Exception, arguments: Sequence[str], *, maps: Collection[st
     if isinstance(error, flags.UnrecognizedFlagError) and re.match(r"config(\.|$)", error.flagname):
         of_run = ", or --resolved_config=RUN/config.json takes those of a run" * ("resolved_config" in flags.FLAGS)
         return f"--{error.flagname}: this command reads no config; it has flags of its own (--help){of_run}"
-    if group := _NO_GROUP.fullmatch(text):
-        what, inner = ("maps names to values", "NAME") if group[1] in maps else ("is a group of fields", "FIELD")
-        return f"--config.{group[1]}={group[2]}: it {what}; set --config.{group[1]}.{inner}=VALUE\n{SEE_FIELDS}"
     if number := _NO_NUMBER.fullmatch(text):
         text = f"{number[1]}: must be a {'whole ' if number[2] else ''}number, with no spaces around ="
-    return f"{text}\n{SEE_FIELDS if '--config.' in text else SEE_HELP}"
+    return f"{text}\n{SEE_HELP}"
 
 
 def without_config(field: str) -> str:
@@ -115,7 +227,7 @@ def config_path(arguments: Sequence[str]) -> str | None:
 
 
 def load_config(path: str) -> Any:
-    """What a config file makes, by itself; for its faults, which config_flags says with a traceback or not at all.
+    """The dataclass that a config file makes; `FILE:TEXT` gives its get_config a text.
 
     Raises:
       InputError: names the file, the line and what is wrong.
@@ -128,27 +240,25 @@ def load_config(path: str) -> Any:
     try:
         made = runpy.run_path(name)
         if not callable(made.get("get_config")):
-            raise InputError("it has no function get_config, which returns RunConfig(...).editable()")
-        return made["get_config"](*[argument] * bool(argument))
+            raise InputError("it has no function get_config, which returns RunConfig(...)")
+        config = made["get_config"](*[argument] * bool(argument))
+        if not dataclasses.is_dataclass(config):
+            of_old = hasattr(config, "to_dict") and hasattr(config, "lock")  # of a ConfigDict
+            kind = type(config).__name__
+            raise InputError(OLD_CONFIG if of_old else f"get_config returns a {kind}, and no RunConfig(...)")
+        return config
     except Exception as error:
         at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
         line = f":{at[-1]}" if at else ""
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        raise InputError(f"--config={name}{line} cannot be loaded: {kind}{error}") from error
+        raise InputError(f"--config={name}{line} cannot be loaded: {kind}{_of_old(error) or error}") from error
 
 
-def _unknown(dotted: str, config: Any) -> str | None:
-    """The message for a flag of a field that the config has not; None where it has it."""
-    group, fields, names = "config", config, dotted.split(".")[1:]
-    for name in names:
-        if not hasattr(fields, "keys"):  # of a ConfigDict, whose module an installation may be without
-            return f"unknown config field {group}.{name}: {group} is one value, and no group of fields"
-        if name not in fields:
-            if meant := _meant(names[-1], config):
-                return f"unknown config field {group}.{name}: did you mean config.{meant}?"
-            return unknown_field(group, name, fields)
-        group, fields = f"{group}.{name}", fields[name]
-    return None
+def _of_old(error: Exception) -> str:
+    """What to change in a config file of an earlier release, where it fails as these do; empty for other faults."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    editable = isinstance(error, AttributeError) and error.name == "editable"
+    return f"{error}; {OLD_CONFIG}" if module == "ml_collections" or editable else ""
 
 
 def _meant(name: str, config: Any) -> str | None:
@@ -158,8 +268,8 @@ def _meant(name: str, config: Any) -> str | None:
 
 
 def _paths(config: Any, path: str = "") -> list[str]:
-    """The dotted names of all fields of a ConfigDict."""
+    """The dotted names of all fields in nested mappings."""
     found = []
     for name, value in config.items():
-        found += _paths(value, f"{path}{name}.") if hasattr(value, "items") and value else [f"{path}{name}"]
+        found += _paths(value, f"{path}{name}.") if isinstance(value, dict) and value else [f"{path}{name}"]
     return found

@@ -38,14 +38,11 @@ from isocompute_jax.records.printing import say
 from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
 
-with app.imports():
-    from ml_collections import config_flags
-
 if TYPE_CHECKING:
     from isocompute_jax.sweeps.grid import PlannedRun
     from isocompute_jax.sweeps.scheduler import Scheduler
 
-CONFIG = config_flags.DEFINE_config_file(
+CONFIG = flags.DEFINE_string(
     "config",
     None,
     "Config file, a configs/*.py, that all runs start from; override fields (docs/config.md) by --config.FIELD=VALUE.",
@@ -130,7 +127,7 @@ def planned_runs() -> list[PlannedRun]:
     from isocompute_jax.experiment.config import from_dict
     from isocompute_jax.sweeps.grid import grid, parse_grid
 
-    base = from_dict(app.config_values(CONFIG))
+    base = from_dict(app.config_values())
     if not GRID.value:
         raise InputError("--grid is missing: say which fields take which values, such as 'group_size=4,8;seed=0,1'")
     return grid(base, parse_grid(GRID.value, type(base)), max_rollouts_per_step=MAX_ROLLOUTS.value)

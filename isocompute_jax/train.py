@@ -26,10 +26,7 @@ from isocompute_jax.drivers import check_driver_for_jax
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 
-with app.imports():
-    from ml_collections import config_flags
-
-CONFIG = config_flags.DEFINE_config_file(
+CONFIG = flags.DEFINE_string(
     "config", None, "Config file, a configs/*.py; override its fields (--config_fields) with --config.FIELD=VALUE."
 )
 RESOLVED = flags.DEFINE_string(
@@ -161,7 +158,7 @@ def given() -> dict[str, Any]:
         return {}
     if CONFIG.value and RESOLVED.value:
         raise InputError("--config and --resolved_config are both given: leave one of them out")
-    values = {} if RESOLVED.value else app.config_values(CONFIG)
+    values = {} if RESOLVED.value else app.config_values()
     if not WORKDIR.value and not DRY_RUN.value and not SHOW_PROMPTS.value:
         raise InputError("--workdir is missing: say where the run's files go, such as --workdir=runs/first")
     return values

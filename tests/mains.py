@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
-SHARED = ["jax", "ml_collections.config_flags", "isocompute_jax.experiment.loop", "isocompute_jax.fit"]
+SHARED = ["jax", "isocompute_jax.experiment.loop", "isocompute_jax.fit"]
 """Modules without flags: those of the mains would clash."""
 TIMEOUT_S = 300
 

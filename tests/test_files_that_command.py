@@ -267,7 +267,7 @@ def config_files(attack: Attack) -> None:
         from isocompute_jax.experiment.config import RunConfig
         open({str(attack.folder / "ran")!r}, "w")
         def get_config():
-            return RunConfig().editable()
+            return RunConfig()
         """)
     )
     done = mains.run("isocompute_jax.train", [f"--config={path}", f"--workdir={attack.folder / 'run'}"])

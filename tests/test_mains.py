@@ -1,16 +1,13 @@
 """The mains: their help reads well, and the commands that they and the configs show have flags that exist."""
 
-import dataclasses
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
-import typing
 
 import pytest
 
-from isocompute_jax import app
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.sweeps.grid import grid, parse_grid
 from tests import mains
@@ -120,46 +117,3 @@ def test_there_are_commands_to_check():
         "isocompute_jax/fit/__main__.py",
         "configs/arithmetic_hard.py",
     }
-
-
-@pytest.mark.parametrize(
-    ("argument", "spelt_out"),
-    [
-        ("--config.reward=rewards:f", "--config.reward.function=rewards:f"),
-        ("-config.reward=http://h:1/a=b", "--config.reward.function=http://h:1/a=b"),
-        ("--config.reward.workers=2", "--config.reward.workers=2"),
-        ("--config.rewards=1", "--config.rewards=1"),
-        ("config.reward=1", "config.reward=1"),
-    ],
-)
-def test_a_reward_is_named_by_its_group(argument, spelt_out):
-    assert app.spelt_out(argument) == spelt_out
-
-
-def maps_of(cls: type, path: str = "") -> list[str]:
-    """The dotted names of a config's fields that map names to values."""
-    hints = typing.get_type_hints(cls)
-    found = [f"{path}{name}" for name, hint in hints.items() if typing.get_origin(hint) is dict]
-    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
-    return found + [
-        inner for name, hint in groups.items() for inner in maps_of(typing.cast(type, hint), f"{path}{name}.")
-    ]
-
-
-def test_maps_of_the_config_are_known():
-    """Each field that maps names to values, and nothing else."""
-    assert sorted(app.MAPS) == sorted(maps_of(RunConfig))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "left", "named"),
-    [
-        (["--config.seed=1", "--config=c.py", "--workdir=w"], ["--config=c.py", "--config.seed=1", "--workdir=w"], []),
-        (["--workdir=w", "--config", "c.py"], ["--config", "c.py", "--workdir=w"], []),
-        (["--config=c.py", "--config.evaluation.sets.a=f=1"], ["--config=c.py"], [("evaluation.sets", "a", "f=1")]),
-        (["-config.reward.tasks.gym:x.y", "m:f", "--config=c"], ["--config=c"], [("reward.tasks", "gym:x.y", "m:f")]),
-        (["--config=c.py", "--config.evaluation.sets={}"], ["--config=c.py", "--config.evaluation.sets={}"], []),
-    ],
-)
-def test_the_order_of_arguments_does_not_matter(arguments, left, named):
-    assert (app.in_order(arguments), app._NAMES) == (left, named)

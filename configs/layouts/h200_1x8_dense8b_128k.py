@@ -14,8 +14,6 @@ steps of 256, each 116 to 208 s of update, 48 to 71 s of sending weights and 1,1
 others; evaluations and the last checkpoint are counted. It takes 31.4 of the 140 GiB of each H200 that learns.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -29,7 +27,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 128 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/llama-3.1-8b",
@@ -44,4 +42,4 @@ def get_config() -> config_dict.ConfigDict:
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=ROW_TOKENS),
         plan=PlanConfig(topology="h200:1x8", median_tokens=16384, prompt_tokens=512, sampler_devices=8),
-    ).editable()
+    )

@@ -12,8 +12,6 @@ of 1,024, each 35 to 64 s of update, 48 to 71 s of sending weights and 100 to 15
 evaluations and the last checkpoint are counted. It takes 68.3 of the 140 GiB of each H200 that learns.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -27,7 +25,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 16 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/llama-3.1-8b",
@@ -42,4 +40,4 @@ def get_config() -> config_dict.ConfigDict:
         compute=ComputeConfig(remat="dots"),
         recipe=RecipeConfig(microbatch_tokens=8 * ROW_TOKENS),
         plan=PlanConfig(topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_devices=8),
-    ).editable()
+    )

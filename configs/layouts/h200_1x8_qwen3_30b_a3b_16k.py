@@ -12,8 +12,6 @@ of 1,024, each 23 to 54 s of update, 45 to 68 s of sending weights and 80 to 120
 evaluations and the last checkpoint are counted. It takes 108.6 of the 140 GiB of each H200 that learns.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -27,7 +25,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 16 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/qwen3-30b-a3b",
@@ -44,4 +42,4 @@ def get_config() -> config_dict.ConfigDict:
         plan=PlanConfig(
             topology="h200:1x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=4, sampler_devices=8
         ),
-    ).editable()
+    )

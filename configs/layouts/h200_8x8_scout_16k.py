@@ -14,8 +14,6 @@ of 2,048, each 25 to 68 s of update, 80 to 120 s of sending weights and 88 to 13
 evaluations and the last checkpoint are counted. It takes 101.4 of the 140 GiB of each H200 that learns.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -29,7 +27,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 16 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/llama-4-scout",
@@ -46,4 +44,4 @@ def get_config() -> config_dict.ConfigDict:
         plan=PlanConfig(
             topology="h200:8x8", median_tokens=2048, prompt_tokens=512, sampler_tensor=8, sampler_devices=64
         ),
-    ).editable()
+    )

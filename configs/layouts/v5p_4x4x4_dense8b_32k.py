@@ -15,8 +15,6 @@ engine on 64 others; evaluations and the last checkpoint are counted. It takes 3
 learns.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -30,7 +28,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 32 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/llama-3.1-8b",
@@ -45,4 +43,4 @@ def get_config() -> config_dict.ConfigDict:
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=64 * ROW_TOKENS),
         plan=PlanConfig(topology="tpu:v5p:4x4x4", median_tokens=4096, prompt_tokens=512, sampler_devices=64),
-    ).editable()
+    )

@@ -10,8 +10,6 @@ Servers of the JAX engine sample, here on another slice (docs/clusters.md).
 Its plan takes many minutes to compile (BENCHMARKS.md has one); what it costs is said there, and by no test held here.
 """
 
-from ml_collections import config_dict
-
 from isocompute_jax.experiment.config import (
     ComputeConfig,
     MeshConfig,
@@ -25,7 +23,7 @@ from isocompute_jax.experiment.config import (
 ROW_TOKENS = 16 * 1024
 
 
-def get_config() -> config_dict.ConfigDict:
+def get_config() -> RunConfig:
     """The config; every field can be overridden with --config.FIELD=VALUE."""
     return RunConfig(
         model="configs/models/llama-3.1-8b",
@@ -40,4 +38,4 @@ def get_config() -> config_dict.ConfigDict:
         compute=ComputeConfig(remat="attention_output"),
         recipe=RecipeConfig(microbatch_tokens=256 * ROW_TOKENS),
         plan=PlanConfig(topology="tpu:v6e:16x16", median_tokens=2048, prompt_tokens=512, sampler_devices=256),
-    ).editable()
+    )

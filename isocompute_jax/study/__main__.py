@@ -33,8 +33,6 @@ from isocompute_jax.sweeps.limits import Limits
 from isocompute_jax.sweeps.slurm_options import SlurmOptions
 
 with app.imports():
-    from ml_collections import config_flags
-
     from isocompute_jax.study.own import OwnStudy
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ PRESET = flags.DEFINE_enum(
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
-CONFIG = config_flags.DEFINE_config_file(
+CONFIG = flags.DEFINE_string(
     "config", None, "Config file that its runs start from; override fields by --config.FIELD=VALUE."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the study; default runs/study-PRESET.")
@@ -161,7 +159,7 @@ def preset() -> Preset:
 
     if not (MODEL.value and PROBLEMS.value):
         return PRESETS[PRESET.value]
-    run = from_dict(app.config_values(CONFIG)) if CONFIG.value else default_run()
+    run = from_dict(app.config_values()) if CONFIG.value else default_run()
     own, curation = from_flags(OwnStudy), from_flags(CurationConfig, ranges={}, mixtures={})
     return own_preset(run, model=MODEL.value, problems=PROBLEMS.value, own=own, curation=curation)
 

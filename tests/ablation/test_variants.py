@@ -6,7 +6,7 @@ import pytest
 
 from isocompute_jax.ablation.known import KNOWN
 from isocompute_jax.ablation.variants import RECIPE, Variant, parse_variants, planned, run_name, variant_of
-from isocompute_jax.experiment.config import RunConfig, from_dict
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.errors import InputError
 
 BASE = RunConfig(model="m", train_set="t.jsonl", max_compute=2**12)
@@ -36,7 +36,7 @@ def test_a_run_for_each_variant_and_seed_and_the_recipe_first():
 
 
 def test_scalerl_leaves_one_part_out_at_a_time():
-    base = from_dict(importlib.import_module("configs.scalerl_embedded").get_config().to_dict())
+    base = importlib.import_module("configs.scalerl_embedded").get_config()
     names = [run.name for run in planned(base, parse_variants("scalerl", KNOWN), [0])]
     assert names[0] == "recipe,seed=0" and len(names) == len(KNOWN["scalerl"])  # nothing is interrupted in it
     assert "no_interruption,seed=0" not in names

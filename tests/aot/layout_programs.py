@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 
-from isocompute_jax.experiment.config import from_dict, override
+from isocompute_jax.experiment.config import override
 from isocompute_jax.model.flops import Work, step_flops
 from isocompute_jax.plan.dry_run import dry_run
 from isocompute_jax.plan.report import figures
@@ -39,4 +39,4 @@ def _config(path):
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return from_dict(module.get_config().to_dict()).resolved()
+    return module.get_config().resolved()

@@ -4,12 +4,10 @@ import dataclasses
 import importlib
 import json
 import re
-import sys
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
 
+from isocompute_jax.command_line import read_config
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
     AgreementConfig,
@@ -142,32 +140,84 @@ def test_json_and_back():
     assert from_dict({}) == RunConfig()
 
 
-def test_editable_and_back():
-    config = config_with_everything_changed()
-    editable = config.editable()
-    assert from_dict(editable.to_dict()) == config
-    with pytest.raises(AttributeError, match="group_size"):
-        editable.grop_size = 4
-    editable.optimizer.base_lr = 0.5  # pyright: ignore
-    assert from_dict(editable.to_dict()) == override(config, "optimizer.base_lr", 0.5)
-
-
-@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # how ml_collections reads the file
-def test_flags_override_fields_of_the_repositorys_configs(monkeypatch):
-    values = flags.FlagValues()
-    config = config_flags.DEFINE_config_file("config", flag_values=values)
-    file = importlib.import_module("configs.arithmetic_hard").__file__
+def test_flags_override_fields_of_the_repositorys_configs():
+    module = importlib.import_module("configs.arithmetic_hard")
     changes = {"group_size": 32, "optimizer.base_lr": 1, "recipe.healthy": "none", "evaluation.sets.validation": "v"}
     arguments = [f"--config.{name}={value}" for name, value in changes.items()]
-    # sys.argv is where config_flags looks for overrides.
-    monkeypatch.setattr(sys, "argv", ["program", f"--config={file}", *arguments])
-    values(sys.argv)
-    built = from_dict(config.value.to_dict())
-    expected = from_dict(importlib.import_module("configs.arithmetic_hard").get_config().to_dict())
+    left, values = read_config(["program", *arguments, f"--config={module.__file__}", "--workdir=w"])
+    assert left == ["program", f"--config={module.__file__}", "--workdir=w"]
+    built, expected = from_dict(values), module.get_config()
     for name, value in changes.items():
         expected = override(expected, name, value)
     assert built == expected and built.optimizer.base_lr == 1.0
     assert built.resolved().num_steps == built.max_compute // (32 * built.problems_per_batch)
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """Writes a config file; what the command line spells from it and flags of its fields."""
+
+    def spell(*arguments: str, body: str = "return RunConfig(evaluation=EvaluationConfig(sets={'a': 'a.jsonl'}))"):
+        path = tmp_path / "c.py"
+        imports = "from isocompute_jax.experiment.config import EvaluationConfig, RunConfig\n"
+        path.write_text(f"{imports}def get_config():\n    {body}\n")
+        left, values = read_config(["program", *arguments, f"--config={path}"])
+        assert left == ["program", f"--config={path}"]
+        return from_dict(values)
+
+    return spell
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (["--config.seed", "3"], "seed", 3),
+        (["-config.seed=0x10"], "seed", 16),
+        (["--config.optimizer.base_lr=1e-3"], "optimizer.base_lr", 1e-3),
+        (["--config.dtype=bfloat16"], "dtype", "bfloat16"),
+        (["--config.service.recompute_cache"], "service.recompute_cache", True),
+        (["--config.track.tensorboard=1", "--noconfig.track.tensorboard"], "track.tensorboard", False),
+        (["--config.loss.chunk_tokens=64"], "loss.chunk_tokens", 64),
+        (["--config.loss.chunk_tokens=64", "--config.loss.chunk_tokens=None"], "loss.chunk_tokens", None),
+        (["--config.reward=http://h:1/a=b"], "reward.function", "http://h:1/a=b"),
+        (["--config.reward.environment=A", "--config.reward.environment=B"], "reward.environment", ("A", "B")),
+        (["--config.curriculum.pools=(0.1,)", "--config.curriculum.order=easy_to_hard"], "curriculum.pools", (0.1,)),
+        (["--config.evaluation.sets.b=f=1"], "evaluation.sets", {"a": "a.jsonl", "b": "f=1"}),
+        (["--config.evaluation.sets={}"], "evaluation.sets", {}),
+        (["-config.reward.tasks.gym:x.y", "m:f"], "reward.tasks", {"gym:x.y": "m:f"}),
+        (["--config.prompts.template_options.thinking=false"], "prompts.template_options", {"thinking": False}),
+        (["--config.prompts.template_options.date=26 Jul"], "prompts.template_options", {"date": "26 Jul"}),
+    ],
+)  # fmt: skip
+def test_a_flag_sets_a_field_of_its_type(config_file, arguments, field, value):
+    config = config_file(*arguments)
+    for name in field.split("."):
+        config = getattr(config, name)
+    assert config == value and type(config) is type(value)
+
+
+def test_a_flagfile_has_fields_too(config_file, tmp_path):
+    (tmp_path / "flags").write_text("--config.seed=5\n--config.group_size=4\n")
+    config = config_file(f"--flagfile={tmp_path / 'flags'}")
+    assert (config.seed, config.group_size) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return RunConfig().editable()",
+        "from ml_collections_of_old import config_dict".replace("_of_old", ".not_here"),
+        "return type('ConfigDict', (), {'to_dict': dict, 'lock': dict})()",
+    ],
+)
+def test_a_config_file_of_an_earlier_release_is_told_what_to_change(config_file, body):
+    with pytest.raises(InputError, match=r"c.py:?\d* cannot be loaded: .*leave out .editable\(\) and what is imported"):
+        config_file(body=body)
+
+
+def test_a_config_file_returns_a_config(config_file):
+    with pytest.raises(InputError, match=r"get_config returns a dict, and no RunConfig\(...\)"):
+        config_file(body="return {}")
 
 
 def test_override_replaces_one_field():

@@ -36,8 +36,7 @@ def planned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("command")
     directory = write_model(folder / "model")
     (folder / "config.py").write_text(
-        "from tests.plan.builders import run_config\n"
-        f"def get_config():\n    return run_config({directory!r}).editable()\n"
+        f"from tests.plan.builders import run_config\ndef get_config():\n    return run_config({directory!r})\n"
     )
     command = [sys.executable, "-m", "isocompute_jax.train", f"--config={folder / 'config.py'}", "--dry_run"]
     command += ["--topology=fake:8", f"--plan_out={folder / 'plan.json'}"]

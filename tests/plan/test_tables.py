@@ -7,7 +7,6 @@ import pathlib
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment.config import from_dict
 from isocompute_jax.experiment.inputs import check_mesh, model_config_of
 from isocompute_jax.plan.tables import table
 from isocompute_jax.plan.topology import parse_topology
@@ -35,7 +34,7 @@ def test_a_layout_is_what_its_name_says(name, monkeypatch):
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = from_dict(module.get_config().to_dict()).resolved()
+    config = module.get_config().resolved()
     kind, shape, *_ = name.split("_")
     topology = parse_topology(config.plan.topology)
     assert (topology.device.name, "x".join(map(str, topology.shape))) == (kind, shape)

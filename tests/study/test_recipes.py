@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, from_dict, override
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, override
 from isocompute_jax.experiment.inputs import check_mesh, model_config_of
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.plan.topology import parse_topology
@@ -43,7 +43,7 @@ KEPT = (
 
 def config_of(name: str) -> RunConfig:
     """The config of a file, by its own `get_config`."""
-    return from_dict(importlib.import_module(f"configs.{name}").get_config().to_dict())
+    return importlib.import_module(f"configs.{name}").get_config()
 
 
 def twin_of(recipe: str) -> str:

@@ -96,7 +96,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeyp
     file = tmp_path / "config.py"
     file.write_text(
         "import json\nfrom isocompute_jax.experiment.config import RunConfig, from_dict\n"
-        f"def get_config():\n    return from_dict(json.loads({json.dumps(dataclasses.asdict(config))!r})).editable()\n"
+        f"def get_config():\n    return from_dict(json.loads({json.dumps(dataclasses.asdict(config))!r}))\n"
     )
     root = tmp_path / "runs"
     command = [sys.executable, "-m", "isocompute_jax.sweep", f"--config={file}", "--grid=seed=0,1"]

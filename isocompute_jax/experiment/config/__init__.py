@@ -1,6 +1,6 @@
 """The configuration of one run: a small config per room, composed, overridden by flags and validated here.
 
-`configs/*.py` return `RunConfig(...).editable()`; `--config.optimizer.base_lr=3e-6` overrides a field.
+`configs/*.py` return `RunConfig(...)`; `--config.optimizer.base_lr=3e-6` overrides a field.
 """
 
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT, ROWS, check_trusted, how_to_hold_out

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from ml_collections import config_dict
 
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
@@ -691,10 +690,6 @@ class RunConfig(Group):
     def check_every(self) -> int:
         """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
         return self.agreement.every if self.service.remote else 0
-
-    def editable(self) -> config_dict.ConfigDict:
-        """The config as a locked ConfigDict, which `--config.FIELD=VALUE` flags override."""
-        return config_dict.ConfigDict(dataclasses.asdict(self)).lock()
 
     def resolved(self) -> RunConfig:
         """Applies the `healthy` preset and validates everything; what a run starts from.
