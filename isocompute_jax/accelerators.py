@@ -58,36 +58,23 @@ def _share_variable(environment: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One accelerator.
+    """One accelerator."""
 
-    Attributes:
-      name: as in `--topology`.
-      flops: bfloat16 products, dense, per second.
-      flops_float32: float32 products in full precision, per second.
-      memory: bytes.
-      memory_bandwidth: bytes per second.
-      link: bytes per second that a device sends to its neighbours: NVLink in one direction; all links of a TPU chip.
-      network: bytes per second and device between hosts; that of `link` where a slice is one network.
-      reserve: bytes of what JAX takes that a program should leave free: on GPUs for scratch of the kernels that
-        autotuning chooses on the device, elsewhere for the runtime too.
-      axes: of a slice; 0 for GPUs.
-      kinds: JAX's names of it (`device_kind`).
-      source: where the figures stand.
-      share: of its memory, what JAX takes.
-    """
-
-    name: str
-    flops: float
-    flops_float32: float
-    memory: float
-    memory_bandwidth: float
+    name: str  # as in `--topology`.
+    flops: float  # bfloat16 products, dense, per second.
+    flops_float32: float  # float32 products in full precision, per second.
+    memory: float  # bytes.
+    memory_bandwidth: float  # bytes per second.
+    # bytes per second that a device sends to its neighbours: NVLink in one direction; all links of a TPU chip.
     link: float
-    network: float
+    network: float  # bytes per second and device between hosts; that of `link` where a slice is one network.
+    # bytes of what JAX takes that a program should leave free: on GPUs for scratch of the kernels that autotuning
+    # chooses on the device, elsewhere for the runtime too.
     reserve: float
-    axes: int
-    kinds: tuple[str, ...]
-    source: str
-    share: float = 1.0
+    axes: int  # of a slice; 0 for GPUs.
+    kinds: tuple[str, ...]  # JAX's names of it (`device_kind`).
+    source: str  # where the figures stand.
+    share: float = 1.0  # of its memory, what JAX takes.
 
     @property
     def usable(self) -> float:

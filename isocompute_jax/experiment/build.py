@@ -37,47 +37,30 @@ MakeSampler = Callable[..., Sampler]
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """The compiled functions of the learner.
+    """The compiled functions of the learner."""
 
-    Attributes:
-      optimizer: what the state's moments belong to.
-      shardings: where the state lives; None for one device.
-      train_step: one update; on an accelerator it reuses the old state's memory.
-      scorer: (params, batch on the mesh) -> log-probabilities.
-      probe: the same, at the temperature that is sampled at.
-    """
-
-    optimizer: Any
-    shardings: TrainState | None
-    train_step: TrainStep
-    scorer: Callable[[Params, Batch], jax.Array]
-    probe: Callable[[Params, Batch], jax.Array]
+    optimizer: Any  # what the state's moments belong to.
+    shardings: TrainState | None  # where the state lives; None for one device.
+    train_step: TrainStep  # one update; on an accelerator it reuses the old state's memory.
+    scorer: Callable[[Params, Batch], jax.Array]  # (params, batch on the mesh) -> log-probabilities.
+    probe: Callable[[Params, Batch], jax.Array]  # the same, at the temperature that is sampled at.
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What every step of a run uses.
+    """What every step of a run uses."""
 
-    Attributes:
-      config: the run's, resolved.
-      path: its directory.
-      schedule: step -> learning rate.
-      lay_out_probes: makes batches of what agreement checks sample.
-      reference_params: of the KL term; None without it.
-      pipeline: leads batches of training rollouts to the learner.
-    """
-
-    config: RunConfig
-    path: pathlib.Path
+    config: RunConfig  # the run's, resolved.
+    path: pathlib.Path  # its directory.
     inputs: Inputs
     programs: Programs
-    schedule: Callable[[int], jax.Array]
+    schedule: Callable[[int], jax.Array]  # step -> learning rate.
     lay_out: LayOut
-    lay_out_probes: LayOut
-    reference_params: Params | None
+    lay_out_probes: LayOut  # makes batches of what agreement checks sample.
+    reference_params: Params | None  # of the KL term; None without it.
     sampler: Sampler
     grading: Grades
-    pipeline: Pipeline
+    pipeline: Pipeline  # leads batches of training rollouts to the learner.
     checkpointer: Checkpointer
     team: Team
     trackers: Trackers

@@ -187,17 +187,11 @@ AGREEMENT = "agreement"
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Absolute differences of log-probabilities, in nats per token.
+    """Absolute differences of log-probabilities, in nats per token."""
 
-    Attributes:
-      mean: over all tokens that were compared.
-      max: the largest.
-      tokens: how many were compared.
-    """
-
-    mean: float
-    max: float
-    tokens: int
+    mean: float  # over all tokens that were compared.
+    max: float  # the largest.
+    tokens: int  # how many were compared.
 
     def columns(self) -> dict[str, float | int]:
         """The columns of agreement.jsonl."""

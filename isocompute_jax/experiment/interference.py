@@ -67,17 +67,11 @@ class InterferenceConfig:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interference:
-    """What was found about P problems.
+    """What was found about P problems."""
 
-    Attributes:
-      problems: [P] their ids.
-      solve_rates: [P] of the rollouts that gave the gradients.
-      alignment: of their gradients.
-    """
-
-    problems: tuple[str, ...]
-    solve_rates: np.ndarray
-    alignment: Alignment
+    problems: tuple[str, ...]  # [P] their ids.
+    solve_rates: np.ndarray  # [P] of the rollouts that gave the gradients.
+    alignment: Alignment  # of their gradients.
 
     @property
     def with_signal(self) -> np.ndarray:

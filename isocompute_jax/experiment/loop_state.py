@@ -18,31 +18,21 @@ UNKNOWN = "unknown"
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What a run has spent so far.
+    """What a run has spent so far."""
 
-    Attributes:
-      step: steps taken: sampled batches that were trained on, those without any signal included.
-      compute: C, rollouts sampled for training, groups that were dropped included.
-      tokens: completion tokens of those rollouts.
-      evaluation_rollouts: rollouts sampled for evaluation; they are no part of C.
-      evaluation_tokens: completion tokens of those.
-      wall_s: seconds, over all starts of the run.
-      learner_device_hours: kind of device -> hours that the learner's were held, at work or not.
-      sampler_device_hours: the same of the samplers' servers; nothing where the learner's devices draw.
-      lost_device_hours: of all of these, hours of what a killed run had done after its checkpoint, and did again.
-      redrawn_rollouts: sampled again because a sampler was lost; they are no part of C.
-    """
-
-    step: int = 0
-    compute: int = 0
-    tokens: int = 0
-    evaluation_rollouts: int = 0
-    evaluation_tokens: int = 0
-    wall_s: float = 0.0
+    step: int = 0  # steps taken: sampled batches that were trained on, those without any signal included.
+    compute: int = 0  # C, rollouts sampled for training, groups that were dropped included.
+    tokens: int = 0  # completion tokens of those rollouts.
+    evaluation_rollouts: int = 0  # rollouts sampled for evaluation; they are no part of C.
+    evaluation_tokens: int = 0  # completion tokens of those.
+    wall_s: float = 0.0  # seconds, over all starts of the run.
+    # kind of device -> hours that the learner's were held, at work or not.
     learner_device_hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # the same of the samplers' servers; nothing where the learner's devices draw.
     sampler_device_hours: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # of all of these, hours of what a killed run had done after its checkpoint, and did again.
     lost_device_hours: float = 0.0
-    redrawn_rollouts: int = 0
+    redrawn_rollouts: int = 0  # sampled again because a sampler was lost; they are no part of C.
 
     @property
     def device_hours(self) -> float:
@@ -138,21 +128,13 @@ def _rounded(hours: Mapping[str, float]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadyBatch:
-    """A batch that awaits its updates.
+    """A batch that awaits its updates."""
 
-    Attributes:
-      sampled: every group that it cost.
-      updates: what each update trains on: tokens laid out, and what they are worth.
-      columns: what a line of metrics.jsonl says of how rewards were shaped.
-      trained: the groups that updates train on.
-      scoring_s: seconds of scores before the updates.
-    """
-
-    sampled: Sampled
-    updates: list[tuple[Batch, Credit]]
-    columns: dict[str, float]
-    trained: list[RolloutGroup]
-    scoring_s: float
+    sampled: Sampled  # every group that it cost.
+    updates: list[tuple[Batch, Credit]]  # what each update trains on: tokens laid out, and what they are worth.
+    columns: dict[str, float]  # what a line of metrics.jsonl says of how rewards were shaped.
+    trained: list[RolloutGroup]  # the groups that updates train on.
+    scoring_s: float  # seconds of scores before the updates.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,43 +143,29 @@ class LoopState:
 
     Checkpoints hold the first eight fields: they and the config decide what a run finds. The others belong to the
     process that runs it, or are read from the logs again.
-
-    Attributes:
-      learner: counter of updates, parameters and optimizer state.
-      stream: position in the problems, before the first batch that no update has used.
-      history: what the problems' rollouts have come to.
-      ledger: what was spent.
-      evaluated: the last step after which every set was evaluated and logged; -1 for none.
-      evaluated_compute: C at that step; -1 for none.
-      checked: the last step after which the agreement check was logged; -1 for none.
-      entropy_coef: weight of the entropy bonus, where it adapts.
-      watch: what alarms look back on.
-      ready: batches that were sampled together with the last one used (of a phase) and await their updates.
-      served: the step whose weights the sampler has; -1 for none yet.
-      redrawn: what the sampler had drawn again when the ledger was last charged with it.
-      clock: when the ledger was last charged with time, in monotonic seconds.
-      sampler_seconds: the sampler's `device_seconds` then.
-      saved_at: when the last checkpoint was written, in monotonic seconds.
-      reward: mean reward of the last step.
-      spent: phase -> seconds, since the last step was logged, that the next one's line says.
     """
 
-    learner: TrainState
-    stream: dict[str, Any]
-    history: History
-    ledger: Ledger = dataclasses.field(default_factory=Ledger)
-    evaluated: int = -1
-    evaluated_compute: int = -1
-    checked: int = -1
-    entropy_coef: float = 0.0
-    watch: AlarmState = dataclasses.field(default_factory=AlarmState)
+    learner: TrainState  # counter of updates, parameters and optimizer state.
+    stream: dict[str, Any]  # position in the problems, before the first batch that no update has used.
+    history: History  # what the problems' rollouts have come to.
+    ledger: Ledger = dataclasses.field(default_factory=Ledger)  # what was spent.
+    evaluated: int = -1  # the last step after which every set was evaluated and logged; -1 for none.
+    evaluated_compute: int = -1  # C at that step; -1 for none.
+    checked: int = -1  # the last step after which the agreement check was logged; -1 for none.
+    entropy_coef: float = 0.0  # weight of the entropy bonus, where it adapts.
+    watch: AlarmState = dataclasses.field(default_factory=AlarmState)  # what alarms look back on.
+    # batches that were sampled together with the last one used (of a phase) and await their updates.
     ready: tuple[ReadyBatch, ...] = ()
-    served: int = -1
-    redrawn: int = 0
+    served: int = -1  # the step whose weights the sampler has; -1 for none yet.
+    redrawn: int = 0  # what the sampler had drawn again when the ledger was last charged with it.
+    # when the ledger was last charged with time, in monotonic seconds.
     clock: float = dataclasses.field(default_factory=time.monotonic)
+    # the sampler's `device_seconds` then.
     sampler_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # when the last checkpoint was written, in monotonic seconds.
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
-    reward: float = 0.0
+    reward: float = 0.0  # mean reward of the last step.
+    # phase -> seconds, since the last step was logged, that the next one's line says.
     spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property

@@ -333,21 +333,13 @@ ADVICE = {
 
 @dataclasses.dataclass(frozen=True)
 class AlarmState:
-    """What alarms look back on; a run that resumes makes it from its logs, and is warned as the undisturbed run is.
+    """What alarms look back on; a run that resumes makes it from its logs, and is warned as the undisturbed run is."""
 
-    Attributes:
-      entropies: of the first steps with tokens to train on, as many as the window has.
-      recent: lines of the last steps, as many.
-      best: avg@k of each evaluation set, at its best.
-      last: the same, last.
-      active: alarms that are on.
-    """
-
-    entropies: tuple[float, ...] = ()
-    recent: tuple[Mapping[str, Any], ...] = ()
-    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    last: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    active: tuple[str, ...] = ()
+    entropies: tuple[float, ...] = ()  # of the first steps with tokens to train on, as many as the window has.
+    recent: tuple[Mapping[str, Any], ...] = ()  # lines of the last steps, as many.
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)  # avg@k of each evaluation set, at its best.
+    last: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the same, last.
+    active: tuple[str, ...] = ()  # alarms that are on.
 
 
 def next_watch(

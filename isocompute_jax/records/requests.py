@@ -13,17 +13,11 @@ from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
-    """What distribution completions are drawn from.
+    """What distribution completions are drawn from."""
 
-    Attributes:
-      temperature: > 0; logits are divided by it.
-      top_p: in (0, 1]; below 1 only the smallest set of tokens that holds this probability is drawn from.
-      max_tokens: longest completion, in tokens.
-    """
-
-    temperature: float
-    top_p: float
-    max_tokens: int
+    temperature: float  # > 0; logits are divided by it.
+    top_p: float  # in (0, 1]; below 1 only the smallest set of tokens that holds this probability is drawn from.
+    max_tokens: int  # longest completion, in tokens.
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -42,30 +36,20 @@ class SampleRequest:
 
     The random numbers of rollout i are keyed by (seed, step, problem_id, i) and, in later turns, the turn: they do not
     depend on what else is sampled, where, or in which order.
-
-    Attributes:
-      problem_id: names the problem, which the caller keeps.
-      prompt_tokens: [S] int32.
-      group_size: G.
-      seed: of the random numbers, 0 to 2^32 - 1.
-      step: the step that asks, which keys the random numbers too.
-      stop_tokens: ids that end a completion; the one that was drawn is its last token.
-      params: what distribution is drawn from.
-      budgets: [G] longest completion of each rollout, in tokens, 1 to `params.max_tokens`; None for `max_tokens` each.
-      first_rollout: index i of the first rollout; the others follow.
-      turn: 0, or which turn of its rollouts this is (see `sampling.turns`): the prompt then ends with what they have so
-        far.
     """
 
-    problem_id: str
-    prompt_tokens: np.ndarray
-    group_size: int
-    seed: int
-    step: int
-    stop_tokens: tuple[int, ...]
-    params: SamplingParams
+    problem_id: str  # names the problem, which the caller keeps.
+    prompt_tokens: np.ndarray  # [S] int32.
+    group_size: int  # G.
+    seed: int  # of the random numbers, 0 to 2^32 - 1.
+    step: int  # the step that asks, which keys the random numbers too.
+    stop_tokens: tuple[int, ...]  # ids that end a completion; the one that was drawn is its last token.
+    params: SamplingParams  # what distribution is drawn from.
+    # [G] longest completion of each rollout, in tokens, 1 to `params.max_tokens`; None for `max_tokens` each.
     budgets: tuple[int, ...] | None = None
-    first_rollout: int = 0
+    first_rollout: int = 0  # index i of the first rollout; the others follow.
+    # 0, or which turn of its rollouts this is (see `sampling.turns`): the prompt then ends with what they have so
+    # far.
     turn: int = 0
 
     def __post_init__(self) -> None:

@@ -17,25 +17,19 @@ Message = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One verifiable problem.
+    """One verifiable problem."""
 
-    Attributes:
-      id: unique within its problem set; keys the random numbers of its rollouts.
-      prompt: the text the model continues, or the messages of a chat; empty where there are only `prompt_tokens`.
-      answer: what the task's verifier compares a completion with.
-      task: name of the task that grades it.
-      measured: rates measured by curation, e.g. `{"avg@16": 0.31}`.
-      prompt_tokens: the prompt as token ids, which the model then reads as they stand; empty for a prompt that is yet
-        to be rendered and encoded.
-      extra: the other columns of its row, as JSON has them, for reward functions that want more than the answer.
-    """
-
-    id: str
+    id: str  # unique within its problem set; keys the random numbers of its rollouts.
+    # the text the model continues, or the messages of a chat; empty where there are only `prompt_tokens`.
     prompt: str | tuple[Message, ...]
-    answer: str
-    task: str
+    answer: str  # what the task's verifier compares a completion with.
+    task: str  # name of the task that grades it.
+    # rates measured by curation, e.g. `{"avg@16": 0.31}`.
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    # the prompt as token ids, which the model then reads as they stand; empty for a prompt that is yet to be rendered
+    # and encoded.
     prompt_tokens: tuple[int, ...] = ()
+    # the other columns of its row, as JSON has them, for reward functions that want more than the answer.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -55,23 +49,18 @@ class Completion:
 
     It is a sequence of segments, each drawn by the policy or inserted between two of them (`sampling.turns`). Inserted
     tokens are context, as a prompt is: the model reads them, and they are neither trained on nor counted as drawn.
-
-    Attributes:
-      tokens: [T] int32 token ids, the end-of-sequence token included when it was drawn.
-      logprobs: [T] float32 log-probabilities (nats) of the distribution that was sampled from; 0 on context.
-      mask: [T] bool, True on tokens the policy chose, False on context.
-      policy_versions: [T] int32 version of the weights behind each token; on context that of the next drawn one.
-      finish_reason: `stop` when a stop token ended it, `length` when it was cut.
-      experts: [S + T - 1, L, A] integers, of a mixture of experts: those that the sampler chose for each token that it
-        read, prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the
-        sampler was not asked, or cannot say.
     """
 
-    tokens: np.ndarray
+    tokens: np.ndarray  # [T] int32 token ids, the end-of-sequence token included when it was drawn.
+    # [T] float32 log-probabilities (nats) of the distribution that was sampled from; 0 on context.
     logprobs: np.ndarray
-    mask: np.ndarray
+    mask: np.ndarray  # [T] bool, True on tokens the policy chose, False on context.
+    # [T] int32 version of the weights behind each token; on context that of the next drawn one.
     policy_versions: np.ndarray
-    finish_reason: FinishReason
+    finish_reason: FinishReason  # `stop` when a stop token ended it, `length` when it was cut.
+    # [S + T - 1, L, A] integers, of a mixture of experts: those that the sampler chose for each token that it read,
+    # prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the sampler
+    # was not asked, or cannot say.
     experts: np.ndarray | None = None
 
     @classmethod
@@ -94,32 +83,22 @@ class Completion:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RolloutGroup:
-    """The G completions of one problem in one step, with their rewards once graded.
+    """The G completions of one problem in one step, with their rewards once graded."""
 
-    Attributes:
-      problem_id: names the problem, as in the request.
-      step: the step whose random numbers drew it.
-      prompt_tokens: [S] int32.
-      completions: G completions, in rollout-index order.
-      rewards: [G] float32, or None before grading.
-      first_rollout, turn: as in the request.
-      task: what its problem's task is, once graded.
-      reward_metrics: name -> [G] what the grader measured beside the reward; NaN where it did not.
-      failures: completion -> why its reward is not known, because it raised or hung, say; 0 stands for it.
-      dropped: whether the group is left out of the update for that.
-    """
-
-    problem_id: str
-    step: int
-    prompt_tokens: np.ndarray
-    completions: tuple[Completion, ...]
-    rewards: np.ndarray | None = None
+    problem_id: str  # names the problem, as in the request.
+    step: int  # the step whose random numbers drew it.
+    prompt_tokens: np.ndarray  # [S] int32.
+    completions: tuple[Completion, ...]  # G completions, in rollout-index order.
+    rewards: np.ndarray | None = None  # [G] float32, or None before grading.
+    # as in the request.
     first_rollout: int = 0
     turn: int = 0
-    task: str = ""
+    task: str = ""  # what its problem's task is, once graded.
+    # name -> [G] what the grader measured beside the reward; NaN where it did not.
     reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    # completion -> why its reward is not known, because it raised or hung, say; 0 stands for it.
     failures: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    dropped: bool = False
+    dropped: bool = False  # whether the group is left out of the update for that.
 
     @property
     def reward_failures(self) -> int:

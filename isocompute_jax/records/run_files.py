@@ -58,23 +58,14 @@ is reproducible.
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """The facts of config.json that curves are grouped by (top-level keys of the file).
+    """The facts of config.json that curves are grouped by (top-level keys of the file)."""
 
-    Attributes:
-      group_size: n, rollouts per problem and step.
-      problems_per_batch: B_problem, unique problems per step.
-      num_steps: M, planned steps.
-      problem_set_size: D, unique training problems.
-      model_params: number of parameters.
-      seed: random seed.
-    """
-
-    group_size: int
-    problems_per_batch: int
-    num_steps: int
-    problem_set_size: int
-    model_params: int
-    seed: int
+    group_size: int  # n, rollouts per problem and step.
+    problems_per_batch: int  # B_problem, unique problems per step.
+    num_steps: int  # M, planned steps.
+    problem_set_size: int  # D, unique training problems.
+    model_params: int  # number of parameters.
+    seed: int  # random seed.
 
 
 @dataclasses.dataclass(frozen=True)

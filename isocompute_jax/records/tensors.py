@@ -12,17 +12,11 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """One tensor as Hugging Face checkpoints store it.
+    """One tensor as Hugging Face checkpoints store it."""
 
-    Attributes:
-      name: e.g. `model.layers.0.self_attn.q_proj.weight`.
-      dtype: a key of `DTYPE_BYTES`.
-      shape: global shape; linear layers are [out, in].
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: str  # e.g. `model.layers.0.self_attn.q_proj.weight`.
+    dtype: str  # a key of `DTYPE_BYTES`.
+    shape: tuple[int, ...]  # global shape; linear layers are [out, in].
 
     @property
     def nbytes(self) -> int:
@@ -37,19 +31,12 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """`shape` numbers of the tensor `name` from `offset` on, in row-major order.
+    """`shape` numbers of the tensor `name` from `offset` on, in row-major order."""
 
-    Attributes:
-      name: the tensor's Hugging Face name.
-      dtype: its dtype's name, such as `bfloat16`.
-      shape: of the box, one entry a dimension of the tensor.
-      offset: where the box begins in the tensor.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    name: str  # the tensor's Hugging Face name.
+    dtype: str  # its dtype's name, such as `bfloat16`.
+    shape: tuple[int, ...]  # of the box, one entry a dimension of the tensor.
+    offset: tuple[int, ...]  # where the box begins in the tensor.
 
     @property
     def nbytes(self) -> int:
