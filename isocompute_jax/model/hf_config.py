@@ -16,7 +16,7 @@ from typing import Any, cast
 from isocompute_jax.model.config import FAMILIES, Architecture, Dtype, ModelConfig, QueryScaling, RopeScaling
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.quiet import hide_missing_pytorch
+from isocompute_jax.records.printing import hide_missing_pytorch
 
 _SHAPE = {
     "head_dim",

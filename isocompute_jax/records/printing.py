@@ -1,7 +1,11 @@
-"""What reaches a terminal: text from files (names, cells, messages of others) that cannot command it or forge lines."""
+"""What reaches a terminal: text from files (names, cells, messages of others) that cannot command it or forge lines.
+
+And what a library says that nobody needs to hear.
+"""
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from typing import TextIO
 
@@ -27,3 +31,16 @@ def printable(text: str, *, lines: bool = False) -> str:
 def say(text: object, *, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
     """Prints a text of one or several lines, as `printable` has it; to stdout where no `file` is given."""
     print(printable(str(text), lines=True), file=file, end=end, flush=flush)
+
+
+MISSING_PYTORCH = "PyTorch was not found."
+"""How transformers begins a warning when it is imported without PyTorch, which this package never asks it for."""
+
+
+def hide_missing_pytorch() -> None:
+    """Keeps that line out of the log, and nothing else; called before transformers is imported."""
+    logging.getLogger("transformers").addFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(MISSING_PYTORCH)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.quiet import hide_missing_pytorch
+from isocompute_jax.records.printing import hide_missing_pytorch
 from isocompute_jax.records.run_files import write_atomic
 
 TOKENIZER = "tokenizer.json"

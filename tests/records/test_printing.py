@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
+import pathlib
 import subprocess
 import sys
 import unicodedata
 
 import pytest
+import transformers
 from rich.console import Console
 
 from isocompute_jax.experiment.progress import progress
-from isocompute_jax.records.printing import printable, say
+from isocompute_jax.records.printing import MISSING_PYTORCH, hide_missing_pytorch, printable, say
 from isocompute_jax.sweeps import status
 from tests import mains
 from tests.sweeps.test_status import BASE
@@ -118,3 +121,22 @@ def test_the_status_of_a_sweep_and_a_bar(tmp_path, capsys):
         report(1, f"note {EVIL}")
     assert f"set {SHOWN}" in file.getvalue() and f"note {SHOWN}" in file.getvalue()
     assert "\x1b[31mred" not in file.getvalue() and "\u202e" not in file.getvalue() and "\x9b" not in file.getvalue()
+
+
+def test_the_line_about_pytorch_is_hidden_and_no_other(caplog):
+    logger = logging.getLogger("transformers")
+    handlers, propagate = logger.handlers[:], logger.propagate
+    logger.handlers, logger.propagate = [caplog.handler], False
+    try:
+        hide_missing_pytorch()
+        hide_missing_pytorch()
+        logger.warning("PyTorch was not found. Models won't be available and only tokenizers can be used.")
+        logger.warning("Torch was found, and it is old.")
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
+    assert [record.message for record in caplog.records] == ["Torch was found, and it is old."]
+
+
+def test_transformers_still_says_it_so():
+    source = pathlib.Path(transformers.__file__).read_text(encoding="utf-8")
+    assert f'logger.warning_advice(\n        "{MISSING_PYTORCH} ' in source and "get_logger(__name__)" in source
