@@ -7,10 +7,11 @@ import pathlib
 
 import pytest
 
+from isocompute_jax.records.columns import parse_columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
-from isocompute_jax.tasks.convert import ConvertOptions, convert, parse_columns
+from isocompute_jax.tasks.convert import ConvertOptions, convert
 from isocompute_jax.tasks.rows import ABSENT, at_path, renamed
 from isocompute_jax.tasks.splitting import SplitOptions, split_files
 from tests import mains
