@@ -120,7 +120,7 @@ def field_type(config: type, dotted: str, values: dict[str, Any]) -> Any:
         if name not in hints:
             meant = _meant(names[-1], values)
             fault = f"unknown config field {group}.{name}: did you mean config.{meant}?"
-            raise InputError(f"{fault if meant else unknown_field(group, name, hints)}\n{SEE_FIELDS}")
+            raise InputError(f"{fault if meant else unknown_field(group, name, sorted(hints))}\n{SEE_FIELDS}")
         kind, group = hints[name], f"{group}.{name}"
     return kind
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.learner import LossConfig, pack_shape
@@ -21,7 +21,7 @@ HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""
 
 
-ROWS = dict.fromkeys(("row_tokens", "row_nodes"), "config.packing.row_tokens")
+ROWS: Mapping[str, str] = {name: "config.packing.row_tokens" for name in ("row_tokens", "row_nodes")}
 """What layouts call the length of a row -> its field."""
 
 
