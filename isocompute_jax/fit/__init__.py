@@ -7,8 +7,13 @@ From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter
-from isocompute_jax.fit.comparisons.problems import SolveTrajectories, solve_trajectories
-from isocompute_jax.fit.comparisons.uniformity import uniformity, uniformity_curve, uniformity_trend
+from isocompute_jax.fit.comparisons.problems import (
+    SolveTrajectories,
+    solve_trajectories,
+    uniformity,
+    uniformity_curve,
+    uniformity_trend,
+)
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.points_to_fit import record_breaking

@@ -126,7 +126,7 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     laws = steps_laws(analysed(gallery.sweep(STEPS), bootstrap=True))
     shape, settled = "n\\* moves at too few budgets to tell a shape.", "open"
     if laws:
-        law = laws[0].law
+        law = next(iter(laws.values()))
         settled = law.against("line")
         share = f" ({law.shares['line']:.0%} of replicates have it lower)" if "line" in law.shares else ""
         ahead = law.ahead("line")

@@ -13,36 +13,36 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value, over_seeds
-from isocompute_jax.fit.comparisons.cross_sets import short_names
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    over_seeds,
+    series_with_ends,
+)
+from isocompute_jax.fit.comparisons.sets import short_names
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.frontier_results import FrontierBudget
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.wording import amount, between, listed, scale, unit
+from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.wording import amount, scale
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelCourse:
-    """What a sweep made of its base model.
+    """What a sweep made of its base model."""
 
-    Attributes:
-      model: what it is called.
-      model_params: its size; 0 where unknown.
-      base: reward of the base model, a mean over all runs; NaN where it was not evaluated.
-      budgets: [P] the frontier: compute, n* and its interval, and the fitted reward there.
-      final: last evaluation of the configuration that leads at the last budget.
-      gain: from each seed's own base model to that; None where the base model was not evaluated.
-    """
-
-    model: str
-    model_params: int
-    base: float
-    budgets: tuple[FrontierBudget, ...]
-    final: Value
-    gain: Value | None
+    model: str  # what it is called
+    model_params: int  # its size; 0 where unknown
+    base: float  # reward of the base model, a mean over all runs; NaN where it was not evaluated
+    budgets: tuple[FrontierBudget, ...]  # [P] the frontier: compute, n* and its interval, and the fitted reward there
+    final: Value  # last evaluation of the configuration that leads at the last budget
+    gain: Value | None  # from each seed's own base model to that; None where the base model was not evaluated
 
     @property
     def compute(self) -> np.ndarray:
@@ -121,20 +121,20 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
     at_end = [each.near(end) for each in found]
     known = [row.interval95 for row in at_end if result.known_sizes and row.interval95]
     apart = max(low for low, _ in known) > min(high for _, high in known) if len(known) == len(found) else None
-    places = np.linspace(0.0, 1.0, len(found)).tolist()
     panels = {"reward": Panel(f"{result.metric} at best n"), "gain": Panel("gain")}
     if result.known_sizes:
         panels["n*"] = Panel("n*", result.group_sizes)
+    drawn = [each for i, one in enumerate(found) for each in _series(one, i / (len(found) - 1))]
     return [
-        ComparisonResult(
-            question="base_models",
+        answer(
+            result,
+            "base_models",
             verdict=None if apart is None else "apart" if apart else "overlap",
-            findings=(*_sentences(result, found, at_end, end, apart), *left_out),
             numbers={"compute": float(end)},
             columns={
                 "model": "base model", "base": "its reward", "run": "best at the end", "final": "reward", "gain": "gain"
             },
-            rows=tuple(
+            rows=[
                 {
                     "model": each.model,
                     "base": each.base,
@@ -144,52 +144,22 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
                     "best_n": Value.within(row.group_size, row.interval95),
                 }
                 for each, row in zip(found, at_end, strict=True)
-            ),
-            series=tuple(
-                series
-                for each, place in zip(found, places, strict=True)
-                for series in _series(each, place)
-                if series.panel in panels
-            ),
-            title="Base models beside each other",
-            about="Each base model's runs analysed alone. The gain is reward minus that of the own base model, so that "
-            "models which begin higher are not thereby ahead.",
-            picture=Picture(
-                "Reward at the best n, gain over the base model, and n* over compute, for each base model",
-                "From above: fitted reward at the best n, its gain over the base model, and n* with its 95% interval, "
-                "each over compute.",
-                stacked=panels,
-            ),
+            ],
+            series=[each for each in drawn if each.panel in panels],
+            picture=Picture(stacked=panels),
+            remarks=left_out,
+            models=found,
+            at_end=list(zip(found, at_end, strict=True)) if result.known_sizes else [],
+            apart=apart,
         )
     ]  # fmt: skip
 
 
-def _sentences(
-    result: SweepResult, found: Sequence[ModelCourse], at_end: Sequence[FrontierBudget], end: float, apart: bool | None
-) -> list[str]:
-    """n* at the largest compute that all models have, and what each gained."""
-    texts = []
-    if result.known_sizes:
-        each_n = listed(
-            f"{row.group_size}{f' ({ends})' if (ends := between(row.interval95)) else ''} for {each.model}"
-            for each, row in zip(found, at_end, strict=True)
-        )
-        texts.append(f"At {amount(end)} {unit(result)}, n* is {each_n}.")
-    if apart is not None:
-        texts.append("The 95% intervals of some exclude each other." if apart else "Their 95% intervals overlap.")
-    gains = listed(f"{each.gain} for {each.model}" for each in found if each.gain is not None)
-    if gains:
-        texts.append(f"The gain over the own base model at the end, with the n that is best there, is {gains}.")
-    return texts
-
-
-def _series(found: ModelCourse, place: float) -> list[DrawnSeries]:
-    ends = [row.interval95 for row in found.budgets if row.interval95]
-    low, high = np.array(ends, float).T if len(ends) == len(found.budgets) else (None, None)
-    sizes = np.array([row.group_size for row in found.budgets])
+def _series(found: ModelCourse, tone: float) -> list[DrawnSeries]:
+    sizes, ends = [row.group_size for row in found.budgets], [row.interval95 for row in found.budgets]
     hover = (f"{found.model}: {found.reward[-1]:z.3f} at {amount(found.compute[-1])}",)
     return [
-        DrawnSeries(found.model, found.compute, found.reward, "reward", tone=place, hover=hover),
-        DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=place),
-        DrawnSeries(found.model, found.compute, sizes, "n*", low, high, look="steps", tone=place),
+        DrawnSeries(found.model, found.compute, found.reward, "reward", tone=tone, hover=hover),
+        DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=tone),
+        series_with_ends(found.model, found.compute, sizes, ends, "n*", tone),
     ]

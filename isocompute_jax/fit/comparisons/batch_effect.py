@@ -18,18 +18,20 @@ the run recovers, which the test for falling curves (`curves.falls`) leaves asid
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import SweepPart, members_by, parts, rewards_at
+from isocompute_jax.fit.comparisons.alike import SweepPart, parts, rewards_at
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value
+from isocompute_jax.fit.comparisons.courses import several_by
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
-from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.wording import amount, listed, spent, unit
+from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.wording import amount, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -46,23 +48,14 @@ LEAST_BASE = 0.02
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Effect:
-    """A standard deviation of rewards over one field, noise taken off.
+    """A standard deviation of rewards over one field, noise taken off."""
 
-    Attributes:
-      variance: over the matched budgets; below 0 where noise happens to be small, noise and all where a configuration
-        has one seed.
-      interval95: of `sd`; None where a configuration has one seed.
-      octaves: standard deviation of log2 of the field, over the same configurations.
-      by_budget: [P] `sd` at each budget.
-      low: [P] ends of its 95% intervals, NaN without.
-      high: [P].
-    """
-
+    # over the matched budgets; below 0 where noise happens to be small, and holds it where a configuration has one seed
     variance: float
-    interval95: tuple[float, float] | None
-    octaves: float
-    by_budget: np.ndarray
-    low: np.ndarray
+    interval95: tuple[float, float] | None  # of `sd`; None where a configuration has one seed
+    octaves: float  # standard deviation of log2 of the field, over the same configurations
+    by_budget: np.ndarray  # [P] `sd` at each budget
+    low: np.ndarray  # [P] ends of its 95% intervals, NaN without
     high: np.ndarray
 
     @property
@@ -84,25 +77,15 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchEffect:
-    """The effects of B_problem and of n in one part of a sweep.
+    """The effects of B_problem and of n in one part of a sweep."""
 
-    Attributes:
-      part: its configurations [K].
-      compute: [P] matched budgets.
-      reward: [K, P] means over seeds; NaN where a configuration has no data.
-      stderr: [K, P] their standard errors; NaN with one seed.
-      batch: of B_problem at fixed n.
-      group: of n at fixed B_problem.
-      difference95: 95% interval of the variance over n less that over B_problem; None where a configuration has one
-        seed.
-    """
-
-    part: SweepPart
-    compute: np.ndarray
-    reward: np.ndarray
-    stderr: np.ndarray
-    batch: Effect
-    group: Effect
+    part: SweepPart  # its configurations [K]
+    compute: np.ndarray  # [P] matched budgets
+    reward: np.ndarray  # [K, P] means over seeds; NaN where a configuration has no data
+    stderr: np.ndarray  # [K, P] their standard errors; NaN with one seed
+    batch: Effect  # of B_problem at fixed n
+    group: Effect  # of n at fixed B_problem
+    # 95% interval of the variance over n less that over B_problem; None where a configuration has one seed
     difference95: tuple[float, float] | None
 
     @property
@@ -131,7 +114,8 @@ def _effects(part: SweepPart, metric: str, seed: int) -> BatchEffect | None:
     known = [(group, curve) for group, curve in averaged if curve is not None]
     part, curves = dataclasses.replace(part, groups=tuple(group for group, _ in known)), [curve for _, curve in known]
     configurations = part.configurations
-    over_batch, over_size = _lines(configurations, "group_size"), _lines(configurations, "problems_per_batch")
+    over_batch = list(several_by(configurations, "group_size").values())
+    over_size = list(several_by(configurations, "problems_per_batch").values())
     compute = _budgets(curves, over_batch, over_size)
     if not len(compute):
         return None
@@ -148,11 +132,6 @@ def _effects(part: SweepPart, metric: str, seed: int) -> BatchEffect | None:
         ends = float(low), float(high)
     stderr = np.stack([_stderr(level) for level in levels])
     return BatchEffect(part, compute, reward, stderr, batch, group, ends)
-
-
-def _lines(configurations: Sequence[Configuration], fixed: str) -> list[list[int]]:
-    """Numbers of the configurations that share the fixed field, where there are two or more."""
-    return [line for line in members_by(configurations, fixed).values() if len(line) > 1]
 
 
 def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
@@ -241,22 +220,23 @@ def _root(variance: np.ndarray | float) -> np.ndarray:
 
 def compare_batches(result: SweepResult) -> list[ComparisonResult]:
     """The effect of B_problem beside that of n, for each part of the sweep with several of both."""
-    return [_of_effect(result, found) for found in batch_effect(result.runs, result.metric, seed=0)]
+    return [_effect_answer(result, found) for found in batch_effect(result.runs, result.metric, seed=0)]
 
 
-def _of_effect(result: SweepResult, found: BatchEffect) -> ComparisonResult:
+def _effect_answer(result: SweepResult, found: BatchEffect) -> ComparisonResult:
     batches = sorted({c.problems_per_batch for c in found.part.configurations})
-    rows: dict[int, dict[str, int | Value]] = {n: {} for n in sorted({c.group_size for c in found.part.configurations})}
+    sizes = sorted({c.group_size for c in found.part.configurations})
+    rows: dict[int, dict[str, int | Value]] = {n: {"group_size": n} for n in sizes}
     for c, reward, error in zip(found.part.configurations, found.reward[:, -1], found.stderr[:, -1], strict=True):
         if np.isfinite(reward):
             cell = Value.with_error(float(reward), float(error))
             rows[c.group_size][f"problems_per_batch_{c.problems_per_batch}"] = cell
     effects = (found.group, "over n, at fixed B_problem", "ink"), (found.batch, "over B_problem, at fixed n", 0.6)
-    return ComparisonResult(
-        question="batch_effect",
+    return answer(
+        result,
+        "batch_effect",
         part=found.part.label,
         verdict=None if found.difference95 is None else found.larger or "open",
-        findings=tuple(_of_both(result, found)),
         numbers={
             "sd_over_problems_per_batch": found.batch.as_value,
             "sd_over_group_size": found.group.as_value,
@@ -266,88 +246,45 @@ def _of_effect(result: SweepResult, found: BatchEffect) -> ComparisonResult:
             "compute": float(found.compute[-1]),
         },
         columns={"group_size": "n"} | {f"problems_per_batch_{batch}": f"B_problem = {batch}" for batch in batches},
-        rows=tuple({"group_size": n, **cells} for n, cells in rows.items()),
-        series=tuple(
+        rows=list(rows.values()),
+        series=[
             DrawnSeries(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
             for effect, name, tone in effects
-        ),
-        title=f"How much B_problem matters at fixed n{found.part.label}",
-        about="How far rewards lie apart over B_problem at equal n and compute, and over n at equal B_problem and "
-        "compute, averaged over the lines of the grid and over matched budgets; what noise adds is taken off "
-        "(bootstrap over seeds). Table: reward and standard error at the largest matched budget.",
-        picture=Picture(
-            "Standard deviation of rewards over B_problem at fixed n and over n at fixed B_problem, against compute",
-            "Shaded: 95% of the draws of seeds. The higher line is the field that matters more there.",
-            Panel(f"sd of {result.metric}", zero=True),
-        ),
+        ],
+        picture=Picture(Panel(f"sd of {result.metric}", zero=True)),
+        found=found,
+        sizes=sizes,
+        batches=batches,
     )
-
-
-def _of_both(result: SweepResult, found: BatchEffect) -> list[str]:
-    batch, group = found.batch, found.group
-    sizes, batches = (
-        sorted({getattr(c, name) for c in found.part.configurations}) for name in ("group_size", "problems_per_batch")
-    )
-    between = f"from {amount(found.compute[0])} to {spent(result, found.compute[-1])}"
-    first = (
-        f"At equal n and compute, {between}, the standard deviation of {result.metric} over B_problem = "
-        f"{listed(batches)} is {batch.as_value}; over n = {listed(sizes)} at equal B_problem it is {group.as_value}."
-    )
-    if found.difference95 is None:
-        return [first, "A configuration has one seed only, so noise is in these numbers, and how much cannot be told."]
-    verdict = {
-        "n": "The effect of n is the larger one: the 95% interval of the difference excludes 0.",
-        "B_problem": "The effect of B_problem is the larger one: the 95% interval of the difference excludes 0.",
-        "": "Which is larger cannot be told: the 95% interval of the difference has 0 in it.",
-    }[found.larger]
-    moves = f"{group.per_octave:.3f} in n, by {batch.per_octave:.3f} in B_problem"
-    return [first, f"{verdict} A factor of two moves the reward by {moves}."]
 
 
 class Collapse(NamedTuple):
-    """Of one run.
-
-    Attributes:
-      seed: which one.
-      best: level that it had reached: two neighbouring evaluations, or the base model, are at least as high.
-      compute: of the first of two neighbouring evaluations that lie far below it.
-      reward: of the higher of these two.
-    """
+    """Of one run."""
 
     seed: int
-    best: float
-    compute: float
-    reward: float
-
-
-@dataclasses.dataclass(frozen=True)
-class CellStability(OfConfiguration):
-    """How the runs of one configuration went: how many there are, and those that collapsed."""
-
-    configuration: Configuration
-    seeds: int
-    collapses: tuple[Collapse, ...]
+    best: float  # level that it had reached: two neighbouring evaluations, or the base model, are at least as high
+    compute: float  # of the first of two neighbouring evaluations that lie far below it
+    reward: float  # of the higher of these two
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StableBatches:
-    """One part of a sweep, with the stability of each configuration."""
+    """One part of a sweep, and how the runs of each of its configurations went."""
 
     part: SweepPart
-    cells: tuple[CellStability, ...]
+    seeds: tuple[int, ...]  # [K] how many runs there are
+    collapses: tuple[tuple[Collapse, ...], ...]  # [K] those that collapsed
 
     @property
     def smallest(self) -> dict[int, int | None]:
         """n -> the smallest B_problem from which on no seed collapses; None where one does at the largest."""
-        found: dict[int, int | None] = {}
-        for size in sorted({cell.group_size for cell in self.cells}):
-            own = [cell for cell in self.cells if cell.group_size == size]
-            found[size] = None
-            for cell in sorted(own, key=lambda cell: -cell.problems_per_batch):
-                if cell.collapses:
-                    break
-                found[size] = cell.problems_per_batch
-        return found
+        own = sorted(zip(self.part.configurations, self.collapses, strict=True), key=lambda row: row[0].group_size)
+        smallest: dict[int, int | None] = {}
+        for size, rows in itertools.groupby(own, key=lambda row: row[0].group_size):
+            falling = sorted(((c.problems_per_batch, bool(fallen)) for c, fallen in rows), reverse=True)
+            stable = [batch for batch, _ in itertools.takewhile(lambda row: not row[1], falling)]
+            smallest[size] = stable[-1] if stable else None
+        return smallest
 
 
 def find_collapse(
@@ -391,29 +328,30 @@ def stable_batches(
       metric: column of the rewards.
       reward_range: its bounds.
     """
-    found = []
-    for part in parts(runs, "group_size", "problems_per_batch"):
-        sizes = [configuration.group_size for configuration in part.configurations]
-        if len(set(sizes)) == len(sizes):
-            continue
-        base, cells = _base(part, metric, reward_range[0]), []
-        for group in part.groups:
-            own = [run for run in group.runs if metric in run.columns]
-            told = [
-                find_collapse(r.compute, r.columns[metric], base=base, reward_range=reward_range, seed=r.facts.seed)
-                for r in own
-            ]
-            cells.append(CellStability(group.configuration, len(own), tuple(one for one in told if one is not None)))
-        found.append(StableBatches(part, tuple(cells)))
-    return tuple(found)
+    several = [
+        part
+        for part in parts(runs, "group_size", "problems_per_batch")
+        if several_by(part.configurations, "group_size")
+    ]
+    return tuple(_stability(part, metric, reward_range) for part in several)
 
 
-def _base(part: SweepPart, metric: str, low: float) -> float:
-    """Mean reward of the base model over every run that was evaluated before its first step; `low` without any."""
-    runs = [run for group in part.groups for run in group.runs if metric in run.columns]
-    starts = np.concatenate([np.empty(0), *(run.columns[metric][run.compute == 0] for run in runs)])
-    starts = starts[np.isfinite(starts)]
-    return float(starts.mean()) if len(starts) else low
+def _stability(part: SweepPart, metric: str, reward_range: tuple[float, float]) -> StableBatches:
+    """Every run against the base model: the mean over all that evaluated it, or else the least reward there is."""
+    own = [[run for run in group.runs if metric in run.columns] for group in part.groups]
+    starts = [run.columns[metric][run.compute == 0] for runs in own for run in runs]
+    known = np.concatenate([np.empty(0), *starts])
+    known = known[np.isfinite(known)]
+    base = float(known.mean()) if len(known) else reward_range[0]
+    collapses = [
+        [
+            find_collapse(r.compute, r.columns[metric], base=base, reward_range=reward_range, seed=r.facts.seed)
+            for r in runs
+        ]
+        for runs in own
+    ]
+    fallen = tuple(tuple(one for one in each if one is not None) for each in collapses)
+    return StableBatches(part, tuple(map(len, own)), fallen)
 
 
 def most_often(seeds: int) -> float:
@@ -424,67 +362,44 @@ def most_often(seeds: int) -> float:
 def compare_stability(result: SweepResult) -> list[ComparisonResult]:
     """Which configurations collapse, for each part of the sweep that has several B_problem at one n."""
     found = stable_batches(result.runs, result.metric, reward_range=result.options.read.reward_range)
-    return [_of_stability(result, each) for each in found]
+    return [_stability_answer(result, each) for each in found]
 
 
-def _of_stability(result: SweepResult, found: StableBatches) -> ComparisonResult:
+def _stability_answer(result: SweepResult, found: StableBatches) -> ComparisonResult:
     falls = {curve.run for curve in result.curves if curve.fit.fall}
-    shares = np.array([len(cell.collapses) / max(cell.seeds, 1) for cell in found.cells])
-    place = np.array([(cell.problems_per_batch, cell.group_size) for cell in found.cells]).T
-    return ComparisonResult(
-        question="stable_batches",
+    rows, shares = [], []
+    for c, seeds, fallen in zip(found.part.configurations, found.seeds, found.collapses, strict=True):
+        shares.append(len(fallen) / max(seeds, 1))
+        first = min((one.compute for one in fallen), default=None)
+        rows.append({
+            "group_size": c.group_size,
+            "problems_per_batch": c.problems_per_batch,
+            "collapsed": Value(shares[-1], text=f"{len(fallen)} of {seeds}"),
+            "compute": None if first is None else Value(first, text=amount(first)),
+            "falls": c.name in falls,
+        })  # fmt: skip
+    batches, sizes = [row["problems_per_batch"] for row in rows], [row["group_size"] for row in rows]
+    place = np.array(batches), np.array(sizes)
+    smallest, fewest = found.smallest, min(found.seeds)
+    return answer(
+        result,
+        "stable_batches",
         part=found.part.label,
-        verdict="collapses" if any(cell.collapses for cell in found.cells) else "stable",
-        findings=tuple(_of_collapses(found)),
-        numbers={f"smallest_stable_at_{size}": batch for size, batch in found.smallest.items()},
+        verdict="collapses" if any(found.collapses) else "stable",
+        numbers={f"smallest_stable_at_{size}": batch for size, batch in smallest.items()},
         columns={
             "group_size": "n", "problems_per_batch": "B_problem", "collapsed": "seeds that collapse",
             "compute": f"first at ({unit(result)})", "falls": "mean falls after its peak",
         },
-        rows=tuple(
-            {
-                "group_size": cell.group_size,
-                "problems_per_batch": cell.problems_per_batch,
-                "collapsed": Value(share, text=f"{len(cell.collapses)} of {cell.seeds}"),
-                "compute": Value(at, text=amount(at)) if (at := min(_computes(cell), default=0.0)) else None,
-                "falls": cell.run in falls,
-            }
-            for cell, share in zip(found.cells, shares.tolist(), strict=True)
-        ),
+        rows=rows,
         series=(
             DrawnSeries("no seed collapses", *place, look="rings"),
-            DrawnSeries("every seed collapses", *place, shade=shares, look="discs", tone=0.3),
+            DrawnSeries("every seed collapses", *place, shade=np.array(shares), look="discs", tone=0.3),
         ),
-        title=f"The smallest stable B_problem{found.part.label}",
-        about="A seed collapses where two neighbouring evaluations lie below its best level before them by half of "
-        "what it had learned (and 0.05 of the reward range), or at half of the base model's reward, whether it "
-        "recovers or not. A slower fall, as where problems are learned by heart, is told by the last column.",
-        picture=Picture(
-            "Share of seeds that collapse for each n and B_problem",
-            "A dot for each configuration, filled by the share of its seeds that collapsed.",
-            Panel("n", place[1].tolist(), "B_problem", place[0].tolist()),
-        ),
+        picture=Picture(Panel("n", sizes, "B_problem", batches)),
+        collapses=any(found.collapses),
+        stable={b: [n for n in smallest if smallest[n] == b] for b in dict.fromkeys(smallest.values()) if b},
+        unstable=[size for size, batch in smallest.items() if batch is None],
+        seeds=fewest,
+        most_often=most_often(fewest) if fewest else 1.0,
     )  # fmt: skip
-
-
-def _computes(found: CellStability) -> list[float]:
-    return [one.compute for one in found.collapses]
-
-
-def _of_collapses(found: StableBatches) -> list[str]:
-    fewest = min(cell.seeds for cell in found.cells)
-    bound = f"{most_often(fewest):.0%}" if fewest else "100%"
-    seeds = f"{fewest} {'seed' if fewest == 1 else 'seeds'}"
-    rare = f"With {seeds} a configuration that shows none may still collapse in up to {bound} of runs (95%)."
-    if not any(cell.collapses for cell in found.cells):
-        return [f"No seed collapses at any B_problem that was run, at any n. {rare}"]
-    by_batch: dict[int | None, list[int]] = {}
-    for size, batch in found.smallest.items():
-        by_batch.setdefault(batch, []).append(size)
-    stable = [f"B_problem = {batch} at n = {listed(sizes)}" for batch, sizes in by_batch.items() if batch is not None]
-    sentences = [f"The smallest B_problem from which on no seed collapses: {'; '.join(stable)}."] if stable else []
-    if None in by_batch:
-        sentences.append(
-            f"At n = {listed(by_batch[None])} a seed collapses even at the largest B_problem that was run."
-        )
-    return [*sentences, rare]

@@ -19,21 +19,15 @@ Tone = Literal["ink", "quiet"] | str | int | float
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A number and its 95% interval, whose ends are NaN where it has none.
-
-    Attributes:
-      value: the number.
-      low: lower end.
-      high: upper end.
-      stderr: standard error, of a number that has that in place of an interval.
-      text: what a page shows; empty for `0.412 (0.396 to 0.431)`.
-    """
+    """A number and its 95% interval, or its standard error."""
 
     value: float
-    low: float = math.nan
+    low: float = math.nan  # ends of the interval; NaN where there is none
     high: float = math.nan
     stderr: float | None = dataclasses.field(default=None, metadata=OPTIONAL)
-    text: str = dataclasses.field(default="", metadata=INTERNAL)
+    text: str = dataclasses.field(
+        default="", metadata=INTERNAL
+    )  # what a page shows; empty for `0.412 (0.396 to 0.431)`
 
     def __str__(self) -> str:
         return self.text or f"{self.value:z.3f}" + (f" ({self.ends()})" if math.isfinite(self.low) else "")
@@ -73,114 +67,85 @@ Cell = Value | float | int | str | bool | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrawnSeries:
-    """Numbers of a picture: a line, steps, or marks.
-
-    Attributes:
-      name: what they are.
-      x: [P] place.
-      y: [P] height.
-      panel: title of the panel that they are in; empty for the only one.
-      low: [P] ends of the intervals of `y`; None without.
-      high: [P].
-      shade: [P, ...] a share for each mark: how much of a disc is filled, or how bright a cell is; None without.
-      look: how they are drawn.
-      tone: in which colour.
-      hover: what a reader sees who points at the line, or at each mark.
-    """
+    """Numbers of a picture, [P] of them: a line, steps, or marks."""
 
     name: str
     x: np.ndarray
     y: np.ndarray
-    panel: str = ""
-    low: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    panel: str = ""  # title of the panel that they are in; empty for the only one
+    low: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)  # ends of the intervals of `y`
     high: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    # [P, ...] a share for each mark: how much of a disc is filled, or how bright a cell is
     shade: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
     look: Literal["line", "dashed", "dotted", "steps", "wide steps", "dots", "rings", "bars", "discs", "cells"] = (
         dataclasses.field(default="line", metadata=INTERNAL)
     )
     tone: Tone = dataclasses.field(default="ink", metadata=INTERNAL)
+    # what a reader sees who points at the line, or at each mark
     hover: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
 
 
+def series_with_ends(
+    name: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    ends: Sequence[tuple[float, float] | None],
+    panel: str,
+    tone: Tone,
+) -> DrawnSeries:
+    """Steps, with their intervals where every one of them has one."""
+    known = [each for each in ends if each]
+    low, high = np.array(known, float).T if known and len(known) == len(x) else (None, None)
+    return DrawnSeries(name, np.array(x), np.array(y), panel, low, high, look="steps", tone=tone)
+
+
 class Panel(NamedTuple):
-    """The axes of a panel.
+    """The axes of a panel."""
 
-    Attributes:
-      y: what is counted upwards.
-      sizes: what was run, where `y` is an n or a B_problem: a logarithmic axis of these.
-      x: what is counted to the right; empty for compute.
-      x_sizes: what was run, where that is `x`.
-      linear: whether `x` is not logarithmic.
-      zero: whether there is a line at 0.
-    """
-
-    y: str
-    sizes: Sequence[int] = ()
-    x: str = ""
-    x_sizes: Sequence[int] = ()
-    linear: bool = False
-    zero: bool = False
+    y: str  # what is counted upwards
+    sizes: Sequence[int] = ()  # what was run, where `y` is an n or a B_problem: a logarithmic axis of these
+    x: str = ""  # what is counted to the right; empty for compute
+    x_sizes: Sequence[int] = ()  # what was run, where that is `x`
+    linear: bool = False  # whether `x` is not logarithmic
+    zero: bool = False  # whether there is a line at 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """How the numbers are laid out.
+    """How the numbers are laid out."""
 
-    Attributes:
-      alt: what the picture shows, for those who cannot see it.
-      how_to_read: its caption.
-      panel: the axes of every panel, one for each `DrawnSeries.panel`; None where they are `stacked`.
-      stacked: panels one below the other, each with axes of its own.
-      most: panels at most, spread evenly.
-      columns: of panels.
-      height: inches of a panel.
-      shade: what `DrawnSeries.shade` counts, where it is brightness.
-      held_out_from: compute from which the ground is shaded.
-    """
-
-    alt: str
-    how_to_read: str
-    panel: Panel | None = None
-    stacked: Mapping[str, Panel] = dataclasses.field(default_factory=dict)
-    most: int = 12
+    panel: Panel | None = None  # the axes of every panel, one for each `DrawnSeries.panel`; None where `stacked`
+    stacked: Mapping[str, Panel] = dataclasses.field(
+        default_factory=dict
+    )  # one below the other, with axes of their own
+    most: int = 12  # panels at most, spread evenly
     columns: int = 2
-    height: float = 1.9
-    shade: str = ""
-    held_out_from: float | None = None
+    height: float = 1.9  # inches of a panel
+    shade: str = ""  # what `DrawnSeries.shade` counts, where it is brightness
+    held_out_from: float | None = None  # compute from which the ground is shaded
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ComparisonResult:
-    """The answer to one question, of the whole sweep or of one part of it.
+    """The answer to one question, of the whole sweep or of one part of it."""
 
-    Attributes:
-      question: its key, the name of the function that answers it.
-      part: what tells this part of the sweep from its others; empty for the only one.
-      verdict: the answer in a word; None where the data have none.
-      findings: the answer in sentences.
-      numbers: key -> `Cell`: what the sentences say of the whole.
-      columns: key -> heading of the columns that a page shows.
-      rows: key -> `Cell`; with more keys than a page shows.
-      series: what is drawn.
-      title: heading of the section.
-      about: what was done, for the page.
-      picture: how `series` are laid out; None without a picture.
-    """
-
-    question: str
-    part: str = ""
-    verdict: str | None
-    findings: tuple[str, ...]
-    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    columns: Mapping[str, str]
-    rows: tuple[Mapping[str, Any], ...]
+    question: str  # its key, and the name of the template that says it
+    part: str = ""  # what tells this part of the sweep from its others; empty for the only one
+    verdict: str | None  # the answer in a word; None where the data have none
+    findings: tuple[str, ...]  # the answer in sentences
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what the sentences say of the whole
+    columns: Mapping[str, str]  # key -> heading, of the columns that a page shows
+    rows: tuple[Mapping[str, Cell], ...]  # with more keys than a page shows
     series: tuple[DrawnSeries, ...] = ()
+    picture: Picture | None = dataclasses.field(default=None, metadata=INTERNAL)
+    # the words of the section: heading, what was done, what the picture shows, and its caption
     title: str = dataclasses.field(metadata=INTERNAL)
     about: str = dataclasses.field(metadata=INTERNAL)
-    picture: Picture | None = dataclasses.field(default=None, metadata=INTERNAL)
+    alt: str = dataclasses.field(default="", metadata=INTERNAL)
+    how_to_read: str = dataclasses.field(default="", metadata=INTERNAL)
 
 
 def common_verdict(verdicts: Iterable[str]) -> str | None:
     """The one that all have, `mixed` where they differ, None of none."""
-    found = set(verdicts)
-    return None if not found else found.pop() if len(found) == 1 else "mixed"
+    every = set(verdicts)
+    return None if not every else every.pop() if len(every) == 1 else "mixed"

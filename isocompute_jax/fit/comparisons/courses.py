@@ -6,109 +6,182 @@ Leaders are the upper envelope of the fitted curves with its bootstrap replicate
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import (
-    LeaderCourse,
-    SweepPart,
-    course,
-    fits_of,
-    leaders,
-    members_by,
-    parts,
-    tones,
+from isocompute_jax.fit.comparisons.alike import SweepPart, fits_of, members_by, parts
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Tone,
+    Value,
+    common_verdict,
 )
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Panel, Picture, Value, common_verdict
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, replicate_rewards
-from isocompute_jax.fit.intervals import percentile_interval
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
-from isocompute_jax.fit.report.wording import amount, listed, spent, unit
-from isocompute_jax.fit.results import AllocationFit
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, replicate_rewards
+from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval, whole_or_none
+from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
+from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.wording import amount, listed, unit
+from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
+
+LARGEST_RUN = "the largest that was run"
+"""What is said of an n* beyond which none was run: a larger one might lead."""
+
+Drawn = tuple[float, np.ndarray | None]
+"""A number, and [R] replicates of it; None without."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Course:
+    """How one field of the leader moves over compute, as n* or B_problem* does."""
+
+    compute: np.ndarray  # [P] budgets, increasing: those where none without data would lead
+    value: np.ndarray  # [P] of the leader
+    replicates: np.ndarray | None  # [R, P] of the leaders of bootstrap replicates; None without
+
+    @property
+    def interval95(self) -> np.ndarray | None:
+        """[2, P] of the value, over replicates; None without."""
+        if self.replicates is None:
+            return None
+        return np.percentile(self.replicates, PERCENTILES, axis=0, method="nearest")
+
+    @property
+    def switches(self) -> list[tuple[float, int]]:
+        """The first value and every other one, with the budget that has it first."""
+        new = [0, *(np.flatnonzero(np.diff(self.value)) + 1)] if len(self.value) else []
+        return [(float(self.compute[i]), int(self.value[i])) for i in new]
+
+    @property
+    def direction(self) -> str:
+        """How the value goes over compute: a word."""
+        change = np.diff(self.value)
+        if not np.any(change):
+            return "stays"
+        return "rises" if np.all(change >= 0) else "falls" if np.all(change <= 0) else "moves both ways"
+
+    @property
+    def last95(self) -> tuple[int, int] | None:
+        """The interval at the last budget; None where it does not hold the value."""
+        ends = self.interval95
+        return None if ends is None else whole_or_none((int(ends[0, -1]), int(ends[1, -1])), self.value[-1])
+
+    @property
+    def cells(self) -> dict[str, int | Value]:
+        """The first value, and the last one with its interval: `16 (8 to 32)`."""
+        last, ends = int(self.value[-1]), self.last95
+        text = "" if ends is None else f" ({' to '.join(map(str, dict.fromkeys(ends)))})"
+        return {"first": int(self.value[0]), "last": Value.within(last, ends, f"{last}{text}")}
+
+    def drawn(self, name: str, tone: Tone, panel: str = "") -> DrawnSeries:
+        """For a picture."""
+        low, high = (None, None) if self.interval95 is None else self.interval95
+        return DrawnSeries(name, self.compute, self.value, panel, low, high, look="steps", tone=tone)
+
+
+def course(analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], field: str) -> Course:
+    """The course of a field of the upper envelope of some configurations, and of its replicates.
+
+    Args:
+      analysis: of one metric.
+      resampled: bootstrap of its curves; None without.
+      members: numbers of the configurations.
+      field: of `Configuration`.
+    """
+    configurations = [curve.configuration for curve in analysis.curves]
+    fits = [fit if i in members else dataclasses.replace(fit, status="failed") for i, fit in enumerate(analysis.fits)]
+    led = uncontested(analysis, frontier(fits, configurations), members)
+    compute = np.array([budget.compute for budget, _ in led])
+    values = np.array([getattr(configuration, field) for configuration in configurations])
+    drawn = replicate_leaders(analysis, resampled, members, compute)
+    leaders = np.array([i for _, i in led], dtype=int)
+    return Course(compute, values[leaders], None if drawn is None else values[drawn])
+
+
+def replicate_leaders(
+    analysis: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], compute: np.ndarray
+) -> np.ndarray | None:
+    """[R, P] numbers of the leaders of bootstrap replicates among some configurations; None where nothing tells."""
+    fitted = [i for i in members if analysis.fits[i].status != "failed"]
+    if resampled is None or not len(compute) or not all(resampled.tells(analysis.fits[i], i) for i in fitted):
+        return None
+    budgets: list[float] = compute.tolist()
+    return np.stack([leaders_among(resampled, analysis.fits, dict.fromkeys(fitted, c)) for c in budgets], axis=1)
+
+
+def several_by(configurations: Sequence[Configuration], field: str) -> dict[int, list[int]]:
+    """Known value of a field, rising -> numbers of the configurations that have it, where they are two or more."""
+    members = members_by(configurations, field)
+    return {value: own for value, own in members.items() if value and len(own) > 1}
+
+
+def tones(values: Iterable[float]) -> dict[float, float]:
+    """value > 0 -> share of the palette, in the order of its logarithm."""
+    every = sorted(set(values))
+    first, span = math.log(every[0]), math.log(every[-1] / every[0]) or 1.0
+    return {value: (math.log(value) - first) / span for value in every}
 
 
 def best_batches(result: SweepResult) -> list[ComparisonResult]:
     """B_problem*(C) at each n and with n free, in each part of a sweep that has several B_problem at one n."""
-    found = []
-    for part in parts(result.runs, "group_size", "problems_per_batch"):
-        if any(len(own) > 1 for own in members_by(part.configurations, "group_size").values()):
-            found += _best_batches(result, part)
-    return found
+    every = parts(result.runs, "group_size", "problems_per_batch")
+    each = (_best_batches(result, part) for part in every if several_by(part.configurations, "group_size"))
+    return [found for found in each if found is not None]
 
 
-def _best_batches(result: SweepResult, part: SweepPart) -> list[ComparisonResult]:
+def _best_batches(result: SweepResult, part: SweepPart) -> ComparisonResult | None:
     ((main, resampled),) = fits_of(result, part, [result.metric])
     configurations = [curve.configuration for curve in main.curves]
-    batches = [configuration.problems_per_batch for configuration in configurations]
-    several = {size: own for size, own in members_by(configurations, "group_size").items() if len(own) > 1}
-    courses = {size: course(leaders(main, resampled, own), batches) for size, own in several.items()}
+    several = several_by(configurations, "group_size")
+    courses = {size: course(main, resampled, own, "problems_per_batch") for size, own in several.items()}
     courses = {size: each for size, each in courses.items() if len(each.compute)}
     if not courses:
-        return []
-    free = course(leaders(main, resampled, range(len(configurations))), batches)
-    run = {size: sorted(batches[i] for i in several[size]) for size in courses}
-    rows = [{"group_size": size, "run": listed(run[size]), **_course_cells(each)} for size, each in courses.items()]
+        return None
     colours = tones(courses)
-    series = [each.drawn(f"n = {size}", colours[size]) for size, each in courses.items()]
-    if len(free.compute):
-        every = sorted({c.problems_per_batch for c in part.configurations})
-        rows.append({"group_size": "free", "run": listed(every), **_course_cells(free)})
-        series.append(free.drawn("n free", "ink", look="wide steps"))
-    return [
-        ComparisonResult(
-            question="best_batches",
-            part=part.label,
-            verdict=common_verdict(map(_move, courses.values())),
-            findings=tuple(_of_batches(result, courses, free)),
-            columns={
-                "group_size": "n", "run": "B_problem run", "first": "B_problem* first",
-                "last": "last (95% of replicates)", "changes": f"changes at ({unit(result)})",
-            },
-            rows=tuple(rows),
-            series=tuple(series),
-            title=f"The best B_problem at each n{part.label}",
-            about="Among configurations with the same n, a larger B_problem means fewer steps at the same compute. The "
-            "leader is read off the fitted curves, at the budgets where no configuration without data would lead.",
-            picture=Picture(
-                "Best B_problem against compute, for each n",
-                "A line for each n, the thick one over all n; lines that coincide are drawn a little apart.",
-                Panel("B_problem*", [c.problems_per_batch for c in part.configurations]),
-            ),
-        )
-    ]  # fmt: skip
-
-
-def _course_cells(found: LeaderCourse) -> dict[str, int | Value | str | None]:
-    changes = ", ".join(f"{amount(compute)} (to {value})" for compute, value in found.switches[1:])
-    return {"first": int(found.value[0]), "last": found.last, "changes": changes or None}
-
-
-def _of_batches(result: SweepResult, courses: Mapping[int, LeaderCourse], free: LeaderCourse) -> list[str]:
-    moves: dict[str, list[int]] = {"rises": [], "falls": [], "stays": [], "moves both ways": []}
+    rows, series = [], []
     for size, each in courses.items():
-        moves[_move(each)].append(size)
-    parts_of = "; ".join(f"{word} at n = {listed(sizes)}" for word, sizes in moves.items() if sizes)
-    sentences = [f"Over compute the best B_problem {parts_of}."]
-    ends = [each.last95 for each in courses.values() if each.last95]
-    if ends:
-        one = sum(low == high for low, high in ends)
-        sentences.append(f"At the largest budget 95% of replicates have one B_problem in {one} of {len(courses)} n.")
+        run = sorted(configurations[i].problems_per_batch for i in several[size])
+        rows.append({"group_size": size, "run": listed(run), **each.cells, "changes": _changes(each)})
+        series.append(each.drawn(f"n = {size}", colours[size]))
+    free = course(main, resampled, range(len(configurations)), "problems_per_batch")
+    batches = [configuration.problems_per_batch for configuration in part.configurations]
     if len(free.compute):
-        steps = listed(f"{value} from {amount(compute)}" for compute, value in free.switches)
-        sentences.append(f"With n free it is {steps} {unit(result)}.")
-    return sentences
+        run = listed(sorted(set(batches)))
+        rows.append({"group_size": "free", "run": run, **free.cells, "changes": _changes(free)})
+        series.append(dataclasses.replace(free.drawn("n free", "ink"), look="wide steps"))
+    directions: dict[str, list[int]] = {"rises": [], "falls": [], "stays": [], "moves both ways": []}
+    for size, each in courses.items():
+        directions[each.direction].append(size)
+    ends = [each.last95 for each in courses.values() if each.last95]
+    return answer(
+        result,
+        "best_batches",
+        part=part.label,
+        verdict=common_verdict(each.direction for each in courses.values()),
+        columns={
+            "group_size": "n", "run": "B_problem run", "first": "B_problem* first",
+            "last": "last (95% of replicates)", "changes": f"changes at ({unit(result)})",
+        },
+        rows=rows,
+        series=series,
+        picture=Picture(Panel("B_problem*", batches)),
+        directions={word: sizes for word, sizes in directions.items() if sizes},
+        num_sizes=len(courses),
+        num_settled=sum(low == high for low, high in ends) if ends else None,
+        free=free.switches,
+    )  # fmt: skip
 
 
-def _move(found: LeaderCourse) -> str:
-    change = np.diff(found.value)
-    if not np.any(change):
-        return "stays"
-    return "rises" if np.all(change >= 0) else "falls" if np.all(change <= 0) else "moves both ways"
+def _changes(found: Course) -> str | None:
+    return ", ".join(f"{amount(compute)} (to {value})" for compute, value in found.switches[1:]) or None
 
 
 def batch_targets(result: SweepResult) -> list[ComparisonResult]:
@@ -116,66 +189,53 @@ def batch_targets(result: SweepResult) -> list[ComparisonResult]:
 
     The Playbook reads n*(C) off each target over all B_problem together; here every B_problem has its own envelopes.
     """
-    found = []
-    for part in parts(result.runs, "group_size", "problems_per_batch") if len(result.targets) > 1 else []:
-        sizes = members_by(part.configurations, "problems_per_batch")
-        several = [batch for batch, own in sizes.items() if len(own) > 1]
-        if len(several) > 1:
-            found.append(_batch_targets(result, part, several))
-    return found
+    every = parts(result.runs, "group_size", "problems_per_batch") if len(result.targets) > 1 else []
+    several = [part for part in every if len(several_by(part.configurations, "problems_per_batch")) > 1]
+    return [_batch_targets(result, part) for part in several]
 
 
-def _batch_targets(result: SweepResult, part: SweepPart, batches: Sequence[int]) -> ComparisonResult:
-    sizes = {b: max(c.group_size for c in part.configurations if c.problems_per_batch == b) for b in batches}
-    courses: dict[int, dict[str, LeaderCourse]] = {batch: {} for batch in batches}
+def _batch_targets(result: SweepResult, part: SweepPart) -> ComparisonResult:
+    members = several_by(part.configurations, "problems_per_batch")
+    largest = {batch: max(part.configurations[i].group_size for i in own) for batch, own in members.items()}
+    courses: dict[int, dict[str, Course]] = {batch: {} for batch in members}
     for name, (analysis, resampled) in zip(result.targets, fits_of(result, part, result.targets), strict=True):
-        configurations = [curve.configuration for curve in analysis.curves]
-        values = [configuration.group_size for configuration in configurations]
-        by_batch = members_by(configurations, "problems_per_batch")
-        for batch in batches:
-            found = course(leaders(analysis, resampled, by_batch.get(batch, [])), values)
-            if len(found.compute):
-                courses[batch][name] = found
+        by_batch = members_by([curve.configuration for curve in analysis.curves], "problems_per_batch")
+        for batch in members:
+            each = course(analysis, resampled, by_batch.get(batch, []), "group_size")
+            if len(each.compute):
+                courses[batch][name] = each
     larger = {batch: wants_larger(by_target) for batch, by_target in courses.items()}
     places = dict(zip(result.targets, np.linspace(0.05, 0.95, len(result.targets)).tolist(), strict=True))
     each_one = [(batch, name, each) for batch, by_target in courses.items() for name, each in by_target.items()]
-    return ComparisonResult(
-        question="batch_targets",
+    return answer(
+        result,
+        "batch_targets",
         part=part.label,
         verdict=common_verdict(filter(None, larger.values())),
-        findings=tuple(_of_targets(result, courses, larger)),
         columns={
             "problems_per_batch": "B_problem", "target": "target", "first": "n* first",
             "last": "n* last (95% of replicates)", "largest": "largest n*", "last_is": "n* last is",
         },
-        rows=tuple(
+        rows=[
             {
                 "problems_per_batch": batch,
                 "target": name,
-                "first": int(each.value[0]),
-                "last": each.last,
+                **each.cells,
                 "largest": int(each.value.max()),
-                "last_is": "the largest that was run" if each.value[-1] == sizes[batch] else None,
+                "last_is": LARGEST_RUN if each.value[-1] == largest[batch] else None,
                 "wants_larger": larger[batch] or None,
             }
             for batch, name, each in each_one
-        ),
-        series=tuple(each.drawn(name, places[name], f"B_problem = {batch}") for batch, name, each in each_one),
-        title=f"n* of each target at each B_problem{part.label}",
-        about="best@k asks for coverage (one of k samples correct), worst@k for sharpening (all k correct). n* is read "
-        "off the fitted curves of each target, among configurations with the same B_problem.",
-        picture=Picture(
-            "Optimal group size against compute for each target, one panel for each number of problems per batch",
-            "One panel for each B_problem (at most 6), a line for each target; lines that coincide are drawn a little "
-            "apart.",
-            Panel("n*", [c.group_size for c in part.configurations]),
-            most=6,
-            height=1.7,
-        ),
+        ],
+        series=[each.drawn(name, places[name], f"B_problem = {batch}") for batch, name, each in each_one],
+        picture=Picture(Panel("n*", [c.group_size for c in part.configurations]), most=6, height=1.7),
+        courses={batch: by_target for batch, by_target in courses.items() if by_target},
+        ends={b: min(each.compute[-1] for each in own.values()) for b, own in courses.items() if own},
+        wanted={word: [b for b in larger if larger[b] == word] for word in ("best", "worst", "same")},
     )  # fmt: skip
 
 
-def wants_larger(courses: Mapping[str, LeaderCourse]) -> str:
+def wants_larger(courses: Mapping[str, Course]) -> str:
     """Which of `best` and `worst` has the larger n* at the last budget that both have; empty where one lacks it.
 
     `same` where the n of 95% of replicates overlap, or are equal without a bootstrap.
@@ -196,53 +256,11 @@ def wants_larger(courses: Mapping[str, LeaderCourse]) -> str:
     return "best" if b_low > w_high else "worst"
 
 
-def _ends(found: LeaderCourse, compute: float) -> tuple[int, int]:
+def _ends(found: Course, compute: float) -> tuple[int, int]:
     """The interval of the value at one budget; the value itself without a bootstrap."""
     i = int(np.searchsorted(found.compute, compute))
-    if found.low is None or found.high is None:
-        return int(found.value[i]), int(found.value[i])
-    return int(found.low[i]), int(found.high[i])
-
-
-def _of_targets(
-    result: SweepResult, courses: Mapping[int, Mapping[str, LeaderCourse]], larger: Mapping[int, str]
-) -> list[str]:
-    sentences = []
-    for batch, by_target in courses.items():
-        if by_target:
-            moves = listed(f"{name} {int(each.value[0])} to {int(each.value[-1])}" for name, each in by_target.items())
-            end = min(each.compute[-1] for each in by_target.values())
-            sentences.append(f"At B_problem = {batch} n* goes, up to {spent(result, end)}: {moves}.")
-    words = {
-        "best": "best@k wants the larger n",
-        "worst": "worst@k wants the larger n",
-        "same": "the n of best@k and worst@k cannot be told apart",
-    }
-    verdicts = {key: [batch for batch, verdict in larger.items() if verdict == key] for key in words}
-    each_verdict = [f"{words[key]} at B_problem = {listed(own)}" for key, own in verdicts.items() if own]
-    return [*sentences, f"At the largest budget {'; '.join(each_verdict)}."] if each_verdict else sentences
-
-
-class DataSize(NamedTuple):
-    """The runs on one number of problems: n*(C) and its sigmoid, and the best up to the compute that all sizes reach.
-
-    Attributes:
-      largest_run: the largest n that was run.
-      course: n*(C), as far as the runs go.
-      law: its sigmoid.
-      octaves: log2 of the largest n*.
-      reward: the highest reward.
-      best_run: who has it.
-      drawn: [R] the replicates of `octaves` and of `reward`; None without.
-    """
-
-    largest_run: int
-    course: LeaderCourse
-    law: AllocationFit
-    octaves: float
-    reward: float
-    best_run: str
-    drawn: tuple[np.ndarray, np.ndarray] | None
+    low, high = [found.value] * 2 if found.interval95 is None else found.interval95
+    return int(low[i]), int(high[i])
 
 
 def data_sizes(result: SweepResult) -> list[ComparisonResult]:
@@ -251,130 +269,104 @@ def data_sizes(result: SweepResult) -> list[ComparisonResult]:
     The Playbook finds that fewer problems lower the n at which n* saturates, because they are over-fitted sooner. n*
     rises with compute, so sizes are compared up to the compute that the runs of all of them reach.
     """
-    found = []
-    for part in parts(result.runs, "group_size", "problem_set_size"):
-        if len(_several_sizes(members_by(part.configurations, "problem_set_size"))) < 2:
-            continue
-        ((main, resampled),) = fits_of(result, part, [result.metric])
-        members = members_by([curve.configuration for curve in main.curves], "problem_set_size")
-        fitted = {size: [i for i in own if main.fits[i].status != "failed"] for size, own in members.items()}
-        several = _several_sizes(fitted)
-        if len(several) < 2:
-            continue
-        shared = min(max(float(main.curves[i].compute[-1]) for i in own) for own in several.values())
-        window = result.options.smoothing
-        each = {size: _data_size(main, resampled, own, shared, window=window) for size, own in several.items()}
-        sizes = {size: one for size, one in each.items() if one is not None}
-        if len(sizes) > 1:
-            found.append(_of_sizes(result, part, shared, sizes))
-    return found
+    every = parts(result.runs, "group_size", "problem_set_size")
+    several = [part for part in every if len(several_by(part.configurations, "problem_set_size")) > 1]
+    return [found for part in several if (found := _data_sizes(result, part)) is not None]
 
 
-def _several_sizes(members: Mapping[int, list[int]]) -> dict[int, list[int]]:
-    """The numbers of problems with several configurations."""
-    return {size: own for size, own in members.items() if size and len(own) > 1}
-
-
-def _data_size(
-    main: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], shared: float, *, window: int
-) -> DataSize | None:
-    """One number of problems; None where nobody leads before the shared compute."""
-    values = np.array([curve.configuration.group_size for curve in main.curves])
-    led = leaders(main, resampled, members)
-    inside = led.compute <= shared
-    if not inside.any():
+def _data_sizes(result: SweepResult, part: SweepPart) -> ComparisonResult | None:
+    ((main, resampled),) = fits_of(result, part, [result.metric])
+    members = members_by([curve.configuration for curve in main.curves], "problem_set_size")
+    fitted = {size: [i for i in own if main.fits[i].status != "failed"] for size, own in members.items() if size}
+    several = {size: own for size, own in fitted.items() if len(own) > 1}
+    if len(several) < 2:
         return None
-    replicates = None if led.replicates is None else values[led.replicates].astype(float)
-    found, largest = course(led, values.tolist()), int(values[list(members)].max())
-    law = fit_allocation(led.compute, found.value, window=window, replicates=replicates, largest=largest)
-    ends = {i: min(main.fits[i].window[1], shared) for i in members if main.fits[i].window[0] <= shared}
-    rewards = {i: float(main.fits[i].reward(end)) for i, end in ends.items()}
-    best = max(rewards, key=lambda i: rewards[i])
-    drawn = None
-    if resampled is not None and replicates is not None:
-        at_end = [replicate_rewards(main.fits[i], resampled.at[:, i], np.array([end]))[:, 0] for i, end in ends.items()]
-        drawn = np.log2(replicates[:, inside].max(axis=1)), np.max(at_end, axis=0)
-    octaves = float(np.log2(found.value[inside].max()))
-    return DataSize(largest, found, law, octaves, rewards[best], main.curves[best].configuration.name, drawn)
-
-
-def _value(number: float, draws: np.ndarray | None) -> Value:
-    """With its interval, where the replicates hold it."""
-    return Value.within(number, None if draws is None else percentile_interval(draws, number, method="nearest"))
-
-
-def _of_sizes(result: SweepResult, part: SweepPart, shared: float, sizes: Mapping[int, DataSize]) -> ComparisonResult:
-    fewest, most = sizes[min(sizes)], sizes[max(sizes)]
-    drawn: tuple[np.ndarray, np.ndarray] | tuple[None, None] = None, None
-    if most.drawn is not None and fewest.drawn is not None:
-        drawn = most.drawn[0] - fewest.drawn[0], most.drawn[1] - fewest.drawn[1]
-    octaves, reward = _value(most.octaves - fewest.octaves, drawn[0]), _value(most.reward - fewest.reward, drawn[1])
+    shared = min(max(float(main.curves[i].compute[-1]) for i in own) for own in several.values())
+    courses = {size: course(main, resampled, own, "group_size") for size, own in several.items()}
+    courses = {size: each for size, each in courses.items() if (each.compute <= shared).any()}
+    if len(courses) < 2:
+        return None
+    fewest, most, colours = min(courses), max(courses), tones(courses)
+    largest = {size: _largest(each, shared) for size, each in courses.items()}
+    highest, rows = {}, []
+    for size, each in courses.items():
+        best, highest[size] = _highest(main, resampled if each.replicates is not None else None, several[size], shared)
+        run = max(main.curves[i].configuration.group_size for i in several[size])
+        rows.append(_data_size(result, each, size, run, largest[size], highest[size]) | {"run": best})
+    octaves, reward = _difference(largest[most], largest[fewest]), _difference(highest[most], highest[fewest])
+    ratio = Value(2.0**octaves.value, 2.0**octaves.low, 2.0**octaves.high)
     verdict = None if math.isnan(octaves.low) else {1: "larger", -1: "smaller", 0: "open"}[octaves.sign]
-    colours = tones(sizes)
-    return ComparisonResult(
-        question="data_sizes",
+    return answer(
+        result,
+        "data_sizes",
         part=part.label,
         verdict=verdict,
-        findings=tuple(_of_data_sizes(result, shared, sizes, octaves, reward)),
-        numbers={
-            "shared_compute": shared,
-            "ratio_of_largest_n": Value(2.0**octaves.value, 2.0**octaves.low, 2.0**octaves.high),
-            "difference_of_highest_reward": reward,
-        },
+        numbers={"shared_compute": shared, "ratio_of_largest_n": ratio, "difference_of_highest_reward": reward},
         columns={
             "problem_set_size": "D", "first": "n* first", "largest": "largest n*", "largest_is": "which is",
             "saturation": "saturation of the sigmoid", "reward": f"highest {result.metric}", "run": "reached by",
         },
-        rows=tuple(
-            {
-                "problem_set_size": size,
-                "first": int(each.course.value[0]),
-                "largest": round(2**each.octaves),
-                "largest_is": "the largest that was run" if _at_edge(each) else f"runs go to {each.largest_run}",
-                "saturation": Value(each.law.saturation, text=f"n = {each.law.saturation:.3g}")
-                if each.law.status == "ok" else "not established",
-                "reward": _value(each.reward, None if each.drawn is None else each.drawn[1]),
-                "run": each.best_run,
-            }
-            for size, each in sizes.items()
-        ),
-        series=tuple(each.course.drawn(f"D = {size:,}", colours[size]) for size, each in sizes.items()),
-        title=f"n* and the number of training problems{part.label}",
-        about="With fewer problems each is seen more often at the same compute, C / (n D) times, and is over-fitted "
-        f"sooner. Largest n* and highest reward: of the fitted curves up to {spent(result, shared)}, which the runs on "
-        "every number of problems reach.",
-        picture=Picture(
-            "Optimal group size against compute for each number of training problems",
-            "A line for each number of problems D; lines that coincide are drawn a little apart.",
-            Panel("optimal group size n*", [c.group_size for c in part.configurations]),
-        ),
+        rows=rows,
+        series=[each.drawn(f"D = {size:,}", colours[size]) for size, each in courses.items()],
+        picture=Picture(Panel("optimal group size n*", [c.group_size for c in part.configurations])),
+        verdict_on_n=verdict,
+        ratio=ratio,
+        difference=reward,
+        shared=shared,
+        at_least=[row["problem_set_size"] for row in rows if row["largest_is"] == LARGEST_RUN],
+        fewest=rows[0],
+        most=rows[-1],
     )  # fmt: skip
 
 
-def _at_edge(found: DataSize) -> bool:
-    """Whether its largest n* is the largest n that was run, so that a larger one might lead."""
-    return round(2**found.octaves) == found.largest_run
+def _data_size(
+    result: SweepResult, found: Course, size: int, largest_run: int, largest: Drawn, highest: Drawn
+) -> dict[str, int | str | bool | Value]:
+    """The row of one number of problems; a larger n might lead where the largest n* is the largest that was run."""
+    drawn = None if found.replicates is None else found.replicates.astype(float)
+    law = fit_allocation(
+        found.compute, found.value, window=result.options.smoothing, replicates=drawn, largest=largest_run
+    )  # fmt: skip
+    size_of_largest = round(2 ** largest[0])
+    at_edge = size_of_largest == largest_run
+    saturation = Value(law.saturation, text=f"n = {law.saturation:.3g}") if law.status == "ok" else "not established"
+    return {
+        "problem_set_size": size,
+        "first": int(found.value[0]),
+        "largest": size_of_largest,
+        "largest_is": LARGEST_RUN if at_edge else f"runs go to {largest_run}",
+        "saturation": saturation,
+        "reward": _value(highest),
+    }
 
 
-def _of_data_sizes(
-    result: SweepResult, shared: float, sizes: Mapping[int, DataSize], octaves: Value, reward: Value
-) -> list[str]:
-    moves = listed(
-        f"{'at least ' if _at_edge(each) else ''}{round(2**each.octaves)} with {size:,}" for size, each in sizes.items()
-    )
-    text = f"Up to {spent(result, shared)} the largest n* is {moves} problems."
-    if math.isfinite(octaves.low):
-        ratio, low, high = (f"{2.0**number:.3g}" for number in (octaves.value, octaves.low, octaves.high))
-        apart = f"{ratio} (95%: {low} to {high})"
-        order = "larger" if octaves.sign > 0 else "smaller"
-        text += (
-            f" The most problems have a {order} n* than the fewest: the ratio is {apart}."
-            if octaves.sign
-            else f" Whether the number of problems moves it cannot be told: the ratio of most to fewest is {apart}."
-        )
-    interval = f" (95%: {reward.ends()})" if math.isfinite(reward.low) else ""
-    return [
-        text,
-        f"{max(sizes):,} problems reach {sizes[max(sizes)].reward:.3f}, {min(sizes):,} {sizes[min(sizes)].reward:.3f}: "
-        f"a difference of {reward.value:z.3f}{interval}.",
-    ]
+def _largest(found: Course, shared: float) -> Drawn:
+    """log2 of the largest n* up to a compute."""
+    inside = found.compute <= shared
+    octaves = float(np.log2(found.value[inside].max()))
+    return octaves, None if found.replicates is None else np.log2(found.replicates[:, inside].max(axis=1).astype(float))
+
+
+def _highest(
+    main: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], shared: float
+) -> tuple[str, Drawn]:
+    """The configuration with the highest reward up to a compute, and that reward."""
+    ends = {i: min(main.fits[i].window[1], shared) for i in members if main.fits[i].window[0] <= shared}
+    rewards = {i: float(main.fits[i].reward(end)) for i, end in ends.items()}
+    best = max(rewards, key=lambda i: rewards[i])
+    drawn = None
+    if resampled is not None:
+        at_end = [replicate_rewards(main.fits[i], resampled.at[:, i], np.array([end]))[:, 0] for i, end in ends.items()]
+        drawn = np.max(at_end, axis=0)
+    return main.curves[best].configuration.name, (rewards[best], drawn)
+
+
+def _difference(one: Drawn, other: Drawn) -> Value:
+    drawn = None if one[1] is None or other[1] is None else one[1] - other[1]
+    return _value((one[0] - other[0], drawn))
+
+
+def _value(found: Drawn) -> Value:
+    """With its interval, where the replicates hold it."""
+    number, drawn = found
+    return Value.within(number, None if drawn is None else percentile_interval(drawn, number, method="nearest"))

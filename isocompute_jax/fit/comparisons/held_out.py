@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,8 @@ from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
 from isocompute_jax.fit.intervals import PERCENTILES, holding
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.wording import amount, shortened, shortlist, unit
+from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.wording import amount, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -61,39 +62,21 @@ ROUNDING = 1e-12
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldOut:
-    """K configurations at H budgets after the cut. Rewards are NaN where a configuration has no data.
+    """K configurations at H budgets after the cut. Rewards are NaN where a configuration has no data."""
 
-    Attributes:
-      cut: largest compute that was fitted.
-      best_so_far: whether rewards are the best mean so far, because record-breaking evaluations are fitted; else the
-        mean.
-      widening: by how much intervals are wider than the draws alone have them; None where the fitted part is too short
-        to ask.
-      configurations: [K].
-      fitted_compute: [F] budgets up to the cut.
-      fitted: [K, F] mean rewards there.
-      compute: [H] budgets after it.
-      predicted: [K, H] expected reward.
-      interval95: [2, K, H] of what will be measured.
-      measured: [K, H].
-      mean: [K, H] the measured mean, whatever was best before.
-      mean_interval95: [2, K, H] of that.
-      leaders: [H, D] number of the best configuration in each draw.
-    """
-
-    cut: float
-    best_so_far: bool
-    widening: float | None
-    configurations: tuple[Configuration, ...]
-    fitted_compute: np.ndarray
-    fitted: np.ndarray
-    compute: np.ndarray
-    predicted: np.ndarray
-    interval95: np.ndarray
-    measured: np.ndarray
-    mean: np.ndarray
-    mean_interval95: np.ndarray
-    leaders: np.ndarray
+    cut: float  # largest compute that was fitted
+    best_so_far: bool  # whether rewards are the best mean so far, because records are fitted; else the mean
+    widening: float | None  # by how much intervals are wider than the draws; None where the fitted part is too short
+    configurations: tuple[Configuration, ...]  # [K]
+    fitted_compute: np.ndarray  # [F] budgets up to the cut
+    fitted: np.ndarray  # [K, F] mean rewards there
+    compute: np.ndarray  # [H] budgets after it
+    predicted: np.ndarray  # [K, H] expected reward
+    interval95: np.ndarray  # [2, K, H] of what will be measured
+    measured: np.ndarray  # [K, H]
+    mean: np.ndarray  # [K, H] the measured mean, whatever was best before
+    mean_interval95: np.ndarray  # [2, K, H] of that
+    leaders: np.ndarray  # [H, D] number of the best configuration in each draw
 
     @property
     def known(self) -> np.ndarray:
@@ -324,44 +307,48 @@ def _within(reward: np.ndarray, interval: np.ndarray) -> np.ndarray:
 def compare_held_out(result: SweepResult) -> list[ComparisonResult]:
     """One; none where the sweep has too few evaluations on a side of the cut."""
     found = held_out_quarter(result.runs, result.options)
-    return [] if found is None else [_of_held_out(result, found)]
+    return [] if found is None else [held_out_answer(result, found)]
 
 
-def _of_held_out(result: SweepResult, found: HeldOut) -> ComparisonResult:
-    by_size = result.several_sizes and not result.several_batches
-    if by_size:
+def held_out_answer(result: SweepResult, found: HeldOut) -> ComparisonResult:
+    """What was predicted and measured of an analysed sweep, in a table, a picture and sentences."""
+    columns = {}
+    if result.several_sizes and not result.several_batches:
         columns = {"predicted_n": "n* predicted (95%)", "measured_n": "n* measured", "frontier_n": "n* of the frontier"}
-    else:
-        columns = {"predicted_run": "best, predicted", "measured_run": "best, measured"} if result.several else {}
+    elif result.several:
+        columns = {"predicted_run": "best, predicted", "measured_run": "best, measured"}
     predicted = f"reward{' of the one' if result.several else ','} predicted (95% interval)"
-    known = np.flatnonzero(found.known.any(axis=1)).tolist()
-    return ComparisonResult(
-        question="held_out",
+    known = found.known.any(axis=1)
+    fitted_sizes = _fitted_sizes(result, found)
+    numbers = {
+        "cut": found.cut,
+        "widening": found.widening,
+        "inside": int(found.inside.sum()),
+        "rose": int(found.rose.sum()),
+        "rose_inside": int((found.rose & found.inside).sum()),
+        "mean_inside": int(found.mean_inside.sum()),
+        "of": int(found.known.sum()),
+    }
+    return answer(
+        result,
+        "held_out",
         verdict="inside" if found.inside[found.known].all() else "partly inside",
-        findings=tuple(_findings(result, found)),
-        numbers={
-            "cut": found.cut,
-            "widening": found.widening,
-            "inside": int(found.inside.sum()),
-            "rose": int(found.rose.sum()),
-            "rose_inside": int((found.rose & found.inside).sum()),
-            "mean_inside": int(found.mean_inside.sum()),
-            "of": int(found.known.sum()),
-        },
+        numbers=numbers,
         columns={"compute": unit(result)} | columns | {"predicted": predicted, "measured": "measured"},
-        rows=tuple(_rows(result, found)),
-        series=tuple(series for k in known for series in _series(found, k)),
-        title="The last quarter, predicted from the rest",
-        about=_about(result, found),
+        rows=[_row(result, found, h, n) for h, n in enumerate(fitted_sizes)],
+        series=[series for k in np.flatnonzero(known).tolist() for series in _series(found, k)],
         picture=Picture(
-            "Reward of each configuration over compute, with predicted bands and measured dots after the cut",
-            f"Shaded: held out. Grey: {_fitted_dots(found)}. Line and band: predicted, with its 95% interval. Black: "
-            f"{_what(found)}, measured." + (" Hollow: the mean, where it lies below." if found.best_so_far else ""),
-            Panel(f"{result.metric} ({result.options.read.eval_set})"),
-            most=8,
-            held_out_from=found.cut,
+            Panel(f"{result.metric} ({result.options.read.eval_set})"), most=8, held_out_from=found.cut
         ),
-    )
+        found=found,
+        share=SHARE,
+        num_configurations=int(known.sum()),
+        outside=_outside(found, found.measured, found.interval95),
+        means_outside=_outside(found, found.mean, found.mean_interval95),
+        stood_inside=int((~found.rose & found.inside).sum()),
+        near=int(np.count_nonzero(np.abs(found.octaves) <= 1)) if result.several_sizes else None,
+        of_frontier=_near_frontier(found, fitted_sizes),
+    )  # fmt: skip
 
 
 def _series(found: HeldOut, k: int) -> list[DrawnSeries]:
@@ -379,97 +366,45 @@ def _series(found: HeldOut, k: int) -> list[DrawnSeries]:
     return [*series, *([DrawnSeries("mean", compute[fell], mean[fell], panel, look="rings")] if fell.any() else [])]
 
 
-def _rows(result: SweepResult, found: HeldOut) -> Iterator[dict[str, Cell]]:
-    """A row for each budget: who was expected to lead, who does, and the reward of the one that was expected."""
-    for h, (compute, fitted) in enumerate(zip(found.compute.tolist(), _fitted_sizes(result, found), strict=True)):
-        k, best = int(found.predicted_best[h]), int(found.measured_best[h])
-        predicted, measured = float(found.predicted[k, h]), float(found.measured[k, h])
-        low, high = found.interval95[:, k, h].tolist()
-        row: dict[str, Cell] = {
-            "compute": Value(compute, text=f"{compute:,.0f}"),
-            "predicted_run": found.configurations[k].name,
-            "measured_run": found.configurations[best].name,
-            "predicted": Value.within(predicted, holding(low, high, predicted)),
-            "measured": Value(measured, text=f"{measured:.3f}"),
-        }
-        if result.several_sizes:
-            size, (least, most) = int(found.group_sizes[k]), found.group_size95[h].tolist()
-            ends = (least, most) if least <= size <= most else None
-            text = f"{size} ({' to '.join(map(str, dict.fromkeys(ends)))})" if ends else str(size)
-            row["predicted_n"] = Value.within(size, ends, text)
-            row |= {"measured_n": int(found.group_sizes[best]), "frontier_n": fitted}
-        yield row
+def _row(result: SweepResult, found: HeldOut, h: int, fitted_size: int | None) -> dict[str, Cell]:
+    """Of one budget: who was expected to lead, who does, and the reward of the one that was expected."""
+    k, best, compute = int(found.predicted_best[h]), int(found.measured_best[h]), float(found.compute[h])
+    predicted, measured = float(found.predicted[k, h]), float(found.measured[k, h])
+    low, high = found.interval95[:, k, h].tolist()
+    row: dict[str, Cell] = {
+        "compute": Value(compute, text=f"{compute:,.0f}"),
+        "predicted_run": found.configurations[k].name,
+        "measured_run": found.configurations[best].name,
+        "predicted": Value.within(predicted, holding(low, high, predicted)),
+        "measured": Value(measured, text=f"{measured:.3f}"),
+    }
+    if not result.several_sizes:
+        return row
+    size, (least, most) = int(found.group_sizes[k]), found.group_size95[h].tolist()
+    ends = (least, most) if least <= size <= most else None
+    text = f"{size} ({' to '.join(map(str, dict.fromkeys(ends)))})" if ends else str(size)
+    sizes = {"predicted_n": Value.within(size, ends, text), "measured_n": int(found.group_sizes[best])}
+    return row | sizes | {"frontier_n": fitted_size}
 
 
-def _what(found: HeldOut) -> str:
-    return "best mean so far" if found.best_so_far else "mean reward"
-
-
-def _fitted_dots(found: HeldOut) -> str:
-    return "fitted means" + (", from which each draw picks its own records" if found.best_so_far else "")
-
-
-def _about(result: SweepResult, found: HeldOut) -> str:
-    text = (
-        f"Evaluations up to {amount(found.cut)} {unit(result)}, {SHARE:.0%} of the way in log C, were fitted; those "
-        "after it were not looked at. Intervals, for what the same seeds will measure, hold what is open of parameters "
-        "and form of the curves, and the noise of a mean over seeds."
-    )
-    target = (
-        "Record-breaking evaluations are analysed here, so what is predicted and measured is the best mean so far: "
-        "what is left to a run that keeps its best checkpoint. It never falls."
-    )
-    if found.widening is None:
-        checked = "The fitted part is too short to ask it how large such errors are."
-    elif found.widening == 1.0:
-        checked = "Tried inside the fitted part, errors are no larger than intervals say."
-    else:
-        checked = (
-            f"Tried inside the fitted part, errors there were {found.widening:.2f} times as large as they "
-            "should be, so intervals are as much wider."
-        )
-    return " ".join([text, *([target] if found.best_so_far else []), checked])
-
-
-def _findings(result: SweepResult, found: HeldOut) -> list[str]:
-    known, inside = int(found.known.sum()), int(found.inside.sum())
-    configurations = int(found.known.any(axis=1).sum())
-    each = f"{configurations} configurations at {len(found.compute)} budgets" if configurations > 1 else ""
-    text = f"{inside} of {known} measured rewards{f' ({each})' if each else ''} lie inside their 95% interval"
-    if found.best_so_far and not found.rose[found.known].all():
-        rose = int(found.rose.sum())
-        text += f": {int((found.rose & found.inside).sum())} of the {rose} that rose after the cut, and "
-        text += f"{int((~found.rose & found.inside).sum())} of the {known - rose} where the record stood"
-    lines = [f"{text}{_outside(found, found.measured, found.interval95)}."]
-    if found.best_so_far:
-        means = int(found.mean_inside.sum())
-        text = f"The mean itself, which may fall, lies inside its own interval at {means} of {known}"
-        lines.append(f"{text}{_outside(found, found.mean, found.mean_interval95)}.")
-    if result.several_sizes:
-        lines.append(_sizes(result, found))
-    return lines
-
-
-def _outside(found: HeldOut, reward: np.ndarray, interval95: np.ndarray) -> str:
-    """`; below: n = 4 and n = 8; above: n = 64`, the configurations with rewards out of their interval."""
+def _outside(found: HeldOut, reward: np.ndarray, interval95: np.ndarray) -> dict[str, list[str]]:
+    """`below` and `above`: the configurations with rewards out of their interval."""
     sides = {
         "below": found.known & (reward < interval95[0] - ROUNDING),
         "above": found.known & (reward > interval95[1] + ROUNDING),
     }
-    names = {
-        side: [each.name for each, row in zip(found.configurations, rows, strict=True) if row.any()]
+    return {
+        side: [each.name for each, out in zip(found.configurations, rows, strict=True) if out.any()]
         for side, rows in sides.items()
+        if rows.any()
     }
-    return "".join(f"; {side}: {shortlist(those)}" for side, those in names.items() if those)
 
 
-def _sizes(result: SweepResult, found: HeldOut) -> str:
-    near = int(np.count_nonzero(np.abs(found.octaves) <= 1))
-    text = f"n* is predicted within one octave of the measured one at {near} of {len(found.octaves)} budgets"
-    sizes = np.log2(found.group_sizes[found.predicted_best])
-    rows = [(size, n) for size, n in zip(sizes, _fitted_sizes(result, found), strict=True) if n]
-    close = sum(abs(size - math.log2(n)) <= 1 for size, n in rows)
-    return text + (f", and of the frontier over all evaluations at {close} of {len(rows)}." if rows else ".")
+def _near_frontier(found: HeldOut, fitted_sizes: Sequence[int | None]) -> tuple[int, int]:
+    """Budgets at which the predicted n* is within one octave of the frontier's, and of how many."""
+    pairs = zip(found.group_sizes[found.predicted_best].tolist(), fitted_sizes, strict=True)
+    octaves = [math.log2(size / n) for size, n in pairs if size and n]
+    return sum(abs(each) <= 1 for each in octaves), len(octaves)
 
 
 def _fitted_sizes(result: SweepResult, found: HeldOut) -> list[int | None]:

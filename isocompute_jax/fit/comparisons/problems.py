@@ -1,8 +1,19 @@
-"""How each evaluation problem goes, whether the seeds agree about which ones are solved, and how problems pull.
+"""Problem by problem: how each goes, whether the seeds agree, whether all gain alike, and how problems pull.
 
 A line of eval.jsonl, and a row of a gallery's Parquet, has `solve_counts`: for each problem, in the order of the set,
 how many of `samples` completions solved it. Measured rates of m samples spread more than the solve rates behind them:
 by p (1 - p) / m, of which rate (1 - rate) / (m - 1) is an unbiased estimate. Variances between problems are without it.
+
+The IsoCompute Playbook (arXiv 2603.12151) argues that interference between problems is what tells n and M apart, and
+that a larger n improves more uniformly. With g_i the gain in solve rate of problem i over the base model,
+
+    uniformity U = (mean_i g_i)^2 / mean_i g_i^2 = 1 / (1 + (sd of g / mean of g)^2)
+
+is 1 where all problems gain alike and 1/P where one of P has all the gain: the effective number of problems that share
+the gain (inverse Simpson index, Hill number of order 2) over their number. Unlike the Gini coefficient or an entropy it
+is made of two moments, from which the noise of binomial counts can be subtracted without bias, and a problem that gets
+worse needs no special treatment. Gains are bounded by 1, so U tends to rise with the mean gain: n are compared at equal
+compute and at equal mean gain.
 
 `python -m isocompute_jax.interference` leaves mean cosines between problems' gradients in a run directory; see there,
 and docs/runs.md, for how noise is kept out of them. Those of solved with unsolved problems say whether what is learned
@@ -20,8 +31,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+import scipy.special
 
 from isocompute_jax.fit.comparisons.comparison import (
+    Cell,
     ComparisonResult,
     DrawnSeries,
     Panel,
@@ -31,7 +44,8 @@ from isocompute_jax.fit.comparisons.comparison import (
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.wording import EN_DASH, listed, shortened, spent
+from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.wording import EN_DASH, shortened, spent
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
@@ -42,6 +56,11 @@ MOST_ROWS = 60
 """Rows of a heat map; of more problems neighbours are averaged."""
 ONE_PERCENT = 2.3263
 """Quantile of the normal distribution at 99%."""
+LEAST_FALL = 0.01
+"""Share of problems that chance alone lets fall in that test."""
+LEAST_CERTAINTY = 5.0
+"""U is told where mean g^2 is so many of its standard errors of sampling: its ratio is then biased by 1/25 at most."""
+CONFIDENCE = 0.975
 CLEAR = 2.0
 """A mean cosine stands out from 0 where it is so many standard errors away."""
 COUNTS, SAMPLES = "solve_counts", "samples"
@@ -51,21 +70,13 @@ EVALUATION_SET = "validation"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SolveTrajectories:
-    """What the seeds of one configuration solved at each evaluation that all of them have.
-
-    Attributes:
-      configuration: which one.
-      seeds: its S seeds.
-      compute: [E] in the unit of the runs, rising.
-      counts: [S, E, P] right samples of each problem.
-      samples: [S, E] samples drawn of each problem.
-    """
+    """What the seeds of one configuration solved at each evaluation that all of them have."""
 
     configuration: Configuration
-    seeds: tuple[int, ...]
-    compute: np.ndarray
-    counts: np.ndarray
-    samples: np.ndarray
+    seeds: tuple[int, ...]  # [S]
+    compute: np.ndarray  # [E] in the unit of the runs, rising
+    counts: np.ndarray  # [S, E, P] right samples of each problem
+    samples: np.ndarray  # [S, E] samples drawn of each problem
 
     @property
     def rates(self) -> np.ndarray:
@@ -163,45 +174,16 @@ def _of_configuration(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ProblemSpread:
-    """What the trajectories of one configuration say at their last evaluation.
+def problem_spread(found: SolveTrajectories) -> dict[str, float]:
+    """What the trajectories of one configuration say at their last evaluation; their `samples` must be 2 or more.
 
-    Attributes:
-      run: name of the configuration.
-      compute: of the last evaluation.
-      first_rate: mean solve rate over problems and seeds at the first evaluation.
-      last_rate: likewise at the last.
-      first_spread: standard deviation of solve rates between problems at the first, without sampling noise.
-      last_spread: likewise at the last; mean over seeds.
-      in_common: share of the last variance between problems that all seeds have in common: 1 if the problem decides,
-        0 if chance does; NaN with one seed, or without variance.
-      in_common_error: its standard error, a jackknife over seeds; NaN with fewer than three.
-      fallen: share of problems solved less often at the last than at the first (all seeds pooled, one-sided test of
-        two proportions at 1%: chance alone shows about 0.01).
+    Returns:
+      `first_rate` and `last_rate`, means over problems and seeds; `first_spread` and `last_spread`, standard deviations
+      between problems without sampling noise; `in_common`, the share of the last variance between problems that all
+      seeds have in common (1 if the problem decides, 0 if chance does; NaN with one seed, or without variance), with
+      `in_common_error`, a jackknife over seeds (NaN with fewer than three); and `fallen`, the share of problems solved
+      less often at the last than at the first (all seeds pooled, one-sided test of two proportions at 1%).
     """
-
-    run: str
-    compute: float
-    first_rate: float
-    last_rate: float
-    first_spread: float
-    last_spread: float
-    in_common: float
-    in_common_error: float
-    fallen: float
-
-    @property
-    def shared(self) -> Value:
-        """`61% ± 4%`, or a dash."""
-        if not math.isfinite(self.in_common):
-            return Value(self.in_common, text=EN_DASH)
-        error = f" ± {self.in_common_error:.0%}" if math.isfinite(self.in_common_error) else ""
-        return Value(self.in_common, stderr=self.in_common_error, text=f"{self.in_common:.0%}{error}")
-
-
-def problem_spread(found: SolveTrajectories) -> ProblemSpread:
-    """The numbers of one configuration; its `samples` must be 2 or more."""
     first, last = (_variances(found, at) for at in (0, -1))
     rates, seeds = found.rates[:, -1], range(len(found.seeds))
     without = [_in_common(np.delete(rates, seed, axis=0), np.delete(last, seed)) for seed in seeds]
@@ -210,17 +192,15 @@ def problem_spread(found: SolveTrajectories) -> ProblemSpread:
     overall = pooled.sum(axis=0) / drawn.sum()
     error = np.sqrt(np.maximum(overall * (1 - overall), 0.0) * (1 / drawn).sum())
     fall = (pooled / drawn)[0] - (pooled / drawn)[1]
-    return ProblemSpread(
-        run=found.configuration.name,
-        compute=float(found.compute[-1]),
-        first_rate=float(found.rates[:, 0].mean()),
-        last_rate=float(found.rates[:, -1].mean()),
-        first_spread=math.sqrt(max(first.mean(), 0.0)),
-        last_spread=math.sqrt(max(last.mean(), 0.0)),
-        in_common=_in_common(rates, last),
-        in_common_error=float(np.std(without) * math.sqrt(len(seeds) - 1)),
-        fallen=float(np.mean(fall > ONE_PERCENT * error)),
-    )
+    return {
+        "first_rate": float(found.rates[:, 0].mean()),
+        "last_rate": float(found.rates[:, -1].mean()),
+        "first_spread": math.sqrt(max(first.mean(), 0.0)),
+        "last_spread": math.sqrt(max(last.mean(), 0.0)),
+        "in_common": _in_common(rates, last),
+        "in_common_error": float(np.std(without) * math.sqrt(len(seeds) - 1)),
+        "fallen": float(np.mean(fall > ONE_PERCENT * error)),
+    }
 
 
 def _variances(found: SolveTrajectories, at: int) -> np.ndarray:
@@ -249,40 +229,34 @@ def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -
     found = [each for each in counts if each.samples.min() > 1]
     if not found:
         return []
-    rows = [problem_spread(each) for each in found]
-    problems = found[0].counts.shape[-1]
+    rows = [_spread_row(each) for each in found]
+    worst = max(rows, key=lambda row: row["fallen"].value)
     return [
-        ComparisonResult(
-            question="trajectories",
-            verdict="some fall" if max(row.fallen for row in rows) > 0.01 else "none fall",
-            findings=tuple(_of_spreads(result, rows)),
-            numbers={"problems": problems},
+        answer(
+            result,
+            "trajectories",
+            verdict="some fall" if worst["fallen"].value > LEAST_FALL else "none fall",
+            numbers={"problems": found[0].counts.shape[-1]},
             columns={
                 "run": "configuration", "compute": "last compute", "first_rate": "first mean rate", "last_rate": "last",
                 "first_spread": "first spread", "last_spread": "last", "in_common": "in common", "fallen": "fallen",
             },
-            rows=tuple(
-                dataclasses.asdict(row)
-                | {
-                    "compute": Value(row.compute, text=f"{row.compute:,.0f}"),
-                    "in_common": row.shared,
-                    "fallen": Value(row.fallen, text=f"{row.fallen:.1%}"),
-                }
-                for row in rows
-            ),
-            series=tuple(_heat_map(found)),
-            title="How does each problem go?",
-            about=f"Each of the {problems} evaluation problems was sampled at every evaluation. Spreads are standard "
-            "deviations between problems, without the noise of sampling.",
-            picture=Picture(
-                "Solve rate of each evaluation problem over compute, one panel for each configuration",
-                "Each row is a problem (or a few neighbouring ones), dark if never solved, bright if always; the order "
-                "of rows is the same in all panels: easiest above.",
-                Panel("problems"),
-                shade="solve rate",
-            ),
+            rows=rows,
+            series=_heat_map(found),
+            picture=Picture(Panel("problems"), shade="solve rate"),
+            worst=worst,
+            some_fall=worst["fallen"].value > LEAST_FALL,
         )
     ]  # fmt: skip
+
+
+def _spread_row(found: SolveTrajectories) -> dict[str, Any]:
+    spread, compute = problem_spread(found), float(found.compute[-1])
+    share, error = spread["in_common"], spread["in_common_error"]
+    shared = f"{share:.0%}" + (f" ± {error:.0%}" if math.isfinite(error) else "")
+    in_common = Value(share, stderr=error, text=shared) if math.isfinite(share) else Value(share, text=EN_DASH)
+    own = {"run": found.configuration.name, "compute": Value(compute, text=f"{compute:,.0f}")}
+    return own | spread | {"in_common": in_common, "fallen": Value(spread["fallen"], text=f"{spread['fallen']:.1%}")}
 
 
 def _heat_map(found: Sequence[SolveTrajectories]) -> list[DrawnSeries]:
@@ -299,91 +273,248 @@ def _heat_map(found: Sequence[SolveTrajectories]) -> list[DrawnSeries]:
     return series
 
 
-def _of_spreads(result: SweepResult, rows: Sequence[ProblemSpread]) -> list[str]:
-    sentences = []
-    shares = listed(f"{row.shared} ({row.run})" for row in rows if math.isfinite(row.in_common))
-    if shares:
-        sentences.append(
-            f"Of the variance between problems at the last evaluation, seeds have in common: {shares} (± standard "
-            "error over seeds). The rest is what each seed happened to learn."
-        )
-    worst = max(rows, key=lambda row: row.fallen)
-    if worst.fallen <= 0.01:
-        none = "With no configuration are more problems solved less often than at first than the 1% of chance."
-        return [*sentences, none]
-    return [
-        *sentences,
-        f"Most problems fell with {worst.run}: {worst.fallen:.1%} are solved less often at "
-        f"{spent(result, worst.compute)} than at first; chance alone would show about 1%.",
-    ]
+class Uniformity(NamedTuple):
+    """Of the gains from one evaluation to another."""
+
+    gain: np.ndarray  # [...] mean gain in solve rate
+    value: np.ndarray  # [...] U, NaN where the gains do not stand out of sampling noise
 
 
-class GradientCosines(NamedTuple):
-    """Of one run: its name, n, and what was measured at its end."""
+def uniformity(
+    counts: np.ndarray, samples: np.ndarray | int, base_counts: np.ndarray, base_samples: np.ndarray | int
+) -> Uniformity:
+    """U of the gains from one evaluation to another, without sampling noise.
+
+    rate (1 - rate) / (m - 1) is an unbiased estimate of the variance v of a rate of m samples. mean g^2 is estimated by
+    the mean of (measured gain)^2 - v, and (mean g)^2 by the square of the measured mean less mean(v) / P: both
+    unbiased; their ratio is biased only by the noise of its denominator.
+
+    Args:
+      counts: [..., P] right samples of each problem.
+      samples: [...] samples drawn of each, at least 2.
+      base_counts: [..., P] likewise for the base model.
+      base_samples: [...].
+    """
+    rates, noise = _rates(counts, samples)
+    before, noise_before = _rates(base_counts, base_samples)
+    gains, noise = rates - before, noise + noise_before
+    problems = gains.shape[-1]
+    square = gains**2 - noise
+    second = square.mean(axis=-1)
+    first = gains.mean(axis=-1) ** 2 - noise.mean(axis=-1) / problems
+    # of the square of a normal variable with mean g and variance v
+    error = np.sqrt((2 * noise**2 + 4 * np.maximum(square, 0) * noise).sum(axis=-1)) / problems
+    known = (second > 0) & (second >= LEAST_CERTAINTY * error)
+    return Uniformity(gains.mean(axis=-1), np.where(known, first / np.where(known, second, 1.0), np.nan))
+
+
+def _rates(counts: np.ndarray, samples: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+    """[..., P] rates and unbiased estimates of their variances."""
+    drawn = np.asarray(samples)[..., None]
+    rates = np.asarray(counts) / drawn
+    return rates, rates * (1 - rates) / (drawn - 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UniformityCurve:
+    """U of one configuration over training."""
 
     run: str
     group_size: int
-    measured: Summary
+    problems_per_batch: int
+    compute: np.ndarray  # [E] evaluations after the base model's
+    gain: np.ndarray  # [S, E] mean gain in solve rate of each seed
+    value: np.ndarray  # [S, E] U; NaN where it cannot be told
+
+
+def uniformity_curve(found: SolveTrajectories) -> UniformityCurve | None:
+    """U of each seed against the base model, of which all seeds' samples are pooled; None without its evaluation."""
+    if found.compute[0] != 0 or found.samples.min() < 2:
+        return None
+    base = found.counts[:, 0].sum(axis=0), found.samples[:, 0].sum()
+    gain, value = uniformity(found.counts[:, 1:], found.samples[:, 1:], *base)
+    own = found.configuration
+    return UniformityCurve(own.name, own.group_size, own.problems_per_batch, found.compute[1:], gain, value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UniformityTrend:
+    """How U changes with n, runs (configuration x seed) being the sample."""
+
+    at: Literal["compute", "gain"]  # what is equal
+    level: float  # the compute, or mean gain, at which runs are compared
+    values: tuple[np.ndarray, ...]  # [K] of each curve U of its seeds there (those that can be told)
+    slope: float  # change of U for each doubling of n, at equal B_problem (least squares)
+    interval95: tuple[float, float]  # of the slope, by Student's t with the runs' scatter about the line
 
     @property
-    def verdict(self) -> Literal["together", "against", "open", "none"]:
-        """How solved and unsolved problems pull; `none` where there are no such pairs, or no signal."""
-        value, error, _ = self.measured.cosines["between"]
-        if not math.isfinite(value):
-            return "none"
-        if not abs(value) > CLEAR * error:  # nor with an error that is unknown
-            return "open"
-        return "together" if value > 0 else "against"
+    def verdict(self) -> Literal["more", "less", "open"]:
+        """Whether a larger n improves more uniformly, less so, or neither is shown."""
+        low, high = self.interval95
+        return "more" if low > 0 else "less" if high < 0 else "open"
 
 
-def gradient_cosines(runs: Sequence[RunCurve]) -> tuple[GradientCosines, ...]:
-    """Those of every run directory that has them, in order of n.
+def uniformity_trend(curves: Sequence[UniformityCurve], *, at: Literal["compute", "gain"]) -> UniformityTrend | None:
+    """U against log2 n at the largest compute, or the largest mean gain, that all runs come to.
+
+    At equal compute a run is read at the nearest evaluation (in log compute); at equal gain where its mean gain first
+    reaches the level, linearly between evaluations.
+
+    Returns:
+      None with fewer than two n, or too few runs for a scatter.
+    """
+    if not curves:
+        return None
+    if at == "compute":
+        level = float(min(curve.compute[-1] for curve in curves))
+        read = [curve.value[:, np.abs(np.log(curve.compute / level)).argmin()] for curve in curves]
+    else:
+        level = float(min(curve.gain.max(axis=1).min() for curve in curves))
+        read = [_at_gain(curve, level) for curve in curves]
+    values = tuple(each[np.isfinite(each)] for each in read)
+    slope, interval = _slope(curves, values)
+    return UniformityTrend(at, level, values, slope, interval) if np.isfinite(slope) else None
+
+
+def _at_gain(curve: UniformityCurve, level: float) -> np.ndarray:
+    """[S] U of each seed where its mean gain first reaches `level`."""
+    found = []
+    for gain, value in zip(curve.gain, curve.value, strict=True):
+        at = int(np.argmax(gain >= level))
+        share = 1.0 if at == 0 else (level - gain[at - 1]) / (gain[at] - gain[at - 1])
+        before = value[at - 1] if share < 1 else 0.0
+        found.append(share * value[at] + (1 - share) * before)
+    return np.array(found)
+
+
+def _slope(curves: Sequence[UniformityCurve], values: Sequence[np.ndarray]) -> tuple[float, tuple[float, float]]:
+    """Least squares of U on log2 n with a level of its own for each B_problem; NaN where that has no scatter."""
+    counts = [len(each) for each in values]
+    x = np.repeat(np.log2([curve.group_size or np.nan for curve in curves]), counts)
+    batch = np.repeat([curve.problems_per_batch for curve in curves], counts)
+    y = np.concatenate(values)
+    for one in np.unique(batch):
+        own = batch == one
+        x[own], y[own] = x[own] - x[own].mean(), y[own] - y[own].mean()
+    freedom, weight = len(y) - len(np.unique(batch)) - 1, float(x @ x)
+    if freedom < 1 or not weight > 0:
+        return np.nan, (np.nan, np.nan)
+    slope = float(x @ y) / weight
+    rest = y - slope * x
+    reach = float(np.sqrt(rest @ rest / freedom / weight) * scipy.special.stdtrit(freedom, CONFIDENCE))
+    return slope, (slope - reach, slope + reach)
+
+
+def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
+    """U over compute and over the mean gain, where runs have counts of each problem and of the base model.
+
+    Args:
+      result: of the analysis.
+      counts: of its runs, of problems that are `alike`.
+    """
+    curves = [curve for each in counts if (curve := uniformity_curve(each)) is not None]
+    curves = [curve for curve in curves if np.isfinite(curve.value).any()]
+    if not curves:
+        return []
+    trends = [trend for at in ("compute", "gain") if (trend := uniformity_trend(curves, at=at)) is not None]
+    where = {t.at: spent(result, t.level) if t.at == "compute" else f"gain {t.level:.3f}" for t in trends}
+    return [
+        answer(
+            result,
+            "uniformity",
+            verdict=common_verdict(trend.verdict for trend in trends),
+            numbers={f"slope_at_equal_{t.at}": Value(t.slope, *t.interval95) for t in trends}
+            | {t.at: t.level for t in trends},
+            columns={"run": "configuration", "largest_gain": "largest mean gain"}
+            | {f"at_equal_{at}": f"U at {text}" for at, text in where.items()},
+            rows=[_uniformity_row(curve, number, trends) for number, curve in enumerate(curves)],
+            series=[series for curve in curves for series in _uniformity_series(curve)],
+            picture=Picture(
+                stacked={
+                    "compute": Panel("uniformity U"),
+                    "gain": Panel("uniformity U", x="mean gain in solve rate", linear=True),
+                },
+            ),
+            problems=counts[0].counts.shape[-1],
+            trends=[(trend, sum(map(len, trend.values))) for trend in trends],
+        )
+    ]
+
+
+def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, Cell]:
+    """Largest mean gain, and U where runs are compared."""
+    gain = float(np.nanmax(curve.gain.mean(axis=0)))
+    row: dict[str, Cell] = {"run": curve.run, "group_size": curve.group_size}
+    row["largest_gain"] = Value(gain, text=f"{gain:.3f}")
+    return row | {f"at_equal_{trend.at}": _over_runs(trend.values[number]) for trend in trends}
+
+
+def _over_runs(values: np.ndarray) -> Value:
+    """Mean and standard error over seeds."""
+    if not len(values):
+        return Value(math.nan, text=EN_DASH)
+    error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Value.with_error(float(values.mean()), float(error))
+
+
+def _uniformity_series(curve: UniformityCurve) -> list[DrawnSeries]:
+    """Over compute and over gain, where U is known of every seed."""
+    known, seeds = np.isfinite(curve.value).all(axis=0), len(curve.value)
+    mean = curve.value[:, known].mean(axis=0)
+    low = high = None
+    if seeds > 1:
+        error = curve.value[:, known].std(axis=0, ddof=1) / math.sqrt(seeds)
+        low, high = mean - 2 * error, mean + 2 * error
+    places = {"compute": curve.compute[known], "gain": curve.gain[:, known].mean(axis=0)}
+    return [DrawnSeries(curve.run, x, mean, at, low, high, look="bars", tone=curve.run) for at, x in places.items()]
+
+
+def gradient_cosines(runs: Sequence[RunCurve]) -> list[tuple[RunCurve, Summary]]:
+    """Mean cosines between problems' gradients at the end of every run directory that has them, in order of n.
 
     Raises:
       InputError: an interference.json is damaged.
     """
     paths = [(run, pathlib.Path(run.source)) for run in runs]
     read = [(run, read_summary(path.parent)) for run, path in paths if path.name == EVAL]
-    found = [GradientCosines(run.run, run.facts.group_size, summary) for run, summary in read if summary is not None]
-    return tuple(sorted(found, key=lambda each: each.group_size))
+    return sorted(((run, each) for run, each in read if each is not None), key=lambda pair: pair[0].facts.group_size)
+
+
+def pull(between: Cosine) -> Literal["together", "against", "open", "none"]:
+    """How solved and unsolved problems pull; `none` where there are no such pairs, or no signal."""
+    if not math.isfinite(between.cosine):
+        return "none"
+    if not abs(between.cosine) > CLEAR * between.stderr:  # nor with an error that is unknown
+        return "open"
+    return "together" if between.cosine > 0 else "against"
 
 
 def compare_gradients(result: SweepResult) -> list[ComparisonResult]:
     """One where run directories have interference.json; it has no picture."""
-    found = gradient_cosines(result.runs)
-    if not found:
+    rows = [_cosine_row(run, summary) for run, summary in gradient_cosines(result.runs)]
+    if not rows:
         return []
-    verdicts = [each.verdict for each in found]
+    verdicts = [row["pull"] for row in rows if row["pull"] != "none"]
     return [
-        ComparisonResult(
-            question="gradient_cosines",
-            verdict=common_verdict(verdict for verdict in verdicts if verdict != "none"),
-            findings=(_of_cosines(verdicts),),
+        answer(
+            result,
+            "gradient_cosines",
+            verdict=common_verdict(verdicts),
             columns={
                 "run": "run", "solved": "among solved", "unsolved": "among unsolved", "between": "between the two"
             },
-            rows=tuple(
-                {"run": each.run, "group_size": each.group_size, "pull": each.verdict}
-                | {name: _cosine(cosine) for name, cosine in each.measured.cosines.items()}
-                for each in found
-            ),
-            title="Do problems pull the same way?",
-            about="Mean cosine of two training problems' policy gradients at the end of a run, ± its standard error "
-            "over problems. Solved are those that half of the rollouts solve, or more.",
+            rows=rows,
+            clear=CLEAR,
+            verdicts=verdicts,
         )
     ]  # fmt: skip
 
 
-def _cosine(mean: Cosine) -> Value | None:
-    return Value.with_error(mean.cosine, mean.stderr) if math.isfinite(mean.cosine) else None
-
-
-def _of_cosines(verdicts: Sequence[str]) -> str:
-    known = len(verdicts) - verdicts.count("none")
-    if not known:
-        return "No run has a signal from both solved and unsolved problems: how they pull on each other is not known."
-    return (
-        f"Between solved and unsolved problems the mean cosine is more than {CLEAR:g} standard errors above 0 in "
-        f"{verdicts.count('together')} of {known} run{'s' * (known > 1)} (what is learned from the one helps the "
-        f"other), and as far below 0 in {verdicts.count('against')}."
-    )
+def _cosine_row(run: RunCurve, summary: Summary) -> dict[str, Any]:
+    """A mean cosine without pairs, or without a signal, is unknown."""
+    own = {"run": run.run, "group_size": run.facts.group_size, "pull": pull(summary.cosines["between"])}
+    known = {
+        name: Value.with_error(mean.cosine, mean.stderr) if math.isfinite(mean.cosine) else None
+        for name, mean in summary.cosines.items()
+    }
+    return own | known

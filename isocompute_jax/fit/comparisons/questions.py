@@ -8,12 +8,16 @@ from isocompute_jax.fit.comparisons.base_models import compare_base_models
 from isocompute_jax.fit.comparisons.batch_effect import compare_batches, compare_stability
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.comparisons.courses import batch_targets, best_batches, data_sizes
-from isocompute_jax.fit.comparisons.cross_sets import compare_sets
 from isocompute_jax.fit.comparisons.held_out import compare_held_out
-from isocompute_jax.fit.comparisons.problems import alike, compare_gradients, compare_problems, solve_trajectories
+from isocompute_jax.fit.comparisons.problems import (
+    alike,
+    compare_gradients,
+    compare_problems,
+    compare_uniformity,
+    solve_trajectories,
+)
+from isocompute_jax.fit.comparisons.sets import compare_sets, compare_training
 from isocompute_jax.fit.comparisons.steps_law import compare_shapes
-from isocompute_jax.fit.comparisons.train_test import compare_training
-from isocompute_jax.fit.comparisons.uniformity import compare_uniformity
 from isocompute_jax.fit.sweep_results import SweepResult
 
 

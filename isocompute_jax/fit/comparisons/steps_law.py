@@ -23,8 +23,9 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import fits_of, parts, replicate_leaders
+from isocompute_jax.fit.comparisons.alike import fits_of, parts
 from isocompute_jax.fit.comparisons.comparison import (
+    Cell,
     ComparisonResult,
     DrawnSeries,
     Panel,
@@ -32,9 +33,11 @@ from isocompute_jax.fit.comparisons.comparison import (
     Value,
     common_verdict,
 )
+from isocompute_jax.fit.comparisons.courses import replicate_leaders
 from isocompute_jax.fit.curve_results import SOME_AICC
 from isocompute_jax.fit.frontier_results import SURE, SliceResult
 from isocompute_jax.fit.intervals import percentile_interval
+from isocompute_jax.fit.report.sections import answer
 from isocompute_jax.fit.report.wording import amount, listed
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -49,26 +52,17 @@ _LEAST_SIZES = 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepsLaw:
-    """The shape of n*(M) at one number of rollouts per step.
+    """The shape of n*(M) at one number of rollouts per step."""
 
-    Attributes:
-      steps: [P] M, increasing.
-      group_size: [P] n*.
-      sizes: the n that were run.
-      aicc: of each shape.
-      line: a and b of the straight line.
-      bounded: sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M.
-      midpoint95: of the sigmoid, steps, over the replicates whose n* rises; None without a bootstrap, or where few do.
-      shares: line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap.
-    """
-
-    steps: np.ndarray
-    group_size: np.ndarray
-    sizes: tuple[int, ...]
-    aicc: Mapping[str, float]
-    line: tuple[float, float]
-    bounded: Mapping[str, tuple[float, float]]
+    steps: np.ndarray  # [P] M, increasing
+    group_size: np.ndarray  # [P] n*
+    sizes: tuple[int, ...]  # the n that were run
+    aicc: Mapping[str, float]  # of each shape
+    line: tuple[float, float]  # a and b of the straight line
+    bounded: Mapping[str, tuple[float, float]]  # sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M
+    # of the sigmoid, steps, over the replicates whose n* rises; None without a bootstrap, or where few do
     midpoint95: tuple[float, float] | None
+    # line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap
     shares: Mapping[str, float]
 
     def ahead(self, of: Shape) -> float:
@@ -193,17 +187,8 @@ def _bounded(
     return *found, least
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class StepsSlice:
-    """The law of the configurations that share B = n B_problem, and a label of the part of the sweep they are from."""
-
-    rollouts_per_step: int
-    law: StepsLaw
-    label: str
-
-
-def steps_laws(result: SweepResult) -> tuple[StepsSlice, ...]:
-    """The shape of n*(M) in each slice of fixed B (`SweepResult.slices`) that can show one.
+def steps_laws(result: SweepResult) -> dict[str, StepsLaw]:
+    """B = n B_problem, with a label of the part of the sweep -> n*(M) in that slice (`SweepResult.slices`).
 
     A slice can where its configurations differ in n and B_problem alone, have three n or more, and five budgets at
     which n* is told and moves.
@@ -212,7 +197,7 @@ def steps_laws(result: SweepResult) -> tuple[StepsSlice, ...]:
       result: of the analysis; curves are fitted, and resampled, as its options say.
     """
     slices = [each for each in result.slices_of("rollouts_per_step") if _shows(each)]
-    found = []
+    laws = {}
     for part in parts(result.runs, "group_size", "problems_per_batch") if slices else []:
         names = {configuration.name for configuration in part.configurations}
         own = [each for each in slices if set(each.runs) <= names]
@@ -227,14 +212,13 @@ def steps_laws(result: SweepResult) -> tuple[StepsSlice, ...]:
                 continue
             compute = np.array([row.compute for row in each.budgets])
             drawn = replicate_leaders(main, resampled, members, compute)
-            law = fit_steps_law(
+            laws[f"{each.value}{part.label}"] = fit_steps_law(
                 np.array([row.num_steps for row in each.budgets], float),
                 np.array([row.group_size for row in each.budgets]),
                 sizes=sizes[members].tolist(),
                 replicates=None if drawn is None else sizes[drawn],
             )
-            found.append(StepsSlice(each.value, law, part.label))
-    return tuple(found)
+    return laws
 
 
 def _shows(part: SliceResult) -> bool:
@@ -245,42 +229,36 @@ def _shows(part: SliceResult) -> bool:
 
 def compare_shapes(result: SweepResult) -> list[ComparisonResult]:
     """One where a slice of fixed B has three n or more."""
-    found = steps_laws(result)
-    if not found:
+    laws = steps_laws(result)
+    if not laws:
         return []
     return [
-        ComparisonResult(
-            question="steps_law",
-            verdict=common_verdict(each.law.against("line") for each in found),
-            findings=tuple(_sentence(each) for each in found),
+        answer(
+            result,
+            "steps_law",
+            verdict=common_verdict(law.against("line") for law in laws.values()),
             columns={
                 "rollouts_per_step": "B", "sizes": "n run", "line_less_sigmoid": "AICc: line less sigmoid",
                 "share_line": "replicates", "cut_line_less_sigmoid": "cut line less sigmoid",
                 "share_cut_line": "replicates", "midpoint": "midpoint (steps), 95%",
                 "at_ends": "budgets at an end of the n run",
             },
-            rows=tuple(_row(each) for each in found),
-            series=tuple(series for each in found for series in _series(each)),
-            title="n* against steps at fixed B: a sigmoid or a line?",
-            about="Among configurations with the same B = n B_problem, a larger n means fewer problems in a step, at "
-            "the same number of steps M. A line that is cut off at the smallest and the largest n that was run looks "
-            "like a sigmoid, so it is compared too. Residuals below 0.3 octaves tell nothing, for n was run on a grid.",
+            rows=[_row(name, law) for name, law in laws.items()],
+            series=[series for name, law in laws.items() for series in _series(name, law)],
             picture=Picture(
-                "Optimal group size against steps for each number of rollouts per step, with a sigmoid and lines",
-                f"One panel for each B (at most {MOST_PANELS}), both axes logarithmic.",
-                Panel("n*", sorted({n for each in found for n in each.law.sizes}), x="steps M"),
-                most=MOST_PANELS,
+                Panel("n*", sorted({n for law in laws.values() for n in law.sizes}), x="steps M"), most=MOST_PANELS
             ),
+            laws=laws,
+            most=MOST_PANELS,
         )
     ]  # fmt: skip
 
 
-def _row(each: StepsSlice) -> dict[str, Value | float | str | None]:
-    law = each.law
+def _row(name: str, law: StepsLaw) -> dict[str, Cell]:
     ends = f" ({amount(law.midpoint95[0])} to {amount(law.midpoint95[1])})" if law.midpoint95 else ""
     shares = {key: law.shares.get(other) for key, other in (("share_line", "line"), ("share_cut_line", "cut line"))}
     return {
-        "rollouts_per_step": f"{each.rollouts_per_step}{each.label}",
+        "rollouts_per_step": name,
         "sizes": listed(law.sizes),
         "line_less_sigmoid": law.ahead("line"),
         "cut_line_less_sigmoid": law.ahead("cut line"),
@@ -292,35 +270,11 @@ def _row(each: StepsSlice) -> dict[str, Value | float | str | None]:
     }
 
 
-def _series(each: StepsSlice) -> list[DrawnSeries]:
-    law, panel = each.law, f"B = {each.rollouts_per_step}{each.label}"
-    grid = np.geomspace(law.steps[0], law.steps[-1], 60)
+def _series(name: str, law: StepsLaw) -> list[DrawnSeries]:
+    panel, grid = f"B = {name}", np.geomspace(law.steps[0], law.steps[-1], 60)
     return [
         DrawnSeries("n* read off", law.steps, law.group_size, panel, look="dots", tone=0.3),
         DrawnSeries("sigmoid", grid, 2.0 ** law.octaves("sigmoid", grid), panel),
         DrawnSeries("line", grid, 2.0 ** law.octaves("line", grid), panel, look="dashed", tone="quiet"),
         DrawnSeries("cut line", grid, 2.0 ** law.octaves("cut line", grid), panel, look="dotted", tone="quiet"),
     ]
-
-
-def _sentence(each: StepsSlice) -> str:
-    law = each.law
-    ends = f" (95%: {amount(law.midpoint95[0])} to {amount(law.midpoint95[1])})" if law.midpoint95 else ""
-    share = f"; lower in {law.shares['line']:.0%} of replicates" if law.shares else ""
-    at, ahead = f"At B = {each.rollouts_per_step}{each.label}", law.ahead("line")
-    apart = f"AICc {abs(ahead):.3g} {'lower' if ahead > 0 else 'higher'}{share}"
-    verdict = {
-        "better": f"{at} n*(M) is a sigmoid rather than a straight line in log M ({apart}), with its midpoint at "
-        f"M = {amount(law.midpoint)}{ends}.",
-        "worse": f"{at} log n* is a straight line in log M rather than a sigmoid, whose AICc is worse ({apart}).",
-        "open": f"{at} it cannot be told whether n*(M) is a sigmoid or a straight line in log M (sigmoid: {apart}).",
-    }[law.against("line")]
-    if law.against("line") != "better":
-        return verdict
-    cut = {
-        "better": "Nor is it a line that is cut off at the n that were run.",
-        "worse": "A line that is cut off at the smallest and the largest n that were run fits better still.",
-        "open": "Its flat ends may be the ends of the n that were run: a line that is cut off there cannot be told "
-        "from it.",
-    }[law.against("cut line")]
-    return f"{verdict} {cut}"

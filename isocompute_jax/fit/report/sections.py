@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Picture
+from isocompute_jax.fit.report.templating import words
 from isocompute_jax.fit.sweep_results import SweepResult
 
 
@@ -41,6 +43,38 @@ class Section:
     table: ReportTable | None = None
 
 
+def answer(
+    result: SweepResult,
+    question: str,
+    *,
+    part: str = "",
+    verdict: str | None,
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, Cell]],
+    numbers: Mapping[str, Any] | None = None,
+    series: Iterable[DrawnSeries] = (),
+    picture: Picture | None = None,
+    remarks: Sequence[str] = (),
+    **values: Any,
+) -> ComparisonResult:
+    """The answer to a question, with its words: by the template `questions/QUESTION`, which is given the `values`.
+
+    `remarks` are findings that no template says.
+    """
+    said = words(f"questions/{question}", result=result, part=part, rows=rows, numbers=numbers or {}, **values)
+    return ComparisonResult(
+        question=question,
+        part=part,
+        verdict=verdict,
+        columns=columns,
+        rows=tuple(rows),
+        numbers=numbers or {},
+        series=tuple(series),
+        picture=picture,
+        **said | {"findings": (*said["findings"], *remarks)},
+    )
+
+
 def comparison_sections(result: SweepResult, figures: Mapping[str, pathlib.Path]) -> list[Section]:
     """A section for each answer to a question beside the frontier.
 
@@ -49,18 +83,17 @@ def comparison_sections(result: SweepResult, figures: Mapping[str, pathlib.Path]
       figures: name -> picture, as `draw_figures` returns them.
     """
     found = []
-    for name, answer in result.named_comparisons.items():
-        rows = tuple(tuple(row.get(key) for key in answer.columns) for row in answer.rows)
-        picture = answer.picture
+    for name, each in result.named_comparisons.items():
+        rows = tuple(tuple(row.get(key) for key in each.columns) for row in each.rows)
         found.append(
             Section(
-                title=answer.title,
-                paragraphs=(answer.about,),
+                title=each.title,
+                paragraphs=(each.about,),
                 figure=figures.get(name),
-                alt=picture.alt if picture else "",
-                how_to_read=picture.how_to_read if picture else "",
-                findings=answer.findings,
-                table=ReportTable(tuple(answer.columns.values()), rows),
+                alt=each.alt,
+                how_to_read=each.how_to_read,
+                findings=each.findings,
+                table=ReportTable(tuple(each.columns.values()), rows),
             )
         )
     return found

@@ -12,6 +12,7 @@ import html
 import math
 import pathlib
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jinja2
@@ -55,6 +56,14 @@ def told(template: str, result: Any, *, block: str = "findings", **context: Any)
     return [html.unescape(str(sentence)) for sentence in sentences(text)]
 
 
+def words(template: str, **values: Any) -> dict[str, Any]:
+    """Every block of a template as plain text, by its name: `title`, `about`, ...; `findings` as sentences."""
+    found = environment().get_template(f"{template}.html.j2")
+    texts = {name: "".join(block(found.new_context(values))) for name, block in found.blocks.items()}
+    plain = {name: html.unescape(re.sub(r"[ \t\n]+", " ", text).strip()) for name, text in texts.items()}
+    return plain | {"findings": tuple(html.unescape(str(each)) for each in sentences(texts.get("findings", "")))}
+
+
 def said(macro: str, *given: Any) -> list[str]:
     """What a macro of the shared sentences says, as plain sentences."""
     found = getattr(environment().globals["say"], macro)(*given)
@@ -78,6 +87,7 @@ def environment() -> jinja2.Environment:
         f=format,
         listed=wording.listed,
         listing=listing,
+        listing_all=lambda lines: listing(lines, wording.listed),
         lookup=lambda key, table: table[key],
         parameter=lambda name, curve: wording.parameter(curve, name),
         percent=lambda share: f"{share:.0%}",
@@ -130,9 +140,9 @@ def sentences(text: str) -> list[Html]:
     return [Html(part) for part in joined if part]
 
 
-def listing(lines: str) -> Html:
-    """`a, b and 3 more` of lines."""
-    return Html(wording.shortlist([line.strip() for line in str(lines).splitlines() if line.strip()]))
+def listing(lines: str, join: Callable[[Sequence[Any]], str] = wording.shortlist) -> Html:
+    """`a, b and 3 more` of lines; with `wording.listed` all of them."""
+    return Html(join([line.strip() for line in str(lines).splitlines() if line.strip()]))
 
 
 def unbroken(text: str) -> Html:

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.comparisons.alike import LeaderCourse
-from isocompute_jax.fit.comparisons.courses import batch_targets, wants_larger
+from isocompute_jax.fit.comparisons.courses import Course, batch_targets, wants_larger
 from isocompute_jax.fit.curves.forms import hill
 from tests.fit.comparisons.sweeps import drawn
 from tests.fit.sweeps import rich, truth
@@ -39,8 +38,8 @@ def test_every_slice_rises_over_its_own_sizes(found):
 
 
 def at(*values, low=None, high=None):
-    ends = (None, None) if low is None else (np.array(low), np.array(high))
-    return LeaderCourse(np.geomspace(1e3, 1e5, len(values)), np.array(values), *ends)
+    drawn = None if low is None else np.array([low, high])
+    return Course(np.geomspace(1e3, 1e5, len(values)), np.array(values), drawn)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.cross_sets import by_training_set, compare_sets, cross_sets, read_eval_sets
+from isocompute_jax.fit.comparisons.sets import by_training_set, compare_sets, cross_sets, read_eval_sets
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL

@@ -176,20 +176,22 @@ def test_the_sentences_count_by_hand():
     found = by_hand()
     assert found.inside.tolist() == [[True, True], [True, False]]
     assert found.rose.tolist() == [[False, False], [True, True]]
-    assert held_out._findings(RESULT, found) == [
+    told = held_out.held_out_answer(RESULT, found)
+    assert list(told.findings) == [
         "3 of 4 measured rewards (2 configurations at 2 budgets) lie inside their 95% interval: 1 of the 2 that rose "
         "after the cut, and 2 of the 2 where the record stood; above: n = 8.",
         "The mean itself, which may fall, lies inside its own interval at 1 of 4; below: n = 4; above: n = 8.",
         "n* is predicted within one octave of the measured one at 2 of 2 budgets, and of the frontier over all "
         "evaluations at 0 of 1.",
     ]
-    assert "errors there were 1.50 times as large" in held_out._about(RESULT, found)
-    assert "no larger than" in held_out._about(RESULT, by_hand(widening=1.0))
-    assert held_out._findings(RESULT, by_hand(best_so_far=False))[0].endswith("95% interval; above: n = 8.")
+    assert "errors there were 1.50 times as large" in told.about
+    assert "no larger than" in held_out.held_out_answer(RESULT, by_hand(widening=1.0)).about
+    mean = held_out.held_out_answer(RESULT, by_hand(best_so_far=False))
+    assert mean.findings[0].endswith("95% interval; above: n = 8.")
 
 
 def test_the_table_has_the_one_that_was_expected_and_the_one_that_leads():
-    answer = held_out._of_held_out(RESULT, by_hand())
+    answer = held_out.held_out_answer(RESULT, by_hand())
     assert [[row[key] and str(row[key]) for key in answer.columns] for row in answer.rows] == [
         ["40,000", "4 (4 to 8)", "8", None, "0.400 (0.400 to 0.420)", "0.400"],
         ["80,000", "8 (8)", "8", "32", "0.450 (0.400 to 0.500)", "0.510"],
@@ -205,7 +207,7 @@ def test_the_report_has_it_with_its_picture(tmp_path):
     found = held_out_quarter(result.runs, result.options)
     assert found is not None
     assert drawn(result, answer, tmp_path).count("<title>") == found.known.sum()  # a dot for each, to hover over
-    assert answer.findings == tuple(held_out._findings(result, found))
+    assert answer.findings == held_out.held_out_answer(result, found).findings
     assert held_out_quarter(result.runs, AnalysisOptions(forecast="form")) is None
 
 

@@ -8,7 +8,7 @@ import scipy.stats
 
 from isocompute_jax.fit.comparisons.alike import aligned
 from isocompute_jax.fit.comparisons.comparison import over_seeds
-from isocompute_jax.fit.comparisons.cross_sets import short_names
+from isocompute_jax.fit.comparisons.sets import short_names
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.results import Configuration
 

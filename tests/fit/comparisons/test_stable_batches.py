@@ -74,7 +74,8 @@ def sweep(*fallen, sizes=(4, 8), batches=(2, 4, 8), seeds=2):
 def test_the_smallest_stable_batch_at_each_n():
     (found,) = stable_batches(sweep((4, 2, 0), (4, 4, 1), (8, 2, 0), (8, 2, 1)), "r")
     assert found.smallest == {4: 8, 8: 4}
-    assert [(c.configuration.name, len(c.collapses)) for c in found.cells if c.collapses] == [
+    named = zip(found.part.configurations, found.collapses, strict=True)
+    assert [(configuration.name, len(fallen)) for configuration, fallen in named if fallen] == [
         ("n = 4, B = 2", 1), ("n = 4, B = 4", 1), ("n = 8, B = 2", 2),
     ]  # fmt: skip
 

@@ -123,13 +123,13 @@ def result():
 
 @pytest.fixture(scope="module")
 def found(result):
-    (only,) = steps_laws(result)
+    (only,) = steps_laws(result).items()
     return only
 
 
 def test_a_slice_has_the_n_that_truly_lead(found):
-    assert found.rollouts_per_step == BATCH
-    law = found.law
+    name, law = found
+    assert name == str(BATCH)
     best = [max((4, 8, 16, 32), key=lambda n, c=c: float(level(n, c))) for c in law.steps * BATCH]
     assert np.mean(law.group_size == best) > 0.85
     expected = fit_steps_law(law.steps, np.array(best), sizes=(4, 8, 16, 32))
@@ -141,7 +141,7 @@ def test_the_answer(result, found, tmp_path):
     assert len(shown.findings) == 1 and shown.findings[0].startswith("At B = 256 ")
     row = shown.rows[0]
     assert (row["rollouts_per_step"], row["sizes"]) == ("256", "4, 8, 16 and 32")
-    assert row["midpoint"].value == found.law.midpoint and row["against_line"] == found.law.against("line")
+    assert row["midpoint"].value == found[1].midpoint and row["against_line"] == found[1].against("line")
     assert len(drawn(result, shown, tmp_path)) > 5000
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.train_test import compare_training, train_test, train_test_gaps
+from isocompute_jax.fit.comparisons.sets import best_by_training, compare_training, train_test_gaps
 from isocompute_jax.fit.read import TRAIN_REWARD, memory_table, read_curves
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.comparisons.sweeps import drawn
@@ -57,12 +57,12 @@ def test_the_gap_is_exact_where_both_rewards_are_linear_in_log_compute():
 def test_no_training_reward_no_answer():
     columns = table(lambda n, seed, c: 0.05 * np.log(c))
     del columns[TRAIN_REWARD]
-    assert train_test(runs(columns), SMALL) is None
+    assert train_test_gaps(runs(columns), SMALL) == ()
     assert compare_training(dataclasses.replace(recorded(), runs=tuple(runs(columns)))) == []
 
 
 def test_a_training_reward_in_other_units_is_not_compared():
-    assert train_test(runs(table(lambda n, seed, c: 5 * np.log(c))), SMALL) is None
+    assert train_test_gaps(runs(table(lambda n, seed, c: 5 * np.log(c))), SMALL) == ()
 
 
 def test_best_of_k_is_not_compared():
@@ -91,12 +91,12 @@ def test_the_recorded_gap_by_another_route():
 def test_by_heart_a_small_group_is_enough(tmp_path):
     """64 training problems: held-out n* rises past what training reward asks for, because small groups over-fit."""
     (found,) = compare_training(recorded())
-    result = train_test(recorded().runs, recorded().options)
-    assert result is not None
-    assert recorded().frontier.budgets[-1].group_size >= 64 > 4 * result.best_near(1e4).group_size
-    last = [curve.gap[-1].value for curve in result.curves]
-    assert last == sorted(last, reverse=True) and min(curve.gap[-1].low for curve in result.curves) > 0.4
+    curves = train_test_gaps(recorded().runs, recorded().options)
+    best = min(best_by_training(recorded().runs, recorded().options), key=lambda row: abs(np.log(row.compute / 1e4)))
+    assert recorded().frontier.budgets[-1].group_size >= 64 > 4 * best.group_size
+    last = [curve.gap[-1].value for curve in curves]
+    assert last == sorted(last, reverse=True) and min(curve.gap[-1].low for curve in curves) > 0.4
     assert len(drawn(recorded(), found, tmp_path)) > 5000
     assert found.findings[0].startswith("At the end of training the gap is largest for n = 4: 0.7")
     assert "in 6 of 6 configurations" in found.findings[1]
-    assert [row["run"] for row in found.rows] == [c.run for c in result.curves] and found.verdict == "grows"
+    assert [row["run"] for row in found.rows] == [c.run for c in curves] and found.verdict == "grows"

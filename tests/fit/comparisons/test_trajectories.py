@@ -102,18 +102,18 @@ def test_spread_by_hand():
     # Two seeds of 8 samples; the last evaluation has rates 0, 1/2, 1 and 0, 1, 1/2.
     found = problem_spread(made([[[0, 0, 8], [0, 4, 8]], [[0, 0, 8], [0, 8, 4]]]))
     noise = 0.25 / 7 / 3  # one problem of three at 1/2
-    assert found.first_rate == pytest.approx(1 / 3) and found.last_rate == pytest.approx(0.5)
-    assert found.first_spread == pytest.approx(np.std([0, 0, 1], ddof=1))
-    assert found.last_spread == pytest.approx(np.sqrt(0.25 - noise))
-    assert found.in_common == pytest.approx(0.125 / (0.25 - noise))  # covariance of (0, .5, 1) and (0, 1, .5)
-    assert np.isnan(found.in_common_error)  # of two seeds none can be left out
-    assert found.fallen == 0
+    assert found["first_rate"] == pytest.approx(1 / 3) and found["last_rate"] == pytest.approx(0.5)
+    assert found["first_spread"] == pytest.approx(np.std([0, 0, 1], ddof=1))
+    assert found["last_spread"] == pytest.approx(np.sqrt(0.25 - noise))
+    assert found["in_common"] == pytest.approx(0.125 / (0.25 - noise))  # covariance of (0, .5, 1) and (0, 1, .5)
+    assert np.isnan(found["in_common_error"])  # of two seeds none can be left out
+    assert found["fallen"] == 0
 
 
 def test_problems_that_fall_are_counted():
     first, last = np.full((1, 100), 6), np.full((1, 100), 6)
     last[:, :20] = 0
-    assert problem_spread(made(np.stack([first, last], axis=1))).fallen == pytest.approx(0.2)
+    assert problem_spread(made(np.stack([first, last], axis=1)))["fallen"] == pytest.approx(0.2)
 
 
 def test_spread_and_what_seeds_share_are_unbiased():
@@ -125,9 +125,9 @@ def test_spread_and_what_seeds_share_are_unbiased():
         rates = shared + chance * rng.choice([-1, 1], (4, 200))
         counts = rng.binomial(8, np.stack([np.full_like(rates, 0.5), rates], axis=1))
         found.append(problem_spread(made(counts)))
-    spread = np.array([each.last_spread**2 for each in found])
-    common = np.array([each.in_common for each in found])
-    errors = np.array([each.in_common_error for each in found])
+    spread = np.array([each["last_spread"] ** 2 for each in found])
+    common = np.array([each["in_common"] for each in found])
+    errors = np.array([each["in_common_error"] for each in found])
     assert spread.mean() == pytest.approx(problem**2 + chance**2, abs=4 * spread.std() / 10)
     expected = problem**2 / (problem**2 + chance**2)
     assert common.mean() == pytest.approx(expected, abs=4 * common.std() / 10)
@@ -136,7 +136,7 @@ def test_spread_and_what_seeds_share_are_unbiased():
 
 def test_chance_alone_lets_one_percent_fall():
     counts = np.random.default_rng(1).binomial(16, 0.5, (5, 2, 20_000))
-    assert 0.004 < problem_spread(made(counts, samples=16)).fallen < 0.016
+    assert 0.004 < problem_spread(made(counts, samples=16))["fallen"] < 0.016
 
 
 def test_the_answer(tmp_path):
@@ -146,7 +146,7 @@ def test_the_answer(tmp_path):
         figure = draw_comparison(RESULT, found)
         assert figure and "data:image/png" in save_figure(figure, tmp_path / "picture.svg").read_text()
     assert len(found.rows) == 6 and found.numbers["problems"] == 300 and "300" in found.about
-    shares = [problem_spread(each).in_common for each in counts]
+    shares = [problem_spread(each)["in_common"] for each in counts]
     assert [row["in_common"].value for row in found.rows] == shares == sorted(shares)
     assert f"{shares[-1]:.0%}" in found.findings[0] and found.verdict == "some fall"
     assert compare_problems(RESULT, ()) == []

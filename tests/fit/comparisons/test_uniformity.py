@@ -9,8 +9,12 @@ import pytest
 import scipy.stats
 
 from isocompute_jax.fit import solve_trajectories, uniformity, uniformity_curve, uniformity_trend
-from isocompute_jax.fit.comparisons.problems import SolveTrajectories
-from isocompute_jax.fit.comparisons.uniformity import UniformityCurve, UniformityTrend, compare_uniformity
+from isocompute_jax.fit.comparisons.problems import (
+    SolveTrajectories,
+    UniformityCurve,
+    UniformityTrend,
+    compare_uniformity,
+)
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
