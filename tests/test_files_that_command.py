@@ -21,7 +21,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment import workdir
 from isocompute_jax.experiment.config import RunConfig, check_trusted, from_dict, read_resolved
 from isocompute_jax.experiment.workdir import export_checkpoint
-from isocompute_jax.fit.report import csv_tables, templating
+from isocompute_jax.fit.report import tables, templating
 from isocompute_jax.learner import checkpoint_files
 from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
@@ -212,7 +212,7 @@ def curves(attack: Attack) -> None:
         with pytest.raises(InputError, match=r"metrics\.jsonl:"):
             read()
     row = {"run": "=SUM(1)", "more": "@SUM(1)", "compute": -1.0, "text": "n = 4"}
-    assert csv_tables.csv_text([row], list(row)).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
+    assert tables.csv_text([row], list(row)).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
 
 
 def sweeps(attack: Attack) -> None:

@@ -16,11 +16,10 @@ from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.report import draw_law_figures, law_summary, law_table, law_tables, render_law_report
 from isocompute_jax.fit.read import ReadOptions, read_curves
-from isocompute_jax.fit.report.csv_tables import tables
 from isocompute_jax.fit.report.figures import draw_figures
-from isocompute_jax.fit.report.html_page import render_report
-from isocompute_jax.fit.report.sections import Section
-from isocompute_jax.fit.report.summary_json import summary_of
+from isocompute_jax.fit.report.page import render_report
+from isocompute_jax.fit.report.tables import summary_of, tables
+from isocompute_jax.fit.report.templating import Section
 from isocompute_jax.fit.report.terminal import headline, headline_tables
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError

@@ -184,7 +184,7 @@ class SweepResult:
         Raises:
           InputError: there is no table of that name.
         """
-        from isocompute_jax.fit.report.csv_tables import table_rows
+        from isocompute_jax.fit.report.tables import table_rows
 
         found = table_rows(self)
         if name not in found:
@@ -194,10 +194,10 @@ class SweepResult:
 
     def plot(self) -> Figure:
         """A figure of every evaluation, the fitted curves and the frontier; `savefig` writes it, notebooks show it."""
-        from isocompute_jax.fit.report.figures import curve_figures, style  # matplotlib takes a second to import
+        from isocompute_jax.fit.report.figures import curves, style  # matplotlib takes a second to import
 
         with style.in_style():
-            return curve_figures.learning_curves(self)
+            return curves.learning_curves(self)
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:

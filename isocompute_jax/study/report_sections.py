@@ -15,7 +15,7 @@ import numpy as np
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import RANGES
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.templating import ReportTable, Section
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
 

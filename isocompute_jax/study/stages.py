@@ -24,7 +24,7 @@ from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMAR
 from isocompute_jax.experiment.curation.curate import curate
 from isocompute_jax.fit import outputs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.report.sections import Section
+from isocompute_jax.fit.report.templating import Section
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError

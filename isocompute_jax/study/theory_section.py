@@ -11,9 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.fit.report.figures.by_configuration import size_axis
-from isocompute_jax.fit.report.figures.style import INK, QUIET, in_style, legend, log_axis, panels, save_figure
-from isocompute_jax.fit.report.sections import ReportTable, Section
+from isocompute_jax.fit.report.figures.style import (
+    INK,
+    QUIET,
+    in_style,
+    legend,
+    log_axis,
+    panels,
+    save_figure,
+    size_axis,
+)
+from isocompute_jax.fit.report.templating import ReportTable, Section
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.theory import Forecast, Question, forecast, read_pass_rates

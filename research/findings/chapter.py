@@ -14,8 +14,16 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from isocompute_jax.fit.report.figures.by_configuration import size_axis
-from isocompute_jax.fit.report.figures.style import PALETTE, QUIET, in_style, legend, log_axis, panels, save_figure
+from isocompute_jax.fit.report.figures.style import (
+    PALETTE,
+    QUIET,
+    in_style,
+    legend,
+    log_axis,
+    panels,
+    save_figure,
+    size_axis,
+)
 from isocompute_jax.sweeps.record import SUFFIX, Sweep, curves_of, read_sweep
 from research.findings.statistics import Curves, Estimate, means, profile_sizes, records_at, with_seeds
 

@@ -13,8 +13,16 @@ import pyarrow.compute as pc
 import scipy.stats
 
 from isocompute_jax.fit import AnalysisOptions, SweepResult, analyze
-from isocompute_jax.fit.report.figures.by_configuration import size_axis
-from isocompute_jax.fit.report.figures.style import INK, QUIET, in_style, legend, log_axis, panels, shades
+from isocompute_jax.fit.report.figures.style import (
+    INK,
+    QUIET,
+    in_style,
+    legend,
+    log_axis,
+    panels,
+    shades,
+    size_axis,
+)
 from isocompute_jax.sweeps.record import Sweep
 from research.findings.chapter import AGAIN, RISE, Chapter, Gallery, overlaid, save, table
 from research.findings.statistics import Curves, best_sizes, common_budgets, means

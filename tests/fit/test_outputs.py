@@ -18,10 +18,9 @@ from isocompute_jax.fit.one_call import analyze
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.figures import DRAWINGS, draw_figures
-from isocompute_jax.fit.report.html_page import render_report
-from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.summary_json import summary_of
-from isocompute_jax.fit.report.templating import told
+from isocompute_jax.fit.report.page import render_report
+from isocompute_jax.fit.report.tables import summary_of
+from isocompute_jax.fit.report.templating import ReportTable, Section, told
 from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError

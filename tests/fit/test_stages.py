@@ -20,7 +20,7 @@ from isocompute_jax.fit.curves.points_to_fit import record_breaking
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.read import ReadOptions, read_curves
-from isocompute_jax.fit.report.summary_json import summary_of
+from isocompute_jax.fit.report.tables import summary_of
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG

@@ -27,7 +27,7 @@ from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.frontier_results import FrontierBudget
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, scale
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError

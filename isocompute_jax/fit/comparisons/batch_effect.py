@@ -30,7 +30,7 @@ from isocompute_jax.fit.comparisons.courses import several_by
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
 from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult

@@ -77,9 +77,9 @@ class DrawnSeries:
     high: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
     # [P, ...] a share for each mark: how much of a disc is filled, or how bright a cell is
     shade: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
-    look: Literal["line", "dashed", "dotted", "steps", "wide steps", "dots", "rings", "bars", "discs", "cells"] = (
-        dataclasses.field(default="line", metadata=INTERNAL)
-    )
+    look: Literal[
+        "line", "dashed", "dotted", "steps", "wide steps", "spans", "dots", "rings", "bars", "discs", "cells"
+    ] = dataclasses.field(default="line", metadata=INTERNAL)
     tone: Tone = dataclasses.field(default="ink", metadata=INTERNAL)
     # what a reader sees who points at the line, or at each mark
     hover: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
@@ -108,6 +108,7 @@ class Panel(NamedTuple):
     x_sizes: Sequence[int] = ()  # what was run, where that is `x`
     linear: bool = False  # whether `x` is not logarithmic
     zero: bool = False  # whether there is a line at 0
+    band: tuple[float, float] | None = None  # heights between which the ground is shaded
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, repl
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval, whole_or_none
 from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, listed, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult

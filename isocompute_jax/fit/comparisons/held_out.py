@@ -29,7 +29,7 @@ from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
 from isocompute_jax.fit.intervals import PERCENTILES, holding
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages

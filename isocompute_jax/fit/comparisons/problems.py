@@ -44,7 +44,7 @@ from isocompute_jax.fit.comparisons.comparison import (
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import EN_DASH, shortened, spent
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.sweep_results import SweepResult

@@ -38,7 +38,7 @@ from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.metric_analysis import optimal_group_size
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, RunCurve, read_curves
-from isocompute_jax.fit.report.sections import answer
+from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import cell, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages

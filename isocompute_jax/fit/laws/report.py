@@ -18,7 +18,6 @@ from isocompute_jax.fit.laws.analysis import ChinchillaResult, LawAnalysis, Mode
 from isocompute_jax.fit.laws.law_options import LawOptions
 from isocompute_jax.fit.laws.model_size import ModelSizeFit
 from isocompute_jax.fit.plain_data import dumped, fields_of, plain
-from isocompute_jax.fit.report.csv_tables import csv_text
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,
@@ -32,7 +31,7 @@ from isocompute_jax.fit.report.figures.style import (
     picked,
     shades,
 )
-from isocompute_jax.fit.report.provenance import SCHEMA_VERSION, input_row, versions
+from isocompute_jax.fit.report.tables import SCHEMA_VERSION, csv_text, input_row, versions
 from isocompute_jax.fit.report.templating import render, told
 from isocompute_jax.fit.report.terminal import table
 from isocompute_jax.fit.report.wording import figures as number

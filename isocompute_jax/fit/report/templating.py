@@ -1,4 +1,4 @@
-"""The templates' language: what a section of the report may call, and its sentences as text for the terminal.
+"""The templates' language: what a section of the report may call, and its sentences as plain text.
 
 A section is one file, `templates/sections/NAME.html.j2`: its title, its findings (what the data say, a sentence to a
 line, as strong as the results are) and its body. Numbers and verdicts come from results; a template computes none.
@@ -7,22 +7,24 @@ line, as strong as the results are) and its body. Numbers and verdicts come from
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import html
 import math
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
 
 from isocompute_jax.fit.answer_results import LIKELY, tie_ranges
+from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Picture
 from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.frontier_results import SURE
 from isocompute_jax.fit.record_choices import choice_rows
 from isocompute_jax.fit.report import wording
-from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL
+from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL, SweepResult
 
 LEAST_COST = 5e-4
 """An expected regret below this is not worth a sentence."""
@@ -68,6 +70,59 @@ def said(macro: str, *given: Any) -> list[str]:
     """What a macro of the shared sentences says, as plain sentences."""
     found = getattr(environment().globals["say"], macro)(*given)
     return [html.unescape(str(sentence)) for sentence in sentences(found)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportTable:
+    """A table of the report; cells are shown as text, floats to four significant figures, None as a dash."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of the report that is no template; text with `__html__` is put in as it is, the rest is escaped."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()  # explanation
+    figure: pathlib.Path | None = None  # an .svg or .png, which is put into the report itself
+    alt: str = ""  # what the figure shows, for those who cannot see it
+    how_to_read: str = ""  # the figure's caption
+    findings: tuple[str, ...] = ()  # sentences computed from data
+    table: ReportTable | None = None  # shown under the figure
+
+
+def answer(
+    result: SweepResult,
+    question: str,
+    *,
+    part: str = "",
+    verdict: str | None,
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, Cell]],
+    numbers: Mapping[str, Any] | None = None,
+    series: Iterable[DrawnSeries] = (),
+    picture: Picture | None = None,
+    remarks: Sequence[str] = (),
+    **values: Any,
+) -> ComparisonResult:
+    """The answer to a question, with its words: by the template `questions/QUESTION`, which is given the `values`.
+
+    `remarks` are findings that no template says.
+    """
+    said = words(f"questions/{question}", result=result, part=part, rows=rows, numbers=numbers or {}, **values)
+    return ComparisonResult(
+        question=question,
+        part=part,
+        verdict=verdict,
+        columns=columns,
+        rows=tuple(rows),
+        numbers=numbers or {},
+        series=tuple(series),
+        picture=picture,
+        **said | {"findings": (*said["findings"], *remarks)},
+    )
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import numpy as np
 
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.series import draw_comparison
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.run_files import RunFacts

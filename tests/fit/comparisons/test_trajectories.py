@@ -13,7 +13,7 @@ import pytest
 from isocompute_jax.fit import solve_trajectories
 from isocompute_jax.fit.comparisons.problems import SolveTrajectories, alike, compare_problems, problem_spread
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
-from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.series import draw_comparison
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.records.errors import InputError

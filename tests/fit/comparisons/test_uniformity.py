@@ -16,7 +16,7 @@ from isocompute_jax.fit.comparisons.problems import (
     compare_uniformity,
 )
 from isocompute_jax.fit.read import ReadOptions, read_curves
-from isocompute_jax.fit.report.figures.comparison_figures import draw_comparison
+from isocompute_jax.fit.report.figures.series import draw_comparison
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.results import Configuration
 

@@ -10,7 +10,7 @@ import pytest
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.report.answers import answer_text
-from isocompute_jax.fit.report.html_page import render_report
+from isocompute_jax.fit.report.page import render_report
 from isocompute_jax.fit.report.wording import spent
 from tests.fit.report.browser import Browser, browser
 from tests.fit.runs import BUDGETS, write_sweep

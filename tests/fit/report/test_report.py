@@ -14,9 +14,8 @@ import pytest
 from isocompute_jax.fit.curves.scalerl import GridFit
 from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.answers import answer_text
-from isocompute_jax.fit.report.html_page import render_report, section_names
-from isocompute_jax.fit.report.sections import ReportTable, Section
-from isocompute_jax.fit.report.templating import Html, picture, sentences, told, typeset, unbroken
+from isocompute_jax.fit.report.page import render_report, section_names
+from isocompute_jax.fit.report.templating import Html, ReportTable, Section, picture, sentences, told, typeset, unbroken
 from isocompute_jax.fit.report.terminal import headline_tables
 from isocompute_jax.fit.report.wording import (
     amount,

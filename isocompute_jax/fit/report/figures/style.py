@@ -1,4 +1,8 @@
-"""How every picture looks: type, colours, panels, and what a reader sees who hovers over a mark."""
+"""How every picture looks: type, colours, panels, and what a reader sees who hovers over a mark.
+
+A configuration has the colour of its group size n where that is known for all of them, else one of its own; with
+several B_problem each of these has a panel.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from isocompute_jax.fit.report.wording import scale
+from isocompute_jax.fit.report.wording import scale, shortened, unit
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.run_files import write_atomic
 
-INK, QUIET, PALE = "#22262b", "#9aa1a9", "#dfe7ee"
+INK, QUIET, PALE, GREY = "#22262b", "#9aa1a9", "#dfe7ee", "#cfd4d9"
 PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, 256)))
 STYLE = {
     "font.size": 11,
@@ -49,6 +55,9 @@ WIDTH = 5.8
 """Inches of a figure: 11-point text stays legible at phone width."""
 MOST_WITH_MINOR_TICKS = 4
 """Panels of a figure from which on their logarithmic axes have no minor ticks."""
+MOST_PANELS = 12
+MOST_NAMED = 12
+"""Of more configurations without a group size only those on the frontier have a colour and a name."""
 
 _SVG = "{http://www.w3.org/2000/svg}"
 ElementTree.register_namespace("", _SVG[1:-1])
@@ -217,3 +226,61 @@ def _decade(value: float) -> str:
     """10⁴ for 1e4, without mathtext, which takes longer than all else in a label."""
     exponent = round(math.log10(value)) if value > 0 else 0
     return f"10{str(exponent).translate(_RAISED)}" if math.isclose(value, 10.0**exponent) else ""
+
+
+def colours(result: SweepResult) -> dict[str, Any]:
+    """run -> colour."""
+    curves = result.curves
+    if result.known_sizes:
+        by_size = shades(curve.group_size for curve in curves)
+        return {curve.run: by_size[curve.group_size] for curve in curves}
+    named = _named(result)
+    places = np.linspace(0.0, 1.0, max(2, len(named)))
+    by_name = {run: PALETTE(place) for run, place in zip(named, places, strict=False)}
+    return {curve.run: by_name.get(curve.run, GREY) for curve in curves}
+
+
+def handles(result: SweepResult) -> list[Line2D]:
+    """What a legend says about the colours."""
+    by_run = colours(result)
+    if result.known_sizes:
+        by_size = {curve.group_size: by_run[curve.run] for curve in result.curves}
+        labels = {f"n = {size}": by_size[size] for size in sorted(by_size)}
+    else:
+        named = _named(result)
+        labels = {shortened(run): by_run[run] for run in named}
+        if len(named) < len(result.curves):
+            labels["never on the frontier"] = GREY
+    return [Line2D([], [], color=c, marker="o", linewidth=2, markersize=4, label=text) for text, c in labels.items()]
+
+
+def _named(result: SweepResult) -> list[str]:
+    runs = [curve.run for curve in result.curves]
+    if len(runs) <= MOST_NAMED:
+        return runs
+    leaders = {segment.run for segment in result.frontier.segments}
+    return [run for run in runs if run in leaders]
+
+
+def by_batch(result: SweepResult) -> list[tuple[str, list[str]]]:
+    """(title, runs) of each panel: one for each B_problem where several are known, else a single one without title."""
+    batches: dict[int, list[str]] = {}
+    for curve in result.curves:
+        batches.setdefault(curve.problems_per_batch, []).append(curve.run)
+    if not result.several_batches:
+        return [("", [curve.run for curve in result.curves])]
+    rows = [(f"B_problem = {batch}", runs) for batch, runs in sorted(batches.items())]
+    return picked(rows, MOST_PANELS)
+
+
+def compute_label(result: SweepResult) -> str:
+    """The label of an axis of compute."""
+    return f"compute C ({unit(result)})"
+
+
+def size_axis(axes: Axes, sizes: Sequence[int], most: int = 8) -> None:
+    """Labels a y axis of log2 n with the group sizes of the sweep, as many as there is room for."""
+    shown = picked(sorted(set(sizes)), most)
+    axes.set_yticks(np.log2(shown), [str(size) for size in shown])
+    levels = np.log2([min(sizes), max(sizes)])
+    axes.set_ylim(levels[0] - 0.6, levels[1] + 0.6)

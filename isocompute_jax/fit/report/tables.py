@@ -1,16 +1,28 @@
-"""The tables beside summary.json: ranges, fits, frontier, switches, allocation, next, ties and comparisons, as .csv."""
+"""What is written beside the page: summary.json, a dump of the results field by field, and tables as CSV.
+
+docs/fitter.md documents the keys of summary.json; null is unknown.
+"""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import importlib.metadata
 import io
+import platform
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from isocompute_jax import __version__
 from isocompute_jax.fit.answer_results import BudgetRange
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Value
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult
+
+if TYPE_CHECKING:
+    from isocompute_jax.fit.read import RunCurve
+
+SCHEMA_VERSION = 2
 
 FIT_COLUMNS = (
     "run", "group_size", "problems_per_batch", "num_seeds", "form", "parameter", "value", "stderr", "interval95_low",
@@ -54,6 +66,40 @@ COMPARISON_COLUMNS = (
     "stderr",
     "text",
 )
+
+
+def summary_of(result: SweepResult) -> dict[str, Any]:
+    """The content of summary.json: dicts, lists, strings, numbers and None only."""
+    return plain({
+        "schema_version": SCHEMA_VERSION,
+        "analysis": "frontier",
+        "compute_unit": result.options.read.compute,
+        "inputs": [input_row(run) for run in result.runs],
+        "flags": result.options.flags(),
+        "versions": versions(),
+        "seed": result.options.seed,
+        "warnings": result.warnings,
+        **fields_of(result),
+    })  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Of this package, Python and the libraries that compute."""
+    found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
+    return {"isocompute_jax": __version__, "python": platform.python_version(), **found}
+
+
+def input_row(run: RunCurve) -> dict[str, Any]:
+    """A run that was read: where it stands, its hash, and its facts."""
+    return {
+        "run": run.run,
+        "path": run.source,
+        "sha256": run.sha256,
+        **dataclasses.asdict(run.facts),
+        "finished": run.finished,
+        "evaluations": len(run.compute),
+        "max_compute": run.compute[-1],
+    }
 
 
 class Rows(NamedTuple):

@@ -1,9 +1,14 @@
-"""What the report's script knows: every curve, and the answer at each budget of a grid, in words, as JSON."""
+"""report.html: one file that opens offline and prints well, for a reader who has not read the papers.
+
+Its script shows every curve, and the answer at each budget of a grid, in words: that is JSON in the page.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +16,88 @@ from matplotlib.colors import to_hex
 
 from isocompute_jax.fit.answer_results import Chart
 from isocompute_jax.fit.plain_data import plain
-from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick
-from isocompute_jax.fit.report.figures import by_configuration
+from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick, range_cells
+from isocompute_jax.fit.report.figures import DRAWINGS
+from isocompute_jax.fit.report.figures.style import colours
+from isocompute_jax.fit.report.tables import versions
+from isocompute_jax.fit.report.templating import Html, ReportTable, Section, render
 from isocompute_jax.fit.report.wording import amount, spent, unit
 from isocompute_jax.fit.sweep_results import SweepResult
 
+Figures = Mapping[str, pathlib.Path]
+
+OPTIONAL = (
+    "batches", "slices_by_problems", "slices_by_rollouts", "targets", "entropy", "solve_rates", "profiles",
+    "residuals", "forms", "holdout", "comparison",
+)  # fmt: skip
+"""Sections that stand in the report where they have a picture."""
+
 DIGITS = 5
 """Significant digits of a number that is only drawn."""
+
+
+def section_names(result: SweepResult, figures: Figures) -> list[str]:
+    """The report's sections, in order; each is a template of that name."""
+    first = ["learning_curves", *(["optimal_group_size"] if "optimal_group_size" in figures else [])]
+    several = ["switches", "choices", "ties"] if result.several else []
+    shown = [name for name in OPTIONAL if name in figures and (name != "targets" or len(result.targets) > 1)]
+    return [*first, *several, *shown]
+
+
+def render_report(
+    result: SweepResult, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
+) -> str:
+    """The HTML text of an analysis.
+
+    Args:
+      result: of the analysis.
+      figures: name -> picture, as `draw_figures` returns them.
+      before: sections about how the runs were made.
+      after: sections about what the analysis does not show.
+    """
+    options = result.options
+    bins = f" (bin width {options.bin_width})" if options.bin_width else ""
+    return render(
+        "sweep.html.j2",
+        title=options.title,
+        result=result,
+        figures=dict.fromkeys(DRAWINGS) | dict(figures),
+        answers=[answer_text(result, found) for found in result.asked],
+        range_rows=[range_cells(result, row) for row in result.ranges],
+        sections=section_names(result, figures),
+        folded=True,
+        before=before,
+        after=[*comparison_sections(result, figures), *after],
+        data=Html(interactive_data(result)),
+        runs=len(result.runs),
+        choices=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {options.records}{bins}; "
+        f"seed {options.seed}",
+        versions=versions(),
+    )
+
+
+def comparison_sections(result: SweepResult, figures: Mapping[str, pathlib.Path]) -> list[Section]:
+    """A section for each answer to a question beside the frontier.
+
+    Args:
+      result: of the analysis.
+      figures: name -> picture, as `draw_figures` returns them.
+    """
+    found = []
+    for name, each in result.named_comparisons.items():
+        rows = tuple(tuple(row.get(key) for key in each.columns) for row in each.rows)
+        found.append(
+            Section(
+                title=each.title,
+                paragraphs=(each.about,),
+                figure=figures.get(name),
+                alt=each.alt,
+                how_to_read=each.how_to_read,
+                findings=each.findings,
+                table=ReportTable(tuple(each.columns.values()), rows),
+            )
+        )
+    return found
 
 
 def interactive_data(result: SweepResult) -> str:
@@ -39,7 +119,7 @@ def interactive_data(result: SweepResult) -> str:
 
 
 def _metric(result: SweepResult, chart: Chart, budgets: list[float]) -> dict[str, Any]:
-    colours = by_configuration.colours(result)
+    colour_of = colours(result)
     batches = sorted({curve.problems_per_batch for curve in chart.curves})
     places = {curve.run: i for i, curve in enumerate(chart.curves)}
     main = chart.metric == result.metric
@@ -47,7 +127,7 @@ def _metric(result: SweepResult, chart: Chart, budgets: list[float]) -> dict[str
         "curves": [
             {
                 "name": curve.run,
-                "colour": to_hex(colours[curve.run]),
+                "colour": to_hex(colour_of[curve.run]),
                 "dash": batches.index(curve.problems_per_batch),
                 "x": _short(curve.compute),
                 "y": _short(curve.reward),
