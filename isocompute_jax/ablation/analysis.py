@@ -22,14 +22,14 @@ UNKNOWN: Interval = (math.nan, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class ParameterEstimate:
     """A number, its 95% interval (NaN when unknown), and whether the data pin it down."""
 
     value: float
     interval95: Interval = UNKNOWN
     identified: bool = False
 
-    def apart(self, other: Estimate) -> bool:
+    def apart(self, other: ParameterEstimate) -> bool:
         """Whether both are known, and their intervals have nothing in common."""
         (low, high), (least, most) = self.interval95, other.interval95
         return self.identified and other.identified and (high < least or most < low)
@@ -37,51 +37,32 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class VariantResult:
-    """One variant beside the recipe.
-
-    Attributes:
-      name: the variant's.
-      seeds: how many runs.
-      compute: rollouts at which the rewards of all variants are compared, the largest that all runs reached.
-      reward: mean reward of the seeds there.
-      difference: from the recipe's, with a standard error over seeds (`difference_stderr`, NaN with one seed).
-      asymptote: A of its own curve.
-      steepness: B under the common asymptote.
-      midpoint: C_mid, rollouts, under the common asymptote.
-      verdict: in words.
-    """
+    """One variant beside the recipe."""
 
     name: str
-    seeds: int
-    compute: float
-    reward: float
-    difference: float
-    difference_stderr: float
-    asymptote: Estimate
-    steepness: Estimate
-    midpoint: Estimate
-    verdict: str
+    seeds: int  # how many runs
+    compute: float  # rollouts at which the rewards of all variants are compared, the largest that all runs reached
+    reward: float  # mean reward of the seeds there
+    difference: float  # from the recipe's
+    difference_stderr: float  # over seeds; NaN with one seed
+    asymptote: ParameterEstimate  # A of its own curve
+    steepness: ParameterEstimate  # B under the common asymptote
+    midpoint: ParameterEstimate  # C_mid, rollouts, under the common asymptote
+    verdict: str  # in words
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AblationResult:
-    """All variants, the recipe first.
+    """All variants, the recipe first."""
 
-    Attributes:
-      metric: what was fitted.
-      asymptote: the common A: the mean over the curves whose own A is not clearly another than the recipe's (of those
-        whose A is identified, when there are any); NaN where no two curves could be fitted. The others are not fitted
-        under it: their B would say nothing.
-      variants: one for each.
-      curves: name -> the mean curve, its fit, and its fit under the common asymptote.
-      warnings: what was left out or looks off.
-    """
-
-    metric: str
+    metric: str  # what was fitted
+    # the common A: the mean over the curves whose own A is not clearly another than the recipe's (of those whose A is
+    # identified, when there are any); NaN where no two curves could be fitted. The others are not fitted under it:
+    # their B would say nothing
     asymptote: float
     variants: tuple[VariantResult, ...]
-    curves: Mapping[str, tuple[Curve, CurveFit, CurveFit | None]]
-    warnings: tuple[str, ...]
+    curves: Mapping[str, tuple[Curve, CurveFit, CurveFit | None]]  # name -> mean curve, fit, fit under the common A
+    warnings: tuple[str, ...]  # what was left out or looks off
 
 
 def analyse(runs: Sequence[str | os.PathLike[str]], options: AnalysisOptions) -> AblationResult:
@@ -183,18 +164,22 @@ def _difference(ours: np.ndarray, recipe: np.ndarray) -> tuple[float, float]:
     return float(ours.mean() - recipe.mean()), error
 
 
-def _estimates(own: CurveFit, common: CurveFit | None) -> tuple[Estimate, Estimate, Estimate]:
+def _estimates(
+    own: CurveFit, common: CurveFit | None
+) -> tuple[ParameterEstimate, ParameterEstimate, ParameterEstimate]:
     """A of the curve alone, B and C_mid under the common asymptote."""
     return _estimate(own, "asymptote"), _estimate(common, "steepness"), _estimate(common, "midpoint")
 
 
-def _estimate(fit: CurveFit | None, name: str) -> Estimate:
+def _estimate(fit: CurveFit | None, name: str) -> ParameterEstimate:
     if fit is None or fit.status == "failed":
-        return Estimate(math.nan)
-    return Estimate(fit.params[name], fit.interval95.get(name, UNKNOWN), fit.identified.get(name, False))
+        return ParameterEstimate(math.nan)
+    return ParameterEstimate(fit.params[name], fit.interval95.get(name, UNKNOWN), fit.identified.get(name, False))
 
 
-def _verdict(ours: Sequence[Estimate], recipe: Sequence[Estimate], difference: float, error: float) -> str:
+def _verdict(
+    ours: Sequence[ParameterEstimate], recipe: Sequence[ParameterEstimate], difference: float, error: float
+) -> str:
     """What the intervals say; a lower asymptote weighs more than a slower rise (ScaleRL, section 3)."""
     said = []
     for mine, theirs, higher, lower in zip(

@@ -14,7 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from isocompute_jax.ablation.analysis import AblationResult, Estimate, VariantResult
+from isocompute_jax.ablation.analysis import AblationResult, ParameterEstimate, VariantResult
+from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report.figures import style
 from isocompute_jax.fit.report.wording import amount, figures
 from isocompute_jax.records.printing import printable
@@ -36,7 +37,7 @@ def write(result: AblationResult, out: pathlib.Path) -> str:
     with style.in_style():
         style.save_figure(draw(result), out / f"{PICTURE}.svg", png=True)
     write_atomic(out / TABLE, f"{text}\n")
-    write_atomic(out / SUMMARY, json.dumps(_plain(summary(result)), indent=1, allow_nan=False) + "\n")
+    write_atomic(out / SUMMARY, json.dumps(plain(summary(result)), indent=1, allow_nan=False) + "\n")
     return text
 
 
@@ -103,7 +104,7 @@ def draw(result: AblationResult) -> Figure:
     return figure
 
 
-def _interval(axes: Any, place: int, estimate: Estimate, colour: Any) -> None:
+def _interval(axes: Any, place: int, estimate: ParameterEstimate, colour: Any) -> None:
     """A dot and its interval, dashed where the data do not pin the number down."""
     if not math.isfinite(estimate.value):
         return
@@ -129,19 +130,10 @@ def _cells(row: VariantResult) -> list[str]:
     ]
 
 
-def _text(estimate: Estimate, form: str) -> str:
+def _text(estimate: ParameterEstimate, form: str) -> str:
     """`0.61 (0.60 .. 0.63)`; without a value where the data do not pin it down."""
     low, high = estimate.interval95
     if not math.isfinite(estimate.value):
         return "-"
     ends = f" ({form.format(low)} .. {form.format(high)})" if math.isfinite(low + high) else ""
     return f"{form.format(estimate.value)}{ends}" if estimate.identified else f"not identified{ends}"
-
-
-def _plain(value: Any) -> Any:
-    """NaN as null."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.study.presets import Preset
+from isocompute_jax.study.report_sections import question_of
 from isocompute_jax.study.stages import planned_runs
-from isocompute_jax.study.theory_section import question_of
 from isocompute_jax.theory import forecast, read_pass_rates
 from isocompute_jax.theory.forecast import EMBEDDED
 from isocompute_jax.theory.forecast_files import Filed, write_forecast

@@ -1,6 +1,8 @@
 """What a study adds to the fitter's report: how its curves came about, what they cost, and where it departs.
 
-Numbers are read from the study's own files; what the study departs in is a fact of its set-up, not a finding.
+Numbers are read from the study's own files; what the study departs in is a fact of its set-up, not a finding. What
+theory expects of n*(C) from pass@1 alone stands beside what the runs measured: of the embedded study, on which the
+model's constants were calibrated (`theory.world.Constants`). The words are templates in `sections/`.
 """
 
 from __future__ import annotations
@@ -15,20 +17,19 @@ import numpy as np
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import RANGES
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.fit.report.templating import ReportTable, Section
+from isocompute_jax.fit.comparisons.comparison import DrawnSeries, Panel, Picture
+from isocompute_jax.fit.report.figures.series import draw_series
+from isocompute_jax.fit.report.figures.style import in_style, save_figure
+from isocompute_jax.fit.report.templating import ReportTable, Section, section
+from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.sweeps.grid import PlannedRun
+from isocompute_jax.theory import Forecast, Question, forecast, read_pass_rates
+from isocompute_jax.theory.exchange import RULES
 
-EMBEDDED = (
-    "A problem is a chain of additions and subtractions, answered by its running totals: 47+3-2= by "
-    "50,48. The reward is 1 when the whole answer is right, else 0.",
-    "The base model is a Qwen2 of 0.1 million parameters that was taught, by supervised "
-    "learning, by a teacher who gets each elementary fact wrong at a rate of its own. So it solves some "
-    "problems nearly always and others nearly never, as a real base model does. Problem sets are cut by the "
-    "base model's own solve rate. Training and validation problems differ, but they are made of the same "
-    "80 facts: validation measures how learned facts transfer to new chains.",
-)
-"""What the embedded study is made of."""
+FIGURE = "theory.svg"
+WORDS = pathlib.Path(__file__).parent / "sections"
 
 
 def sections(preset: Preset, part: Slice, root: pathlib.Path) -> tuple[list[Section], list[Section]]:
@@ -43,37 +44,21 @@ def sections(preset: Preset, part: Slice, root: pathlib.Path) -> tuple[list[Sect
 def problems_section(preset: Preset, part: Slice, root: pathlib.Path) -> Section:
     """Base model and curation, from `curation.json`."""
     curation = json.loads((root / "curated" / CURATION_SUMMARY).read_text(encoding="utf-8"))
-    samples = curation["samples"]
+    base = None
+    if preset.base is not None:
+        base = json.loads((root / "base" / "base_model.json").read_text(encoding="utf-8"))
     rows = tuple(
         (name.replace("_", " "), _range(name), count, curation["train"][name], curation["validation"][name])
         for name, count in curation["in_range"].items()
     )
-    solved = (
-        f"solves {curation['mean']:.1%} of {samples} samples on each of {curation['problems']:,} problems. This report "
-        f"is about the {part.problem_set} set."
-    )
-    if preset.base is None:
-        paragraphs = (
-            f"The model is {preset.run.model}, its problems are those of {preset.problems}. Problem sets are cut by "
-            "the model's own solve rate before any training.",
-        )
-        finding = f"Before training the model {solved}"
-    else:
-        base = json.loads((root / "base" / "base_model.json").read_text(encoding="utf-8"))
-        paragraphs = EMBEDDED
-        finding = (
-            f"The base model ended its supervised phase of {base['steps']} steps at {base['final_loss']:.3f} nats per "
-            f"answer token, and {solved}"
-        )
-    return Section(
-        title="The base model and its problems",
-        paragraphs=paragraphs,
+    return section(
+        WORDS / "base_model.html.j2",
         figure=root / "curated" / "histogram.svg",
-        alt="Histogram of the base model's solve rate over all measured problems",
-        how_to_read=f"How many problems the base model solves how often, out of {samples} samples each. The shaded "
-        "ranges are the sets that were cut.",
-        findings=(finding,),
-        table=ReportTable(("set", f"avg@{samples}", "in range", "training", "validation"), rows),
+        table=ReportTable(("set", f"avg@{curation['samples']}", "in range", "training", "validation"), rows),
+        preset=preset,
+        part=part,
+        curation=curation,
+        base=base,
     )
 
 
@@ -101,11 +86,7 @@ def setup_section(preset: Preset, part: Slice, runs: Sequence[run_files.Run]) ->
             f"{evaluation['points']} budgets",
         ),
     )
-    return Section(
-        title="What was run",
-        paragraphs=(part.question, "Everything that is not swept is the same in all runs."),
-        table=ReportTable(("setting", "value"), rows),
-    )
+    return section(WORDS / "setup.html.j2", table=ReportTable(("setting", "value"), rows), part=part)
 
 
 def cost_section(runs: Sequence[run_files.Run]) -> Section:
@@ -122,51 +103,27 @@ def cost_section(runs: Sequence[run_files.Run]) -> Section:
     stepping = sum(phases.values())
     rows = tuple((name, f"{value:,.0f}", f"{value / stepping:.0%}") for name, value in phases.items())
     difference = float(np.mean([row["logprob_difference"] for run in runs for row in run.metrics]))
-    return Section(
-        title="What it cost",
-        paragraphs=("Time is that of one process on one core, summed over runs; compiling is part of the first step.",),
-        findings=(
-            f"{len(runs)} runs sampled {training:,} rollouts for training and {evaluation:,} for evaluation in "
-            f"{seconds / 60:.0f} core-minutes: {training / stepping:,.0f} rollouts per second of training on one core.",
-            f"Sampler and learner agree on a token's log-probability to {difference:.1e} nats on average.",
-        ),
+    return section(
+        WORDS / "cost.html.j2",
         table=ReportTable(("phase", "seconds", "share"), rows),
+        runs=len(runs),
+        training=training,
+        evaluation=evaluation,
+        minutes=seconds / 60,
+        rate=training / stepping,
+        difference=difference,
     )
 
 
 def departures_section(preset: Preset, part: Slice) -> Section:
     """Where this set-up differs from the paper's, and so what it cannot show."""
-    if preset.base is None:
-        return Section(
-            title="How far to trust it",
-            paragraphs=(
-                f"{max(preset.slices[0].axes['seed']) + 1} seeds of each n, up to {preset.run.max_compute:,} rollouts "
-                f"and n = {max(_group_sizes(part))}; the IsoCompute paper (arXiv 2603.12151) goes to 2,048. What is "
-                "said beyond the budgets of these runs rests on the fitted curves alone.",
-            ),
-        )
-    config: RunConfig = preset.run
-    for field, value in part.overrides.items():
-        config = override(config, field, value)
-    exponent = config.optimizer.lr_scaling_exponent
-    rate = "the learning rate is the same at every batch size (the paper scales it with the square root)"
-    departures = [
-        "a model of 0.1 million parameters on short arithmetic, not 7 to 8 billion on competition mathematics",
-        f"{config.max_compute:,} rollouts per run, and group sizes up to "
-        f"{max(_group_sizes(part))}; the paper goes to 2,048",
-        "temperature 1 in place of 0.6",
-        *([rate] if exponent == 0 else []),
-        "the training problems share their facts with the validation problems",
-    ]
-    return Section(
-        title="How far to trust it",
-        paragraphs=(
-            "This study exists to show the whole playbook at work on a laptop, with rollouts that were really sampled "
-            "and gradients that were really taken. Its numbers say something about this small model and this task, "
-            "under this budget; they are not predictions for a large one. It departs from the IsoCompute paper "
-            "(arXiv 2603.12151) in this: " + "; ".join(departures) + ".",
-        ),
-    )
+    config: RunConfig | None = None if preset.base is None else preset.run
+    if config is not None:
+        for field, value in part.overrides.items():
+            config = override(config, field, value)
+    seeds = max(preset.slices[0].axes["seed"]) + 1 if preset.base is None else None
+    largest = max(_group_sizes(part))
+    return section(WORDS / "trust.html.j2", preset=preset, config=config, seeds=seeds, largest_n=largest)
 
 
 def _group_sizes(part: Slice) -> list[int]:
@@ -186,6 +143,95 @@ def _range(name: str) -> str:
         return "mixture"
     low, high = RANGES[name]
     return f"{low:g} to {high:g}" if low != high else f"{low:g}"
+
+
+def question_of(planned: list[PlannedRun]) -> Question | None:
+    """The sweep as theory asks about it; None where it has nothing to say.
+
+    It knows runs that differ in n and the seed alone, at two budgets or more, without KL and entropy terms.
+    """
+    first = planned[0].config.resolved()
+    sizes = tuple(sorted({run.config.group_size for run in planned}))
+    alike = {_without_size(run.config) for run in planned}
+    rule = RULES.get(first.optimizer.lr_scaling_exponent)
+    few = len(sizes) < 2 or first.evaluation.first(first.max_compute) >= first.max_compute
+    if len(alike) > 1 or few or rule is None or first.loss.kl_coef or first.loss.entropy_coef:
+        return None
+    if first.recipe.advantage_scale not in ("group_std", "none"):
+        return None
+    return Question(
+        budget=first.max_compute,
+        first_budget=first.evaluation.first(first.max_compute),
+        group_sizes=sizes,
+        problems_per_batch=first.problems_per_batch,
+        problem_set_size=first.problem_set_size,
+        base_lr=first.optimizer.base_lr,
+        base_batch=first.optimizer.base_batch,
+        rate_rule=rule,
+        warmup_steps=first.optimizer.warmup_steps,
+        advantage_scale=first.recipe.advantage_scale,
+        baseline=first.recipe.baseline,
+        zero_variance_groups="drop" if first.recipe.zero_variance_groups == "drop" else "keep",
+        clip_norm=first.optimizer.clip_norm,
+        k=first.evaluation.k,
+    )
+
+
+def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.Path) -> list[Section]:
+    """One section, with its figure in `out`; none where theory has nothing to say of the slice.
+
+    Args:
+      planned: the runs of the slice.
+      result: what its curves say.
+      out: directory of the report.
+    """
+    question = question_of(planned)
+    budgets = [row for row in result.frontier.budgets if question and row.compute >= question.first_budget]
+    if question is None or not budgets:
+        return []
+    found = forecast(read_pass_rates(planned[0].config.train_set), question)
+    compute = np.array([row.compute for row in budgets])
+    measured = np.array([row.group_size for row in budgets])
+    at = np.abs(np.log(found.compute[:, None] / compute)).argmin(axis=0)  # the nearest budget
+    expected = found.best[at]
+    near = np.abs(np.log2(expected / measured)) <= 1
+    rewards = [
+        np.interp(np.log(row.compute), np.log(found.compute), np.nan_to_num(found.records[_row(found, row.group_size)]))
+        for row in budgets
+    ]
+    rows = tuple(
+        (f"{row.compute:,.0f}", row.group_size, int(n), f"{row.point.reward:.3f}", f"{reward:.3f}")
+        for row, n, reward in zip(budgets, expected, rewards, strict=True)
+    )
+    low, high = found.tied.T
+    drawn = (
+        DrawnSeries("expected, and tied with it", found.compute, found.best, "", low, high, look="steps", tone="quiet"),
+        DrawnSeries("measured", compute, measured, look="dots"),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    with in_style():
+        picture = Picture(stacked={"": Panel("optimal group size n*", result.group_sizes)})
+        figure = save_figure(draw_series(result, drawn, picture), out / FIGURE)
+    return [
+        section(
+            WORDS / "theory.html.j2",
+            figure=figure,
+            table=ReportTable(("rollouts", "n* measured", "n* expected", "reward at it", "expected there"), rows),
+            expected=expected,
+            measured=measured,
+            near=int(near.sum()),
+        )
+    ]
+
+
+def _row(found: Forecast, group_size: int) -> int:
+    """Of a group size."""
+    return int(np.flatnonzero(found.group_sizes == group_size)[0])
+
+
+def _without_size(config: RunConfig) -> str:
+    """All of a config but what seeds and sizes differ in, as text."""
+    return repr([(name, value) for name, value in vars(config).items() if name not in ("group_size", "seed")])
 
 
 def summary_of(report: pathlib.Path) -> dict[str, Any]:

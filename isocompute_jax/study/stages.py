@@ -32,7 +32,6 @@ from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report_sections
 from isocompute_jax.study.presets import Preset, Slice
-from isocompute_jax.study.theory_section import theory_section
 from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
@@ -279,7 +278,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
     before, after = report_sections.sections(preset, part, root)
 
     def closing(result: SweepResult) -> list[Section]:
-        theory = theory_section(planned_runs(preset, part, root), result, out) if preset.base else []
+        theory = report_sections.theory_section(planned_runs(preset, part, root), result, out) if preset.base else []
         return [*theory, *after]
 
     outputs.analyse([runs], out, AnalysisOptions(title=part.question, records="strict"), before=before, after=closing)

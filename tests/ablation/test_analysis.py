@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.ablation import outputs
-from isocompute_jax.ablation.analysis import Estimate, analyse
+from isocompute_jax.ablation.analysis import ParameterEstimate, analyse
 from isocompute_jax.fit import AnalysisOptions
 from isocompute_jax.records.errors import InputError
 from tests.fit.runs import write_run
@@ -88,4 +88,7 @@ def test_without_the_recipe_nothing_is_compared(runs):
     ("low", "high", "known", "apart"), [(0.7, 0.8, True, True), (0.5, 0.61, True, False), (0.7, 0.8, False, False)]
 )
 def test_intervals_are_apart_where_both_are_known(low, high, known, apart):
-    assert Estimate(0.55, (0.5, 0.6), True).apart(Estimate((low + high) / 2, (low, high), known)) is apart
+    assert (
+        ParameterEstimate(0.55, (0.5, 0.6), True).apart(ParameterEstimate((low + high) / 2, (low, high), known))
+        is apart
+    )

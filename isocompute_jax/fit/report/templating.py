@@ -58,12 +58,25 @@ def told(template: str, result: Any, *, block: str = "findings", **context: Any)
     return [html.unescape(str(sentence)) for sentence in sentences(text)]
 
 
-def words(template: str, **values: Any) -> dict[str, Any]:
-    """Every block of a template as plain text, by its name: `title`, `about`, ...; `findings` as sentences."""
-    found = environment().get_template(f"{template}.html.j2")
+def words(template: str | pathlib.Path, **values: Any) -> dict[str, Any]:
+    """Every block of a template as plain text, by its name: `title`, `about`, ...; `findings` as sentences.
+
+    Args:
+      template: one of the fit's by its name, without its ending, or the file of another room's.
+      values: what it may use.
+    """
+    if isinstance(template, str):
+        found = environment().get_template(f"{template}.html.j2")
+    else:
+        found = environment().from_string(template.read_text(encoding="utf-8"))
     texts = {name: "".join(block(found.new_context(values))) for name, block in found.blocks.items()}
-    plain = {name: html.unescape(re.sub(r"[ \t\n]+", " ", text).strip()) for name, text in texts.items()}
-    return plain | {"findings": tuple(html.unescape(str(each)) for each in sentences(texts.get("findings", "")))}
+    blocks = {name: html.unescape(_paragraphs(text)) for name, text in texts.items()}
+    return blocks | {"findings": tuple(html.unescape(str(each)) for each in sentences(texts.get("findings", "")))}
+
+
+def _paragraphs(text: str) -> str:
+    """Text whose lines are joined, but for an empty line between two paragraphs."""
+    return "\n\n".join(re.sub(r"[ \t\n]+", " ", part).strip() for part in re.split(r"\n[ \t]*\n", text.strip()))
 
 
 def said(macro: str, *given: Any) -> list[str]:
@@ -91,6 +104,15 @@ class Section:
     how_to_read: str = ""  # the figure's caption
     findings: tuple[str, ...] = ()  # sentences computed from data
     table: ReportTable | None = None  # shown under the figure
+
+
+def section(
+    template: pathlib.Path, *, figure: pathlib.Path | None = None, table: ReportTable | None = None, **values: Any
+) -> Section:
+    """A section with the words of a template, which is given the `values`."""
+    said = words(template, **values)
+    paragraphs = tuple(said.pop("about").split("\n\n"))
+    return Section(**said, paragraphs=paragraphs, figure=figure, table=table)
 
 
 def answer(

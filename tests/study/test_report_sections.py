@@ -9,8 +9,8 @@ from isocompute_jax.experiment.config import override
 from isocompute_jax.fit import AnalysisOptions, analyze
 from isocompute_jax.records.run_files import CONFIG
 from isocompute_jax.study.presets import PRESETS, scarce
+from isocompute_jax.study.report_sections import question_of, theory_section
 from isocompute_jax.study.stages import planned_runs
-from isocompute_jax.study.theory_section import question_of, theory_section
 from tests.fit.runs import CROSSING, write_run
 
 FULL = PRESETS["full"]
