@@ -7,6 +7,8 @@ import dataclasses
 import hashlib
 import importlib.resources
 
+DRAWING = "drawing.js"
+"""What the page shares with the fit's report."""
 SCRIPTS = ("elements.js", "chart.js", "runs.js", "details.js", "rollouts.js", "main.js")
 """In the order of the page; together they are one script."""
 
@@ -31,8 +33,9 @@ def load_page() -> Page:
     def text(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8")
 
+    drawing = (importlib.resources.files("isocompute_jax.records") / DRAWING).read_text(encoding="utf-8")
     style = text("style.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(map(text, SCRIPTS)) + "\n})();\n"
+    script = '"use strict";\n(() => {\n' + "\n".join([drawing, *map(text, SCRIPTS)]) + "\n})();\n"
     html = text("page.html").replace("/* style */", style).replace("/* script */", script)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "

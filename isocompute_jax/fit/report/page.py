@@ -6,6 +6,7 @@ Its script shows every curve, and the answer at each budget of a grid, in words:
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,7 @@ def render_report(
         before=before,
         after=[*comparison_sections(result, figures), *after],
         data=Html(interactive_data(result)),
+        drawing=Html((importlib.resources.files("isocompute_jax.records") / "drawing.js").read_text("utf-8")),
         runs=len(result.runs),
         choices=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {options.records}{bins}; "
         f"seed {options.seed}",

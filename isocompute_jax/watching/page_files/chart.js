@@ -1,23 +1,6 @@
 // Lines over an axis, drawn anew whenever the data change.
+const MOST_TICKS = 12;
 const MARGIN = { left: 52, right: 14, top: 10, bottom: 34 };
-
-function ticks(low, high, count) {
-  const span = high - low || 1, raw = span / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= raw);
-  const found = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + 1e-9 * span; value += step) found.push(Number(value.toPrecision(12)));
-  return found;
-}
-
-function logTicks(low, high) {
-  const found = [], factors = high / low < 60 ? [1, 2, 5] : high / low < 3000 ? [1, 3] : [1];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
-    for (const factor of factors) {
-      const value = factor * 10 ** power;
-      if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
-    }
-  return found;
-}
 
 // series: [{ name, colour, x, y, width, dash, faint, step, dots }]; options: xName, yName, log, height, format, bands, marks.
 function lineChart(view, series, options) {
@@ -36,16 +19,10 @@ function lineChart(view, series, options) {
   const place = options.log ? (x) => Math.log(x / left) / Math.log(right / left) : (x) => (x - left) / (right - left);
   const X = (x) => MARGIN.left + place(x) * (width - MARGIN.left - MARGIN.right);
   const Y = (y) => height - MARGIN.bottom - ((y - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${options.yName} against ${options.xName}, ${plural(series.length, "curve")}`);
-  for (const y of options.yTicks || ticks(low, high, 5)) {
-    mark("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(y), y2: Y(y), stroke: "#e3e6e9" }, svg);
-    mark("text", { x: MARGIN.left - 7, y: Y(y) + 4, "text-anchor": "end" }, svg, amount(y));
-  }
-  for (const x of options.log ? logTicks(left, right) : ticks(left, right, 7))
-    mark("text", { x: X(x), y: height - MARGIN.bottom + 16, "text-anchor": "middle" }, svg, (options.format || amount)(x));
+  const box = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
+  const svg = picture(width, height, `${options.yName} against ${options.xName}, ${plural(series.length, "curve")}`);
+  const xTicks = options.log ? logTicks(left, right, MOST_TICKS) : ticks(left, right, 7);
+  axes(svg, box, { at: X, ticks: xTicks, text: options.format || amount }, { at: Y, ticks: options.yTicks || ticks(low, high, 5), text: amount });
   mark("text", { x: width - MARGIN.right, y: height - 3, "text-anchor": "end", class: "title" }, svg, options.xName);
   mark("text", { x: 4, y: 9, class: "title" }, svg, "").textContent = options.yName;
   for (const band of options.bands || [])
@@ -60,8 +37,7 @@ function lineChart(view, series, options) {
   }
   const ring = mark("circle", { r: 4.5, fill: "none", stroke: "#22262b", "stroke-width": 1.6, visibility: "hidden" }, svg);
   svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect(), scale = width / box.width;
-    const px = (event.clientX - box.left) * scale, py = (event.clientY - box.top) * scale;
+    const [px, py] = pointer(event, svg, width);
     let best = null, least = 40 ** 2;
     for (const { one, at } of drawn) for (const point of at) {
       const distance = (point.px - px) ** 2 + (point.py - py) ** 2;
@@ -81,16 +57,15 @@ function lineChart(view, series, options) {
 function stackedChart(view, steps, parts, options) {
   const totals = steps.map((_, i) => parts.reduce((sum, part) => sum + (part.values[i] || 0), 0));
   const most = Math.max(...totals, 1e-9), width = Math.max(320, view.clientWidth), height = 190;
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", "Seconds of each phase, step by step");
+  const svg = picture(width, height, "Seconds of each phase, step by step");
   const inner = width - MARGIN.left - MARGIN.right, wide = Math.min(26, inner / steps.length);
   const Y = (y) => height - MARGIN.bottom - (y / (1.05 * most)) * (height - MARGIN.top - MARGIN.bottom);
-  for (const y of ticks(0, 1.05 * most, 4)) {
-    mark("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(y), y2: Y(y), stroke: "#e3e6e9" }, svg);
-    mark("text", { x: MARGIN.left - 7, y: Y(y) + 4, "text-anchor": "end" }, svg, duration(y).replace(/^0 ms$/, "0"));
-  }
+  const box = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
+  const shown = [...new Set([0, Math.floor((steps.length - 1) / 2), steps.length - 1])];
+  axes(
+    svg, box, { at: (i) => MARGIN.left + (i + 0.5) * wide, ticks: shown, text: (i) => amount(Math.round(steps[i])) },
+    { at: Y, ticks: ticks(0, 1.05 * most, 4), text: (y) => duration(y).replace(/^0 ms$/, "0") },
+  );
   steps.forEach((step, i) => {
     let base = 0;
     const column = mark("g", {}, svg);
@@ -103,8 +78,6 @@ function stackedChart(view, steps, parts, options) {
       ...parts.filter((part) => part.values[i] > 0).map((part) => [dot(part.colour), ` ${part.name} ${duration(part.values[i])}`])));
     column.addEventListener("pointerleave", hideTip);
   });
-  for (const i of new Set([0, Math.floor((steps.length - 1) / 2), steps.length - 1]))
-    mark("text", { x: MARGIN.left + (i + 0.5) * wide, y: height - MARGIN.bottom + 16, "text-anchor": "middle" }, svg, amount(Math.round(steps[i])));
   mark("text", { x: width - MARGIN.right, y: height - 3, "text-anchor": "end", class: "title" }, svg, options.xName);
   view.replaceChildren(svg);
 }

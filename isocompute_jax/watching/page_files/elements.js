@@ -1,21 +1,5 @@
-// Elements and words. Whatever comes from a run is only ever text: nothing here parses HTML.
-const SVG = "http://www.w3.org/2000/svg";
+// Words, marks and what lies under the pointer; `make` and `mark` are those of records/drawing.js.
 const byId = (id) => document.getElementById(id);
-
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children.filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : String(child))));
-  return element;
-}
-
-function mark(name, attributes, parent, text = "") {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text) element.textContent = text;
-  parent.append(element);
-  return element;
-}
 
 function dot(colour, kind = "") {
   const element = make("i", { class: kind });

@@ -1,12 +1,10 @@
 // The report, moved: a slider over budgets, a choice of metric and axis, and a picture that says what lies under the
 // pointer. It only shows what the page's JSON holds; without it the page reads the same for the budget asked for.
-"use strict";
-(() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const panel = document.getElementById("answer"), controls = document.getElementById("controls");
 const figure = document.getElementById("picture");
 const state = { metric: data.metric, at: data.start, log: true };
-const SVG = "http://www.w3.org/2000/svg", NO_BREAK = "\u00a0", DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2"];
+const NO_BREAK = "\u00a0", DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2"];
 const MOST_NAMED = 8;
 const LEVELS = [[1e12, " trillion"], [1e9, " billion"], [1e6, " million"]];
 
@@ -18,25 +16,10 @@ function amount(value) {
   return value < 100 ? String(Number(value.toPrecision(3))) : Number(value.toPrecision(3)).toLocaleString("en");
 }
 
-function make(name, attributes = {}, parent = null, text = "") {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text) element.textContent = text;
-  if (parent) parent.append(element);
-  return element;
-}
-
-function mark(name, attributes, parent) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  parent.append(element);
-  return element;
-}
-
 // A text with `--flag=value` kept on one line.
 function fill(element, text) {
   const parts = unbroken(text).split(/(--[a-z]\w*(?:=[\w.,:]*\w)?)/);
-  element.replaceChildren(...parts.map((part, i) => (i % 2 ? make("span", { class: "flag" }, null, part) : part)));
+  element.replaceChildren(...parts.map((part, i) => (i % 2 ? make("span", { class: "flag" }, part) : part)));
   return element;
 }
 
@@ -62,57 +45,36 @@ function answer() {
 let slider, output, status;
 const asked = [];
 
+function choice(label, id, names, chosen) {
+  const select = make("select", { id }, ...names.map((name) => make("option", { value: name }, name)));
+  if (names.includes(state.metric)) select.value = state.metric;
+  select.addEventListener("change", () => chosen(select.value));
+  controls.append(make("label", {}, label, select));
+}
+
 function build() {
-  const label = make("label", { class: "budget" }, controls);
-  label.append("Budget");
-  slider = make("input", { type: "range", min: 0, max: data.budgets.length - 1, step: 1, id: "budget" }, label);
-  output = make("output", { for: "budget" }, label);
+  slider = make("input", { type: "range", min: 0, max: data.budgets.length - 1, step: 1, id: "budget" });
+  output = make("output", { for: "budget" });
+  controls.append(make("label", { class: "budget" }, "Budget", slider, output));
   slider.addEventListener("input", () => show({ at: Number(slider.value) }));
   if (data.asked.length > 1 || data.asked[0] !== data.start)
     for (const index of data.asked) {
-      const button = make("button", { type: "button" }, controls, data.labels[index]);
+      const button = make("button", { type: "button" }, data.labels[index]);
+      controls.append(button);
       button.addEventListener("click", () => show({ at: index }));
       asked.push([button, index]);
     }
   const names = Object.keys(data.metrics);
-  if (names.length > 1) {
-    const choice = make("label", {}, controls, "Metric ");
-    const select = make("select", { id: "metric" }, choice);
-    for (const name of names) make("option", { value: name }, select, name);
-    select.value = state.metric;
-    select.addEventListener("change", () => show({ metric: select.value }));
-  }
-  const axis = make("label", {}, controls, "Axis ");
-  const scale = make("select", { id: "scale" }, axis);
-  for (const name of ["logarithmic", "linear"]) make("option", { value: name }, scale, name);
-  scale.addEventListener("change", () => show({ log: scale.value === "logarithmic" }));
-  status = make("span", { class: "seen-by-readers", role: "status" }, controls);
+  if (names.length > 1) choice("Metric ", "metric", names, (name) => show({ metric: name }));
+  choice("Axis ", "scale", ["logarithmic", "linear"], (name) => show({ log: name === "logarithmic" }));
+  status = make("span", { class: "seen-by-readers", role: "status" });
+  controls.append(status);
   controls.hidden = false;
 }
 
 // --- The picture --------------------------------------------------------------------------------------------------
 
 let place, tip, chart;
-
-function ticks(low, high, log, most) {
-  const found = [];
-  if (log) {
-    for (const steps of [[1, 2, 5], [1, 3], [1]]) {
-      found.length = 0;
-      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
-        for (const step of steps) {
-          const value = step * 10 ** power;
-          if (value >= low && value <= high) found.push(value);
-        }
-      if (found.length <= most) break;
-    }
-    return found;
-  }
-  const rough = (high - low) / most, size = 10 ** Math.floor(Math.log10(rough));
-  const step = size * ([1, 2, 5].find((factor) => factor * size >= rough) ?? 10);
-  for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * step; value += step) found.push(value);
-  return found;
-}
 
 function short(value) {
   for (const [size, letter] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]])
@@ -152,22 +114,15 @@ function draw(found) {
   const width = Math.max(300, place.clientWidth), height = Math.round(Math.min(430, Math.max(250, 0.6 * width)));
   const { curves, segments } = data.metrics[state.metric];
   const s = scales(found, width, height);
-  const svg = document.createElementNS(SVG, "svg");
-  for (const [key, value] of Object.entries({
-    class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: 0,
-    "aria-label": `${state.metric} against compute; arrow keys choose the budget`,
-  })) svg.setAttribute(key, value);
-  for (const value of ticks(s.low || s.high / 1e3, s.high, state.log, width / 75)) {
-    mark("line", { x1: s.x(value), x2: s.x(value), y1: s.box.top, y2: s.box.bottom, stroke: "#eceef0" }, svg);
-    mark("text", { x: s.x(value), y: s.box.bottom + 16, "text-anchor": "middle" }, svg).textContent = short(value);
-  }
-  for (const value of ticks(s.bottom, s.top, false, 6)) {
-    mark("line", { x1: s.box.left, x2: s.box.right, y1: s.y(value), y2: s.y(value), stroke: "#eceef0" }, svg);
-    mark("text", { x: s.box.left - 6, y: s.y(value) + 4, "text-anchor": "end" }, svg).textContent = short(value);
-  }
-  mark("text", { x: (s.box.left + s.box.right) / 2, y: height - 6, "text-anchor": "middle" }, svg).textContent =
-    `compute C (${data.unit})`;
-  mark("text", { x: s.box.left + 4, y: s.box.top + 10 }, svg).textContent = state.metric;
+  const label = `${state.metric} against compute; arrow keys choose the budget`;
+  const svg = picture(width, height, label, { class: "chart", height, tabindex: 0 });
+  const low = s.low || s.high / 1e3, most = width / 75;
+  axes(
+    svg, s.box, { at: s.x, ticks: state.log ? logTicks(low, s.high, most) : ticks(low, s.high, most), text: short, lines: true },
+    { at: s.y, ticks: ticks(s.bottom, s.top, 6), text: short },
+  );
+  mark("text", { x: (s.box.left + s.box.right) / 2, y: height - 6, "text-anchor": "middle" }, svg, `compute C (${data.unit})`);
+  mark("text", { x: s.box.left + 4, y: s.box.top + 10 }, svg, state.metric);
   const many = curves.length > MOST_NAMED;
   for (const c of curves) {
     mark("path", { d: path(c, s), fill: "none", stroke: c.colour, "stroke-width": many ? 1 : 1.5,
@@ -181,7 +136,7 @@ function draw(found) {
     if (c.peak) {
       const [x, y] = [s.x(c.peak[0]), s.y(c.peak[1])];
       mark("path", { d: `M${x - 5} ${y - 16}h10l-5 9z`, fill: c.colour, class: "peak" }, svg);
-      mark("text", { x: x + 8, y: y - 9 }, svg).textContent = "falls after this";
+      mark("text", { x: x + 8, y: y - 9 }, svg, "falls after this");
     }
   for (const [index, from, to] of segments) {
     const c = curves[index];
@@ -199,7 +154,7 @@ function draw(found) {
       class: "expected" }, svg);
   svg.addEventListener("pointermove", (event) => point(event, s, width));
   svg.addEventListener("pointerleave", () => { tip.hidden = true; });
-  svg.addEventListener("click", (event) => show({ at: nearest(s.back(inside(event, svg, width)[0])) }));
+  svg.addEventListener("click", (event) => show({ at: nearest(s.back(pointer(event, svg, width)[0])) }));
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (!step) return;
@@ -219,11 +174,6 @@ function nearest(compute) {
   return best;
 }
 
-function inside(event, svg, width) {
-  const box = svg.getBoundingClientRect(), ratio = width / box.width;
-  return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
-}
-
 // A curve's height at a compute, read off its drawn line; null where it has none.
 function height(curve, compute) {
   const { lineX: xs, lineY: ys } = curve;
@@ -235,7 +185,7 @@ function height(curve, compute) {
 }
 
 function point(event, s, width) {
-  const [px, py] = inside(event, chart, width);
+  const [px, py] = pointer(event, chart, width);
   const { curves } = data.metrics[state.metric];
   let close = null, distance = 10;
   for (const c of curves)
@@ -245,10 +195,10 @@ function point(event, s, width) {
     });
   const compute = s.back(px);
   const rows = curves.map((c) => [c.name, height(c, compute)]).filter(([, y]) => y !== null).sort((a, b) => b[1] - a[1]);
-  tip.replaceChildren(make("b", {}, null, `${amount(compute)} ${data.unit}`));
-  for (const [name, y] of rows.slice(0, MOST_NAMED)) make("div", {}, tip, unbroken(`${name}: ${number(y)}`));
-  if (rows.length > MOST_NAMED) make("div", {}, tip, `and ${rows.length - MOST_NAMED} more`);
-  if (close) make("div", {}, tip, unbroken(`Evaluation: ${close}`)).style.fontWeight = 600;
+  tip.replaceChildren(make("b", {}, `${amount(compute)} ${data.unit}`));
+  tip.append(...rows.slice(0, MOST_NAMED).map(([name, y]) => make("div", {}, unbroken(`${name}: ${number(y)}`))));
+  if (rows.length > MOST_NAMED) tip.append(make("div", {}, `and ${rows.length - MOST_NAMED} more`));
+  if (close) tip.append(make("div", { class: "close" }, unbroken(`Evaluation: ${close}`)));
   tip.hidden = false;
   const box = place.getBoundingClientRect(), x = event.clientX - box.left;
   tip.style.left = `${x > box.width / 2 ? Math.max(0, x - tip.offsetWidth - 14) : x + 14}px`;
@@ -259,11 +209,12 @@ function legend() {
   const shown = new Map();
   for (const c of data.metrics[data.metric].curves) shown.set(c.colour, [...(shown.get(c.colour) ?? []), c.name]);
   if (shown.size > 14) return;
-  const row = make("div", { class: "legend" }, place);
+  const row = make("div", { class: "legend" });
+  place.append(row);
   for (const [colour, names] of shown) {
-    const entry = make("span", {}, row);
-    make("i", {}, entry).style.background = colour;
-    entry.append(unbroken(names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join("; ")));
+    const patch = make("i");
+    patch.style.background = colour;
+    row.append(make("span", {}, patch, unbroken(names.length > 3 ? `${names[0]} and ${names.length - 1} more` : names.join("; "))));
   }
   const { curves, segments } = data.metrics[data.metric];
   if (segments.length) sign(row, "thick", "the best at that budget");
@@ -271,11 +222,7 @@ function legend() {
   sign(row, "ring", "expected, with its interval");
 }
 
-function sign(row, kind, text) {
-  const entry = make("span", {}, row);
-  make("i", { class: kind }, entry);
-  entry.append(text);
-}
+const sign = (row, kind, text) => row.append(make("span", {}, make("i", { class: kind }), text));
 
 function show(change) {
   Object.assign(state, change);
@@ -288,8 +235,8 @@ function show(change) {
   status.textContent = `${found.question}: ${found.pick}. ${found.expectation} ${found.label}.`;
 }
 
-place = make("div", { style: "position: relative" }, null);
-tip = make("div", { id: "tip", hidden: "" }, place);
+tip = make("div", { id: "tip", hidden: "" });
+place = make("div", { style: "position: relative" }, tip);
 figure.replaceChildren(place);
 build();
 legend();
@@ -300,4 +247,3 @@ new ResizeObserver(() => {
   width = figure.clientWidth;
   draw(data.metrics[state.metric].answers[state.at]);
 }).observe(figure);
-})();
