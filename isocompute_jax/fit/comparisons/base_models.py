@@ -19,8 +19,8 @@ from isocompute_jax.fit.comparisons.comparison import (
     Panel,
     Picture,
     Value,
+    n_star_series,
     over_seeds,
-    series_with_ends,
 )
 from isocompute_jax.fit.comparisons.sets import short_names
 from isocompute_jax.fit.conclusions import conclude
@@ -156,10 +156,9 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
 
 
 def _series(found: ModelCourse, tone: float) -> list[DrawnSeries]:
-    sizes, ends = [row.group_size for row in found.budgets], [row.interval95 for row in found.budgets]
     hover = (f"{found.model}: {found.reward[-1]:z.3f} at {amount(found.compute[-1])}",)
     return [
         DrawnSeries(found.model, found.compute, found.reward, "reward", tone=tone, hover=hover),
         DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=tone),
-        series_with_ends(found.model, found.compute, sizes, ends, "n*", tone),
+        n_star_series(found.model, found.budgets, tone),
     ]

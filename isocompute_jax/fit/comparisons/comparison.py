@@ -62,6 +62,8 @@ def over_seeds(values: np.ndarray) -> Value:
     return Value(mean, mean - half, mean + half)
 
 
+Look = Literal["line", "dashed", "dotted", "steps", "wide steps", "spans", "dots", "rings", "bars", "discs", "cells"]
+"""How numbers are drawn: strokes, vertical bars from `low` to `high`, marks, marks with error bars, a heat map."""
 Cell = Value | float | int | str | bool | None
 
 
@@ -77,26 +79,18 @@ class DrawnSeries:
     high: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
     # [P, ...] a share for each mark: how much of a disc is filled, or how bright a cell is
     shade: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)
-    look: Literal[
-        "line", "dashed", "dotted", "steps", "wide steps", "spans", "dots", "rings", "bars", "discs", "cells"
-    ] = dataclasses.field(default="line", metadata=INTERNAL)
+    look: Look = dataclasses.field(default="line", metadata=INTERNAL)
     tone: Tone = dataclasses.field(default="ink", metadata=INTERNAL)
     # what a reader sees who points at the line, or at each mark
     hover: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
 
 
-def series_with_ends(
-    name: str,
-    x: Sequence[float],
-    y: Sequence[float],
-    ends: Sequence[tuple[float, float] | None],
-    panel: str,
-    tone: Tone,
-) -> DrawnSeries:
-    """Steps, with their intervals where every one of them has one."""
-    known = [each for each in ends if each]
-    low, high = np.array(known, float).T if known and len(known) == len(x) else (None, None)
-    return DrawnSeries(name, np.array(x), np.array(y), panel, low, high, look="steps", tone=tone)
+def n_star_series(name: str, budgets: Sequence[Any], tone: Tone) -> DrawnSeries:
+    """n* by budgets (`compute`, `group_size`, `interval95`), in a panel `n*`; with intervals where all have one."""
+    x, sizes = np.array([row.compute for row in budgets]), np.array([row.group_size for row in budgets])
+    ends = [row.interval95 for row in budgets if row.interval95]
+    low, high = np.array(ends, float).T if ends and len(ends) == len(budgets) else (None, None)
+    return DrawnSeries(name, x, sizes, "n*", low, high, look="steps", tone=tone)
 
 
 class Panel(NamedTuple):
@@ -136,7 +130,7 @@ class ComparisonResult:
     findings: tuple[str, ...]  # the answer in sentences
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what the sentences say of the whole
     columns: Mapping[str, str]  # key -> heading, of the columns that a page shows
-    rows: tuple[Mapping[str, Cell], ...]  # with more keys than a page shows
+    rows: tuple[Mapping[str, Any], ...]  # with more keys than a page shows
     series: tuple[DrawnSeries, ...] = ()
     picture: Picture | None = dataclasses.field(default=None, metadata=INTERNAL)
     # the words of the section: heading, what was done, what the picture shows, and its caption

@@ -29,8 +29,8 @@ from isocompute_jax.fit.comparisons.comparison import (
     Picture,
     Value,
     common_verdict,
+    n_star_series,
     over_seeds,
-    series_with_ends,
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
 from isocompute_jax.fit.frontier.bootstrap import group_size_interval
@@ -168,18 +168,10 @@ def compare_training(result: SweepResult) -> list[ComparisonResult]:
     best = best_by_training(result.runs, result.options)
     held_out = [row for row in result.frontier.budgets if best and row.compute >= best[0].compute]
     both = result.several_sizes and bool(best)
-    series, stacked = (
-        [_gap_series(curve) for curve in curves],
-        {"gap": Panel("training minus held-out reward", zero=True)},
-    )
+    series = [_gap_series(curve) for curve in curves]
+    stacked = {"gap": Panel("training minus held-out reward", zero=True)}
     if both:
-        for rows, name, tone in ((held_out, "n*, held-out", "ink"), (best, "n*, training", "quiet")):
-            x, y, ends = (
-                [row.compute for row in rows],
-                [row.group_size for row in rows],
-                [row.interval95 for row in rows],
-            )
-            series.append(series_with_ends(name, x, y, ends, "n*", tone))
+        series += [n_star_series("n*, held-out", held_out, "ink"), n_star_series("n*, training", best, "quiet")]
         stacked["n*"] = Panel("optimal group size n*", result.group_sizes)
     pairs = [(row, min(best, key=lambda each: abs(math.log(each.compute / row.compute)))) for row in held_out if both]
     known = [(a.interval95, b.interval95) for a, b in pairs if a.interval95 and b.interval95]

@@ -134,6 +134,7 @@ def answer(
     `remarks` are findings that no template says.
     """
     said = words(f"questions/{question}", result=result, part=part, rows=rows, numbers=numbers or {}, **values)
+    said["findings"] = (*said["findings"], *remarks)
     return ComparisonResult(
         question=question,
         part=part,
@@ -143,7 +144,7 @@ def answer(
         numbers=numbers or {},
         series=tuple(series),
         picture=picture,
-        **said | {"findings": (*said["findings"], *remarks)},
+        **said,
     )
 
 

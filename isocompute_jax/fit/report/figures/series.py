@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Tone
+from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Look, Panel, Picture, Tone
 from isocompute_jax.fit.frontier_results import AllocationLaw, FrontierPoint
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
@@ -143,7 +143,7 @@ def _draw(panel: Axes, spec: Panel, series: DrawnSeries, colour: Any, apart: flo
         return panel.errorbar(
             series.x, y, yerr=half, color=colour, marker="o", markersize=3.5, linewidth=1.5, elinewidth=0.8, capsize=0
         ).lines[0]
-    if series.look == "spans":
+    if series.look == "spans" and low is not None and high is not None:
         panel.vlines(series.x, low, high, color=colour, alpha=0.5, linewidth=5, capstyle="round", zorder=2)
         return Line2D([], [], color=colour, alpha=0.5, linewidth=5, label=series.name)
     steps = "steps" in series.look
@@ -284,7 +284,10 @@ def residuals(result: SweepResult) -> Figure | None:
     drawn = []
     for curve in result.with_noise:
         rest, panel = curve.residuals, shortened(curve.run, 24)
-        for name, look, own in (("fitted", "dots", rest.used), ("not fitted", "rings", ~rest.used)):
+        kinds: tuple[tuple[str, Look, np.ndarray], ...] = (
+            ("fitted", "dots", rest.used), ("not fitted", "rings", ~rest.used)
+        )  # fmt: skip
+        for name, look, own in kinds:
             compute, left = rest.compute[own], rest.reward[own]
             if len(left):
                 hovers = tuple(f"{t:+z.2f} at {amount(c)}" for c, t in zip(compute, left, strict=True))
