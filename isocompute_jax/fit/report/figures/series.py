@@ -150,7 +150,9 @@ def _draw(panel: Axes, spec: Panel, series: DrawnSeries, colour: Any, apart: flo
     if low is not None and high is not None and (picture.panel is None or not steps):
         step = "mid" if steps else None
         panel.fill_between(series.x, low, high, step=step, color=colour, alpha=0.2, linewidth=0)
-    (line,) = panel.plot(series.x, y, **{"color": colour, "linewidth": 1.5, **STROKES[series.look]}, label=series.name)
+    stroke = {"color": colour, "linewidth": 1.5, **STROKES[series.look]}
+    marker = "_" if len(series.x) == 1 else None  # a point alone has no line
+    (line,) = panel.plot(series.x, y, **stroke, marker=marker, label=series.name)
     if series.hover:
         hover(line, list(series.hover))
     return line
