@@ -110,9 +110,9 @@ def section(
     template: pathlib.Path, *, figure: pathlib.Path | None = None, table: ReportTable | None = None, **values: Any
 ) -> Section:
     """A section with the words of a template, which is given the `values`."""
-    said = words(template, **values)
-    paragraphs = tuple(said.pop("about").split("\n\n"))
-    return Section(**said, paragraphs=paragraphs, figure=figure, table=table)
+    texts = words(template, **values)
+    paragraphs = tuple(texts.pop("about").split("\n\n"))
+    return Section(**texts, paragraphs=paragraphs, figure=figure, table=table)
 
 
 def answer(
@@ -133,8 +133,8 @@ def answer(
 
     `remarks` are findings that no template says.
     """
-    said = words(f"questions/{question}", result=result, part=part, rows=rows, numbers=numbers or {}, **values)
-    said["findings"] = (*said["findings"], *remarks)
+    texts = words(f"questions/{question}", result=result, part=part, rows=rows, numbers=numbers or {}, **values)
+    texts["findings"] = (*texts["findings"], *remarks)
     return ComparisonResult(
         question=question,
         part=part,
@@ -144,7 +144,7 @@ def answer(
         numbers=numbers or {},
         series=tuple(series),
         picture=picture,
-        **said,
+        **texts,
     )
 
 
