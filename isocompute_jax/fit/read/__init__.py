@@ -6,11 +6,11 @@ without the metric are log lines of something else. A bad row is reported with i
 is read.
 """
 
-from isocompute_jax.fit.read.memory_tables import MemoryTable, memory_table
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
-from isocompute_jax.fit.read.training_log import TRAIN_REWARD
+from isocompute_jax.fit.read.run_directory import TRAIN_REWARD
+from isocompute_jax.fit.read.tables import MemoryTable, memory_table
 
 __all__ = [
     "MAX_POINTS",

@@ -1,9 +1,13 @@
-"""Columns of cells of any kind (Arrow arrays, or Python values from JSON) as numbers and as texts."""
+"""Columns of cells of any kind as numbers, as texts, and as codes of the distinct cells.
+
+A column is an Arrow array; where its cells have several types, which Arrow's columns cannot, it is a list of Python's
+values. Null, None and "" are blank.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,74 +18,136 @@ import pyarrow.compute
 pc: Any = pyarrow.compute
 """Made at import, so that type checkers do not know its functions."""
 
-Values = pa.Array | list[Any]
-"""[n] cells: bytes, text or numbers in an Arrow array, or whatever JSON has; null, None and "" are blank."""
+Column = pa.ChunkedArray | list[Any]
+"""[n] cells."""
 
 NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 
-
-def blank(values: Values) -> np.ndarray:
-    """[n] bool: cells with nothing in them."""
-    if isinstance(values, list):
-        if set(map(type, values)) <= {int, float}:
-            return np.zeros(len(values), dtype=bool)
-        return np.array([value is None or value == "" for value in values], dtype=bool)
-    empty = values.is_null()
-    if _is_text(values.type):
-        empty = pc.or_(empty, pc.equal(pc.fill_null(pc.binary_length(values), 0), 0))
-    return _flags(empty)
+_NO_COLUMN = (pa.ArrowException, OverflowError, ValueError, TypeError)
+"""What Arrow raises for values of several types, and for those that it has no type for."""
 
 
-def numbers(values: Values) -> np.ndarray:
-    """[n] float64: finite numbers, NaN for anything else (text, `nan`, `inf`, `1,234`, truth values, blanks)."""
-    if isinstance(values, list):
-        return _from_json(values)
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        return numbers(values.dictionary_decode())  # pyright: ignore[reportAttributeAccessIssue]
-    if _is_text(kind):
-        found = _parse(_decode(values))
-    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        found = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    else:
-        return np.full(len(values), np.nan)
-    return np.where(np.isfinite(found), found, np.nan)
+def column_of(values: Any, *, from_pandas: bool = False) -> Column:
+    """A column of Python's or NumPy's values; of pandas' and NumPy's, NaN and NaT are blank."""
+    try:
+        made = pa.array(values, from_pandas=from_pandas)
+    except _NO_COLUMN:
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        return [None if from_pandas and isinstance(value, float) and value != value else value for value in plain]
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
-def texts(values: Values) -> tuple[np.ndarray, list[str]]:
-    """Codes [n] int64 into a list of distinct texts; -1 where blank. Whole numbers are written without a point."""
-    if isinstance(values, list):
-        places: dict[str, int] = {}
-        found = [None if value is None or value == "" else _text(value) for value in values]
-        codes = [-1 if text is None else places.setdefault(text, len(places)) for text in found]
-        return np.array(codes, dtype=np.int64), list(places)
-    encoded: Any = values
-    if not pa.types.is_dictionary(values.type):
-        encoded = _decode(values).dictionary_encode() if _is_text(values.type) else None
-    if encoded is None or not _is_text(encoded.dictionary.type):
-        return texts(values.to_pylist())
-    distinct = _decode(encoded.dictionary).to_pylist()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    filled = np.array([text != "" for text in distinct] + [False], dtype=bool)
-    return np.where(filled[codes], codes, -1), distinct
+def stack(parts: Sequence[Column]) -> Column:
+    """Columns one below the other."""
+    arrays = [part for part in parts if not isinstance(part, list)]
+    if len(arrays) == len(parts):
+        kinds = {array.type for array in arrays} - {pa.null()}
+        if len(kinds) == 1:
+            kind = kinds.pop()
+            chunks = [chunk for array in arrays for chunk in array.chunks]
+            return pa.chunked_array([c if c.type == kind else pa.nulls(len(c), kind) for c in chunks], kind)
+        try:
+            tables = [pa.table([array], [""]) for array in arrays]
+            return pa.concat_tables(tables, promote_options="permissive").column(0)
+        except pa.ArrowException:
+            pass
+    return [value for part in parts for value in (part if isinstance(part, list) else part.to_pylist())]
 
 
-def cell(values: Values, i: int) -> object:
+def keep(column: Column, mask: np.ndarray) -> Column:
+    """The cells where `mask` [n] is set."""
+    if isinstance(column, list):
+        return [value for value, kept in zip(column, mask.tolist(), strict=True) if kept]
+    return column.filter(pa.array(mask))
+
+
+def take(column: Column, rows: np.ndarray) -> Column:
+    """The cells of some rows [m] (numbers of rows)."""
+    return [column[i] for i in rows.tolist()] if isinstance(column, list) else column.take(pa.array(rows))
+
+
+def cell(column: Column, i: int) -> Any:
     """One cell, as it stands."""
-    value = values[i] if isinstance(values, list) else values[i].as_py()
+    return _decoded(column[i] if isinstance(column, list) else column[i].as_py())
+
+
+def blank(column: Column) -> np.ndarray:
+    """[n] bool: cells with nothing in them."""
+    if isinstance(column, list):
+        return np.array([_is_blank(value) for value in column], dtype=bool)
+    if pa.types.is_dictionary(column.type):
+        return distinct(column)[0] < 0
+    empty = column.is_null()
+    if _is_text(column.type):
+        empty = pc.or_(empty, pc.equal(pc.fill_null(pc.binary_length(column), 0), 0))
+    return empty.to_numpy().astype(bool)
+
+
+def numbers(column: Column) -> np.ndarray:
+    """[n] float64: finite numbers, NaN for anything else (text, `nan`, `inf`, `1,234`, truth values, blanks)."""
+    if isinstance(column, list):
+        return np.array([number(value) for value in column], dtype=np.float64)
+    if pa.types.is_dictionary(column.type):
+        codes, values = distinct(column)
+        return np.array([*map(number, values), math.nan])[codes]
+    return np.concatenate([np.empty(0), *(_array_numbers(chunk) for chunk in column.chunks)])
+
+
+def number(value: Any) -> float:
+    """A cell's finite number; NaN for anything else."""
+    value = _decoded(value)
+    if value is None or isinstance(value, bool | list | dict):
+        return math.nan
+    if isinstance(value, str):
+        value = value.strip()
+        if not re.match(NUMBER, value):
+            return math.nan
+    try:
+        found = float(value)
+    except (ValueError, OverflowError, TypeError):
+        return math.nan
+    return found if math.isfinite(found) else math.nan
+
+
+def distinct(column: Column) -> tuple[np.ndarray, list[Any]]:
+    """Codes [n] int32 into a list of the distinct cells; -1 where blank. For columns of few distinct ones."""
+    if not isinstance(column, list):
+        try:
+            encoded: Any = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            encoded = encoded.combine_chunks()
+        except pa.ArrowException:  # of lists, and of other kinds that Arrow has no codes for
+            return distinct(column.to_pylist())
+        codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+        cells = [_decoded(value) for value in encoded.dictionary.to_pylist()]
+        if any(map(_is_blank, cells)):
+            codes = np.array([-1 if _is_blank(value) else i for i, value in enumerate(cells)] + [-1], np.int32)[codes]
+        return codes, cells
+    places: dict[tuple[type, str], int] = {}
+    found = [-1 if _is_blank(value) else places.setdefault((type(value), str(value)), len(places)) for value in column]
+    codes = np.array(found, dtype=np.int32)
+    _, first = np.unique(codes[codes >= 0], return_index=True)
+    return codes, [_decoded(column[i]) for i in np.flatnonzero(codes >= 0)[first].tolist()]
+
+
+def texts(column: Column) -> tuple[np.ndarray, list[str]]:
+    """Codes [n] int32 into a list of distinct texts; -1 where blank. Whole numbers are written without a point."""
+    codes, cells = distinct(column)
+    places: dict[str, int] = {}
+    own = [places.setdefault(text(value), len(places)) for value in cells]
+    return np.array([*own, -1], dtype=np.int32)[codes], list(places)
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str | bytes) and not value)
+
+
+def _decoded(value: Any) -> Any:
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
 
-def join(parts: Sequence[Values]) -> Values:
-    """Columns of one type, one below the other."""
-    if isinstance(parts[0], list):
-        return [value for part in parts for value in part]
-    return pa.concat_arrays(parts)
-
-
-def take(values: Values, rows: np.ndarray) -> Values:
-    """The cells of some rows [m] (numbers of rows)."""
-    return [values[i] for i in rows.tolist()] if isinstance(values, list) else values.take(pa.array(rows))
+def text(value: Any) -> str:
+    """A cell as text; whole numbers are written without a point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -94,48 +160,26 @@ def _is_text(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
-def _decode(values: pa.Array) -> pa.Array:
-    """As UTF-8; bytes that are none are replaced."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        plain: Sequence[bytes | None] = values.cast(pa.binary()).to_pylist()
-        return pa.array([None if x is None else x.decode("utf-8", errors="replace") for x in plain], pa.string())
+def _array_numbers(values: pa.Array) -> np.ndarray:
+    kind = values.type
+    if _is_text(kind):
+        found = _parse(values)
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        found = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    else:
+        return np.full(len(values), np.nan)
+    return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.nan)
 
 
 def _parse(values: pa.Array) -> np.ndarray:
     """Numbers from text. The quick way gives up at the first cell that is none; then what looks like one is cast."""
     try:
-        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        valid = values.cast(pa.string())
+    except pa.ArrowInvalid:  # bytes that are no UTF-8
+        valid = pa.array([_decoded(value) for value in values.to_pylist()], pa.string())
+    try:
+        return valid.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
-        trimmed = pc.utf8_trim_whitespace(values)
+        trimmed = pc.utf8_trim_whitespace(valid)
         likely = pc.match_substring_regex(trimmed, NUMBER)
         return pc.if_else(likely, trimmed, None).cast(pa.float64()).to_numpy(zero_copy_only=False)
-
-
-def _from_json(values: list[Any]) -> np.ndarray:
-    if set(map(type, values)) <= {int, float}:
-        with contextlib.suppress(OverflowError):  # an integer beyond the largest float
-            found = np.array(values, dtype=np.float64)
-            return np.where(np.isfinite(found), found, np.nan)
-    return np.array([_number(value) for value in values], dtype=np.float64)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return math.nan
-    if isinstance(value, str) and "_" in value:  # Python alone reads 1_000 as a number
-        return math.nan
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return math.nan
-    return found if math.isfinite(found) else math.nan
-
-
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _flags(mask: pa.Array) -> np.ndarray:
-    return mask.to_numpy(zero_copy_only=False).astype(bool)

@@ -15,32 +15,35 @@ import numpy as np
 import rich.console
 import rich.progress
 
-from isocompute_jax.fit.read.blocks import READ_ERRORS, Advance, Block, TableError, TableFile
-from isocompute_jax.fit.read.checked_rows import Collector
-from isocompute_jax.fit.read.memory_tables import MemoryTable
+from isocompute_jax.fit.read.checked_rows import read_runs
+from isocompute_jax.fit.read.csv_tables import open_csv
+from isocompute_jax.fit.read.json_tables import open_jsonl
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings, RunCurve, Source, make_curve
-from isocompute_jax.fit.read.run_directory import read_directory
+from isocompute_jax.fit.read.run_directory import TRAIN_REWARD, read_directory, training_reward
 from isocompute_jax.fit.read.sources import Sources, find_sources, run_names
-from isocompute_jax.fit.read.table_files import open_table
 from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
-    Layout,
     missing_axis,
     missing_metric,
     numeric,
     plan,
-    unnamed,
 )
-from isocompute_jax.fit.read.training_log import TRAIN_REWARD, training_reward
+from isocompute_jax.fit.read.tables import (
+    READ_ERRORS,
+    Advance,
+    MemoryTable,
+    Table,
+    TableError,
+    TableFile,
+    open_parquet,
+    reason,
+)
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
 from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import EVAL, METRICS
-
-EXTRAS_BYTES = 100_000_000
-"""Tables up to this size (a tenth of it when packed) keep every numeric column; larger ones what is asked for."""
 
 LARGE_BYTES = 50_000_000
 """Inputs above this size show their progress even when stderr is not a terminal."""
@@ -51,10 +54,9 @@ def read_curves(
 ) -> tuple[list[RunCurve], list[str]]:
     """Reads every run that `sources` name and that has evaluations of the metric.
 
-    Tables of any size are read in bounded memory: about 8 bytes per row and column among the metric, `compute`, `step`,
-    `tokens`, `gpu_hours`, avg@k, best@k and worst@k. Tables up to `EXTRAS_BYTES` keep their other numeric columns.
-    A run of more than `MAX_POINTS` evaluations is averaged into bins. A run whose seed nothing tells gets the next free
-    number among the runs of its configuration, in order of their names.
+    A table is read whole, with all of its numeric columns, and one above `tables.MAX_BYTES` is refused. A run of more
+    than `MAX_POINTS` evaluations is averaged into bins. A run whose seed nothing tells gets the next free number among
+    the runs of its configuration, in order of their names.
 
     Args:
       sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs; or a
@@ -100,7 +102,6 @@ class _Reader:
         self._options, self._notices = options, notices
         self._headers: set[str] = set()
         self._tables = 0
-        self._said_large: set[pathlib.Path] = set()
 
     def _curve(
         self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool | None
@@ -118,7 +119,7 @@ class _Reader:
         except InputError as error:
             self._notices.finding(path, "run directory", str(error))
             return
-        for source, readings in self._readings(run.log, advance, name=run.name, facts=run.facts):
+        for source, readings in self._runs_of_file(run.log, advance, name=run.name, facts=run.facts):
             curve = self._curve(readings, source, run.identity, finished=run.finished)
             self.curves.append(self._with_training(curve, path / METRICS))
             self.seeded.append(True)
@@ -141,17 +142,16 @@ class _Reader:
 
     def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
         """Adds the curves of a table in a file; `name` is the run's where the table names none."""
-        self._table(self._readings(path, advance, name=name, facts=None))
+        self._add(self._runs_of_file(path, advance, name=name, facts=None))
 
     def in_memory(self, given: MemoryTable) -> None:
         """Adds the curves of a table in memory."""
-        name = given.table.path.name
-        self._table(self._readings_of(given.table, given.sha256, _no_progress, name=name, facts=None, extras=True))
+        self._add(self._runs(given.table, given.sha256, lambda _: None, name=given.table.path.name, facts=None))
 
-    def _table(self, found: Iterator[tuple[Source, Readings]]) -> None:
+    def _add(self, runs: Iterator[tuple[Source, Readings]]) -> None:
         """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
         self._tables += 1
-        for source, readings in found:
+        for source, readings in runs:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
             own: dict[str, object] = {} if known else {"run": printable(readings.run)}
             curve = self._curve(readings, source, own, finished=None)
@@ -159,7 +159,7 @@ class _Reader:
             self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
             self.seeded.append("seed" in readings.facts)
 
-    def _readings(
+    def _runs_of_file(
         self, path: pathlib.Path, advance: Advance, *, name: str, facts: Mapping[str, int] | None
     ) -> Iterator[tuple[Source, Readings]]:
         """The runs of a file; none, and a finding, when it cannot be used."""
@@ -167,105 +167,49 @@ class _Reader:
             with open(path, "rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             table = open_table(path)
-            extras = path.stat().st_size <= EXTRAS_BYTES // (10 if path.name.lower().endswith(".gz") else 1)
         except (TableError, *READ_ERRORS) as error:
-            self._notices.finding(path, "file", f"{path}: cannot be read: {_reason(error)}")
+            self._notices.finding(path, "file", f"{path}: cannot be read: {reason(error)}")
             return
-        yield from self._readings_of(table, sha256, advance, name=name, facts=facts, extras=extras)
+        yield from self._runs(table, sha256, advance, name=name, facts=facts)
 
-    def _readings_of(
-        self,
-        table: TableFile,
-        sha256: str,
-        advance: Advance,
-        *,
-        name: str,
-        facts: Mapping[str, int] | None,
-        extras: bool,
+    def _runs(
+        self, file: TableFile, sha256: str, advance: Advance, *, name: str, facts: Mapping[str, int] | None
     ) -> Iterator[tuple[Source, Readings]]:
         """The runs of a table; none, and a finding, when it cannot be used."""
-        source = Source(table.path, sha256, table.where)
-        collector = Collector(source, self._options, self._notices, name=name, facts=facts)
+        source = Source(file.path, sha256, file.where)
         try:
-            self._fill(collector, table, advance, extras=extras)
+            table = self._long_table(file, advance)
+            if table is not None:
+                options, notices = self._options, self._notices
+                runs = read_runs(table, source, options, notices, name=name, facts=facts)
+                del table  # its cells go as they become numbers
+                yield from ((source, readings) for readings in runs)
         except TableError as error:
-            self._notices.finding(table.path, "file", f"{table.path}: left out: {error}")
-            return
-        yield from ((source, readings) for readings in collector.runs())
+            self._notices.finding(file.path, "file", f"{file.path}: left out: {error}")
 
-    def _fill(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
-        if table.headers is None:
-            self._fill_from_objects(collector, table, advance, extras=extras)
-            return
-        layout = plan(table.headers, self._options)
-        self._headers |= set(table.headers)
-        if not self._usable(table, table.headers, layout):
-            return
-        others = self._others(table, unnamed(table.headers, layout), extras=extras)
-        wanted = [*layout.shared, *(name for run in layout.runs.values() for name in run), *others]
-        self._report_repeated(table, wanted)
-        own = dataclasses.replace(layout, shared={**layout.shared, **{name: name for name in others}})
-        for block in _until_damage(table, [table.headers.index(name) for name in wanted], self._notices, advance):
-            for long in own.long(block):
-                collector.add(long)
-        if not collector.rows_with_metric:
-            self._report_empty(table)
-
-    def _fill_from_objects(self, collector: Collector, table: TableFile, advance: Advance, *, extras: bool) -> None:
-        """JSONL: each block has the columns of its rows, and is laid out on its own."""
-        sample: Block | None = None
-        for block in _until_damage(table, [], self._notices, advance):
-            headers = tuple(block.columns)
-            self._headers |= set(headers)
-            layout = plan(headers, self._options)
-            others = {name: name for name in self._others(table, unnamed(headers, layout), extras=extras)}
-            sample = sample or block
-            for long in dataclasses.replace(layout, shared={**layout.shared, **others}).long(block):
-                collector.add(long)
-        if collector.rows_with_metric:
-            return
-        if sample is not None and self._options.metric not in plan(tuple(sample.columns), self._options).ours():
-            text = missing_metric(numeric(sample), self._options)
-            self._notices.finding(table.path, "table", f"{table.path}: {text}")
-        else:
-            self._report_empty(table)
-
-    def _others(self, table: TableFile, names: Sequence[str], *, extras: bool) -> list[str]:
-        """The further columns to keep: all, or those that are analysed beside the metric where a table is large."""
-        kept = [name for name in names if extras or name in _siblings(self._options.metric)]
-        if len(kept) < len(names) and table.path not in self._said_large:
-            self._said_large.add(table.path)
-            text = f"{table.path}: it is large, so of its further columns only {', '.join(kept) or 'none'} are kept"
-            self._notices.note(table.path, "large table", text)
-        return kept
-
-    def _usable(self, table: TableFile, headers: Sequence[str], layout: Layout) -> bool:
-        """Whether a table has the metric and a measure of compute; says what it has when it does not."""
-        ours = layout.ours()
-        unit = UNITS[self._options.compute]
-        measured = unit in ours or (unit == "compute" and "step" in ours)
-        if self._options.metric in ours and measured:
-            return True
-        named = [i for i, name in enumerate(headers) if name and headers.index(name) == i]
-        sample = next(_until_damage(table, named, Notices(), _no_progress), None)
-        numbers = numeric(sample) if sample is not None else []
-        if self._options.metric not in ours:
-            text = missing_metric(numbers, self._options)
-        else:
-            text = missing_axis([name for name in numbers if name not in layout.shared], self._options)
-        self._notices.finding(table.path, "table", f"{table.path}: {text}")
-        return False
-
-    def _report_repeated(self, table: TableFile, wanted: Sequence[str]) -> None:
-        headers = list(table.headers or ())
-        for name in dict.fromkeys(wanted):
+    def _long_table(self, file: TableFile, advance: Advance) -> Table | None:
+        """The table in long form under our names; None, and a finding, where it lacks what every table must have."""
+        whole = file.read((), self._notices, advance) if file.headers is None else None
+        headers = tuple(whole.columns) if whole is not None else file.headers or ()
+        self._headers |= set(headers)
+        layout = plan(headers, self._options)
+        ours, unit = layout.ours(), UNITS[self._options.compute]
+        measured = unit in ours or (unit == "compute" and "step" in ours) or whole is not None
+        if (self._options.metric not in ours or not measured) and (whole is None or len(whole.lines)):
+            named = [name for name in dict.fromkeys(headers) if name]
+            numbers = numeric(whole or file.read(named, Notices(), advance))
+            if self._options.metric not in ours:
+                text = missing_metric(numbers, self._options)
+            else:
+                text = missing_axis([name for name in numbers if name not in layout.shared], self._options)
+            self._notices.finding(file.path, "table", f"{file.path}: {text}")
+            return None
+        layout = layout.with_others(headers)
+        for name in dict.fromkeys(layout.headers()):
             if headers.count(name) > 1:
-                text = f"{table.path}: its header has {name} {headers.count(name)} times; the first is used"
-                self._notices.finding(table.path, "repeated header", text)
-
-    def _report_empty(self, table: TableFile) -> None:
-        text = f"{table.path}: no row has {self._options.metric} on {self._options.eval_set}"
-        self._notices.finding(table.path, "table", text)
+                text = f"{file.path}: its header has {name} {headers.count(name)} times; the first is used"
+                self._notices.finding(file.path, "repeated header", text)
+        return layout.long(whole or file.read(layout.headers(), self._notices, advance))
 
     def report_unused_columns(self) -> None:
         """Renamed columns that no table has."""
@@ -275,38 +219,6 @@ class _Reader:
                 near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
                 hint = f"; near it are {', '.join(near)}" if near else ""
                 self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
-
-
-def _no_progress(position: int) -> None:
-    """Tells nobody how many bytes have been read."""
-
-
-def _until_damage(table: TableFile, columns: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
-    """The blocks of a table up to a place where it cannot be read, which is reported."""
-    blocks = table.blocks(columns, notices, advance)
-    while True:
-        try:
-            block = next(blocks)
-        except StopIteration:
-            return
-        except READ_ERRORS as error:
-            notices.finding(
-                table.path, "file", f"{table.path}: read up to a place where it is damaged: {_reason(error)}"
-            )
-            return
-        yield block
-
-
-def _siblings(metric: str) -> list[str]:
-    """The columns that are analysed beside avg@k, best@k or worst@k."""
-    kind, _, k = metric.partition("@")
-    return [f"{name}@{k}" for name in ("avg", "best", "worst")] if kind in ("avg", "best", "worst") else []
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).split("\n")[0][:200] or type(error).__name__
 
 
 def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notices) -> list[RunCurve]:
@@ -333,6 +245,19 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
             f"were numbered in order of their names ({told}{more})",
         )
     return numbered
+
+
+def open_table(path: pathlib.Path) -> TableFile:
+    """Reads the header of a table.
+
+    Raises:
+      TableError: the file is empty or too large, or not what its name says.
+      READ_ERRORS: it cannot be read.
+    """
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".parquet"):
+        return open_parquet(path)
+    return open_jsonl(path) if name.endswith(".jsonl") else open_csv(path)
 
 
 @contextlib.contextmanager

@@ -10,9 +10,16 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.table_files import SUFFIXES, is_table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, EVAL, HISTORY, find_runs
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+"""Of tables."""
+
+
+def is_table(path: pathlib.Path) -> bool:
+    """Whether the name is one of a table."""
+    return path.name.lower().endswith(SUFFIXES)
 
 
 @dataclasses.dataclass(frozen=True)

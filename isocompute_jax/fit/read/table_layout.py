@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from isocompute_jax.fit.read import cells
-from isocompute_jax.fit.read.blocks import Block
-from isocompute_jax.fit.read.labels import LABELS
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS
+from isocompute_jax.fit.read.tables import Table
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"
+LABELS = ("model", "train_set")
+"""Columns of words that are a part of a run's identity, as the fields of these names in config.json are."""
 OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours", "learning_rate")
 ALIASES = {
     "step": (
@@ -49,37 +50,34 @@ MAX_LISTED = 12
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What is to be read of a table.
+    """What is to be read of a table."""
 
-    Attributes:
-      shared: header -> our name, of the columns in long form.
-      runs: run -> {header: our name}, of the columns of each run of a wide table; empty in long form.
-      metric: what a row of a wide table must have.
-    """
-
-    shared: Mapping[str, str]
-    runs: Mapping[str, Mapping[str, str]]
-    metric: str
+    shared: Mapping[str, str]  # header -> our name, of the columns in long form
+    runs: Mapping[
+        str, Mapping[str, str]
+    ]  # run -> {header: our name} of its columns in a wide table; empty in long form
+    metric: str  # what a row of a wide table must have
 
     def ours(self) -> set[str]:
         """Our names of all columns that are read."""
         return {*self.shared.values(), *(name for run in self.runs.values() for name in run.values())}
 
-    def long(self, block: Block) -> Iterator[Block]:
-        """A block of the table in long form under our names; of a wide table, one for each kind of runs.
+    def headers(self) -> list[str]:
+        """Of all columns that are read."""
+        return [*self.shared, *(name for run in self.runs.values() for name in run)]
 
-        Runs of a kind have the same columns in the same types: cells of several types do not go below each other.
-        """
-        shared = _renamed(block, self.shared)
-        if not self.runs:
-            yield Block(block.lines, shared)
-        kinds: dict[object, dict[str, dict[str, cells.Values]]] = {}
-        for run, names in self.runs.items():
-            columns = _renamed(block, names)
-            kind = frozenset((name, getattr(values, "type", None)) for name, values in columns.items())
-            kinds.setdefault(kind, {})[run] = columns
-        for runs in kinds.values():
-            yield _unpivot(Block(block.lines, shared), runs, self.metric)
+    def with_others(self, headers: Sequence[str]) -> Layout:
+        """In long form, the table's other columns too: those that hold numbers come along under their own names."""
+        taken = {"", *self.shared, *self.shared.values()}
+        others = {} if self.runs else {name: name for name in headers if name not in taken}
+        return dataclasses.replace(self, shared={**self.shared, **others})
+
+    def long(self, table: Table) -> Table:
+        """The table in long form under our names."""
+        shared = Table(table.lines, _renamed(table, self.shared))
+        if not self.runs or not len(table.lines):
+            return shared
+        return _unpivot(shared, {run: _renamed(table, names) for run, names in self.runs.items()}, self.metric)
 
 
 def plan(headers: Sequence[str], options: ReadOptions) -> Layout:
@@ -118,15 +116,9 @@ def long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
     return found
 
 
-def unnamed(headers: Sequence[str], layout: Layout) -> list[str]:
-    """Columns of a table in long form that keep their own names: they come along when they hold numbers."""
-    taken = {*layout.shared, *layout.shared.values()}
-    return [] if layout.runs else [name for name in dict.fromkeys(headers) if name and name not in taken]
-
-
-def numeric(block: Block) -> list[str]:
-    """Headers of the columns that hold a number somewhere in a block."""
-    return [name for name, values in block.columns.items() if np.isfinite(cells.numbers(values)).any()]
+def numeric(table: Table) -> list[str]:
+    """Headers of the columns that hold a number somewhere."""
+    return [name for name, column in table.columns.items() if np.isfinite(cells.numbers(column)).any()]
 
 
 def missing_metric(numbers: Sequence[str], options: ReadOptions) -> str:
@@ -162,16 +154,19 @@ def nearness(theirs: str, ours: str) -> float:
     return max(difflib.SequenceMatcher(None, part.lower(), ours.lower()).ratio() for part in parts)
 
 
-def _unpivot(shared: Block, runs: Mapping[str, Mapping[str, cells.Values]], metric: str) -> Block:
+def _unpivot(shared: Table, runs: Mapping[str, Mapping[str, cells.Column]], metric: str) -> Table:
     """The rows of all runs that have the metric, one run below the other, with the run's name in each."""
-    columns = {name: cells.join([own[name] for own in runs.values()]) for name in next(iter(runs.values()))}
-    given = np.flatnonzero(~cells.blank(columns[metric])) if metric in columns else np.empty(0, np.int64)
-    run, row = np.divmod(given, max(len(shared.lines), 1))
-    rows = shared.take(row)
-    own = {name: cells.take(values, given) for name, values in columns.items()}
-    names = pa.DictionaryArray.from_arrays(pa.array(run, pa.int32()), pa.array(list(runs), pa.string()))
-    return Block(rows.lines, rows.columns | own | {"run": names})
+    count = len(shared.lines)
+    nothing = pa.chunked_array([pa.nulls(count)])
+    names = dict.fromkeys(name for own in runs.values() for name in own)
+    columns = {name: cells.stack([own.get(name, nothing) for own in runs.values()]) for name in names}
+    given = np.flatnonzero(~cells.blank(columns[metric]))
+    run, row = np.divmod(given, max(count, 1))
+    own = {name: cells.take(column, given) for name, column in columns.items()}
+    below = {name: cells.take(column, row) for name, column in shared.columns.items()}
+    of_row = pa.DictionaryArray.from_arrays(pa.array(run, pa.int32()), pa.array(list(runs), pa.string()))
+    return Table(shared.lines[row], below | own | {"run": pa.chunked_array([of_row])})
 
 
-def _renamed(block: Block, names: Mapping[str, str]) -> dict[str, cells.Values]:
-    return {ours: block.columns[theirs] for theirs, ours in names.items() if theirs in block.columns}
+def _renamed(table: Table, names: Mapping[str, str]) -> dict[str, cells.Column]:
+    return {ours: table.columns[theirs] for theirs, ours in names.items() if theirs in table.columns}

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from isocompute_jax.fit.read import ReadOptions, csv_files, read_curves
+from isocompute_jax.fit.read import ReadOptions, csv_tables, read_curves
 from isocompute_jax.records.errors import InputError
 
 HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
@@ -27,7 +27,7 @@ def semicolons(*lines):
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
 def test_decimal_commas_are_read_where_they_cannot_mark_thousands(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 64)
     lines = semicolons(*(f"a;8;4;{i},5;{0.125 * i:.3f};x".replace(".", ",") for i in range(8)))
     text = "\n".join(lines).replace(";", "\t" if suffix == ".tsv" else ";").encode()
     path = tmp_path / f"t{suffix}"

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.fit.read import ReadOptions, jsonl_files, read_curves
+from isocompute_jax.fit.read import ReadOptions, json_tables, read_curves
 from isocompute_jax.records.errors import InputError
 
 FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=tuple(HealthCheck), derandomize=True)  # pyright: ignore[reportArgumentType]
@@ -122,7 +122,7 @@ def test_jsonl_is_read_alike_by_arrow_and_by_python(table, options):
         path = pathlib.Path(folder) / "t.jsonl"
         path.write_text(content)
         quick = outcome(path, options)
-        with unittest.mock.patch.object(jsonl_files, "_arrow_block", lambda text, first: None):
+        with unittest.mock.patch.object(json_tables, "_arrow_block", lambda text, first: None):
             slow = outcome(path, options)
     assert quick == slow
 

@@ -14,13 +14,13 @@ import pytest
 from isocompute_jax.fit.read import (
     SOLVE_SHARES,
     ReadOptions,
-    csv_files,
-    jsonl_files,
+    csv_tables,
+    json_tables,
     parse_columns,
     read_curves,
-    table_files,
 )
-from isocompute_jax.fit.read.cells import blank, numbers, texts
+from isocompute_jax.fit.read.cells import blank, column_of, numbers, texts
+from isocompute_jax.fit.read.sources import SUFFIXES
 from isocompute_jax.records.errors import InputError
 from tests.fit import frameworks
 
@@ -67,7 +67,7 @@ def write_rows(path, rows):
     path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
 
 
-@pytest.mark.parametrize("suffix", table_files.SUFFIXES)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_format_in_long_form(tmp_path, suffix):
     path = tmp_path / f"curves{suffix}"
     write_rows(path, rows_of())
@@ -85,7 +85,7 @@ def test_every_format_in_long_form(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
     """The bad rows stand at known places; small blocks, so that they stand in several of them."""
-    for module in (csv_files, jsonl_files):
+    for module in (csv_tables, json_tables):
         monkeypatch.setattr(module, "BLOCK_BYTES", 256)
     rows = [rows_of(1)[0] | {"compute": float(i), "avg@4": 0.5} for i in range(100)]
     bad = {17: {"avg@4": 3.0}, 55: {"avg@4": -1.0}, 99: {"compute": -5.0}, 70: {"run": ""}}
@@ -101,7 +101,7 @@ def test_findings_name_the_line_in_every_format(tmp_path, suffix, monkeypatch):
 
 
 def test_lines_are_right_around_ragged_and_blank_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 128)
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 128)
     rng = np.random.default_rng(0)
     lines, expected = ["", HEADER], {}
     for i in range(300):
@@ -211,27 +211,30 @@ def test_cells_that_are_no_numbers():
     text = ["1", " 2 ", "+.5e1", "", None, "nan", "inf", "1e999", "1,234", "1_000", "0x10", "true", "1\0", "-0", "1."]
     expected = [1, 2, 5, *[np.nan] * 10, 0, 1]
     empty = [value in ("", None) for value in text]
-    for values in (text, pa.array(text), pa.array(text, pa.large_string()), pa.array([t and t.encode() for t in text])):
+    bytes_of = [t and t.encode() for t in text]
+    for values in (text, column_of(text), chunked(text, pa.large_string()), column_of(bytes_of)):
         np.testing.assert_array_equal(numbers(values), expected)
         np.testing.assert_array_equal(blank(values), empty)
     np.testing.assert_array_equal(numbers([True, 10**400, [1], 2]), [np.nan, np.nan, np.nan, 2])
-    np.testing.assert_array_equal(numbers(pa.array([1, None, 3])), [1, np.nan, 3])
-    np.testing.assert_array_equal(numbers(pa.array([1.5, np.inf, None])), [1.5, np.nan, np.nan])
-    np.testing.assert_array_equal(numbers(pa.array([True, False])), [np.nan, np.nan])
-    np.testing.assert_array_equal(numbers(pa.array(["1", "x", "1"]).dictionary_encode()), [1, np.nan, 1])
+    np.testing.assert_array_equal(numbers(column_of([1, None, 3])), [1, np.nan, 3])
+    np.testing.assert_array_equal(numbers(column_of([1.5, np.inf, None])), [1.5, np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(column_of([True, False])), [np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(chunked(["1", "x", "1"]).dictionary_encode()), [1, np.nan, 1])
 
 
 def test_names_are_read_from_any_type():
-    for values in (
-        ["b", "", None, "a", "b"],
-        pa.array(["b", "", None, "a", "b"]),
-        pa.array([b"b", b"", None, b"a", b"b"]),
-    ):
-        codes, names = texts(values)
-        assert [names[c] if c >= 0 else None for c in codes] == ["b", None, None, "a", "b"]
-    for values in ([3, 3.0, None], pa.array([3, 3, None]), pa.array([3.0, 3.0, None])):
-        codes, names = texts(values)
+    for values in (["b", "", None, "a", "b"], [b"b", b"", None, b"a", b"b"]):
+        for column in (values, column_of(values), chunked(values).dictionary_encode()):
+            codes, names = texts(column)
+            assert [names[c] if c >= 0 else None for c in codes] == ["b", None, None, "a", "b"]
+    for column in ([3, 3.0, None], column_of([3, 3, None]), column_of([3.0, 3.0, None])):
+        codes, names = texts(column)
         assert names == ["3"] and codes.tolist() == [0, 0, -1]
+
+
+def chunked(values, kind=None):
+    """A column in two pieces."""
+    return pa.chunked_array([pa.array(values[:2], kind), pa.array(values[2:], kind)])
 
 
 def test_tables_without_a_run_column(tmp_path):
@@ -284,13 +287,15 @@ def test_repeated_headers_and_too_many_runs(tmp_path, monkeypatch):
         read(path)
 
 
-def test_large_tables_keep_what_is_asked_for(tmp_path, monkeypatch):
-    rows = [row | {"best@4": 0.5, "tokens": 7} for row in rows_of()]
-    write_rows(tmp_path / "t.csv", rows)
-    monkeypatch.setattr("isocompute_jax.fit.read.reader.EXTRAS_BYTES", 10)
-    runs, warnings = read(tmp_path / "t.csv")
-    assert set(runs[0].columns) == {"avg@4", "best@4", "compute", "tokens"}
-    assert len(warnings) == 1 and "only best@4 are kept" in warnings[0]
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_table_above_the_limit_is_refused_with_its_size_and_a_remedy(tmp_path, suffix, monkeypatch):
+    write_rows(tmp_path / "good.csv", rows_of(1))
+    write_rows(tmp_path / f"t{suffix}", rows_of(20))
+    monkeypatch.setattr("isocompute_jax.fit.read.tables.MAX_BYTES", 1000)
+    runs, warnings = read(tmp_path / f"t{suffix}", tmp_path / "good.csv")
+    assert len(runs) == 4
+    (told,) = [text for text in warnings if text.startswith(f"{tmp_path}/t{suffix}: ")]
+    assert "GB unpacked" in told and "split it into files of whole runs" in told
 
 
 def test_a_plain_wide_table(tmp_path):
@@ -336,9 +341,9 @@ def test_json_lines_are_the_same_by_arrow_and_by_python(tmp_path, monkeypatch, e
     rows = [row | {"run": "2024-05-01", "note": {"a": [i, None]}, "h": [i]} for i, row in enumerate(rows_of(9))]
     path = write(tmp_path / "t.jsonl", *map(json.dumps, rows), end=end)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    monkeypatch.setattr(jsonl_files, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(json_tables, "BLOCK_BYTES", 500)
     quick, warnings = read(path)
-    monkeypatch.setattr(jsonl_files, "_arrow_block", lambda text, first: None)
+    monkeypatch.setattr(json_tables, "_arrow_block", lambda text, first: None)
     slow, told = read(path)
     assert warnings == told and [run.run for run in quick] == ["2024-05-01"]
     for name, values in slow[0].columns.items():

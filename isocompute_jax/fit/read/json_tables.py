@@ -8,29 +8,30 @@ read line by line, so that what is wrong is reported with its line and the rest 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from isocompute_jax.fit.read.blocks import (
+from isocompute_jax.fit.read.cells import column_of, stack
+from isocompute_jax.fit.read.notices import Notices, shown
+from isocompute_jax.fit.read.tables import (
     BYTE_ORDER_MARK,
     Advance,
-    Block,
+    Table,
     TableError,
     TableFile,
     check_text,
-    unpacked,
+    text_pieces,
+    until_damage,
 )
-from isocompute_jax.fit.read.notices import Notices, shown
 
 BLOCK_BYTES = 1 << 18
-"""Small: Arrow gives every row of a block a cell for every name in it, those inside of nested objects included."""
+"""Small: one line that Arrow refuses sends its whole block to Python."""
 MAX_LINE = 1 << 26
 MAX_OPENINGS = 256
 """Opening brackets in a line that Arrow gets to see: it recurses, and overflows the stack at some thousands."""
@@ -38,53 +39,57 @@ NEWLINE, RETURN, OPENING, CLOSING = b"\n\r{}"
 
 
 def open_jsonl(path: pathlib.Path) -> TableFile:
-    """Checks that a JSONL file is text. Its columns are known block by block.
+    """Checks that a JSONL file is text. Its columns are known when it is read.
 
     Raises:
-      TableError: it is empty, or is not text.
+      TableError: it is empty or too large, or is not text.
     """
-    check_text(path)
-    return TableFile(path, "", None, _JsonlFile(path).blocks)
+    start = check_text(path)
+
+    def read(names: Sequence[str], notices: Notices, advance: Advance) -> Table:
+        del names
+        skip = len(BYTE_ORDER_MARK) if start.startswith(BYTE_ORDER_MARK) else 0
+        blocks, first = [], 1
+        for text in until_damage(_whole_lines(text_pieces(path, BLOCK_BYTES, advance, skip=skip)), path, notices):
+            blocks.append(_arrow_block(text, first) or _block_by_lines(text, first, path, notices))
+            first += text.count(b"\n")
+        return _below_each_other(blocks)
+
+    return TableFile(path, "", None, read)
 
 
-@dataclasses.dataclass(frozen=True)
-class _JsonlFile:
-    """A JSONL file."""
-
-    path: pathlib.Path
-
-    def blocks(self, wanted: Sequence[int], notices: Notices, advance: Advance) -> Iterator[Block]:
-        """Every column of every block."""
-        del wanted
-        line = 1
-        with unpacked(self.path) as (file, stream):
-            for text in _whole_lines(stream):
-                advance(file.tell())
-                text = text.removeprefix(BYTE_ORDER_MARK) if line == 1 else text
-                text = text if text.isascii() else text.decode("utf-8", errors="replace").encode()
-                block = _arrow_block(text, line) or self._block_by_lines(text, line, notices)
-                if len(block.lines):
-                    yield block
-                line += text.count(b"\n")
-
-    def _block_by_lines(self, text: bytes, first: int, notices: Notices) -> Block:
-        rows = {}
-        for line, row in enumerate(text.split(b"\n"), first):
-            if row.strip():
-                try:
-                    rows[line] = _flat(_parsed(row))
-                except ValueError as error:
-                    message = f"{self.path}:{line}: row left out: {error}"
-                    notices.finding(self.path, "row left out that is not a JSON object", message)
-        names = dict.fromkeys(name for row in rows.values() for name in row)
-        lines = np.array(list(rows), dtype=np.int64)
-        return Block(lines, {name: [row.get(name) for row in rows.values()] for name in names})
+def _below_each_other(blocks: list[Table]) -> Table:
+    """The rows of all blocks; blank where a block lacks a column."""
+    blocks = [block for block in blocks if len(block.lines)]
+    if not blocks:
+        return Table(np.empty(0, np.int64), {})
+    names = dict.fromkeys(name for block in blocks for name in block.columns)
+    nothing = [pa.chunked_array([pa.nulls(len(block.lines))]) for block in blocks]
+    columns = {
+        name: stack([block.columns.get(name, nulls) for block, nulls in zip(blocks, nothing, strict=True)])
+        for name in names
+    }
+    return Table(np.concatenate([block.lines for block in blocks]), columns)
 
 
-def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The content in pieces of about `BLOCK_BYTES` that end where a line does."""
+def _block_by_lines(text: bytes, first: int, path: pathlib.Path, notices: Notices) -> Table:
+    rows = {}
+    for line, row in enumerate(text.split(b"\n"), first):
+        if row.strip():
+            try:
+                rows[line] = _flat(_parsed(row))
+            except ValueError as error:
+                message = f"{path}:{line}: row left out: {error}"
+                notices.finding(path, "row left out that is not a JSON object", message)
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    lines = np.array(list(rows), dtype=np.int64)
+    return Table(lines, {name: column_of([row.get(name) for row in rows.values()]) for name in names})
+
+
+def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The content in pieces that end where a line does."""
     parts: list[bytes] = []
-    while data := stream.read(BLOCK_BYTES):
+    for data in pieces:
         end = data.rfind(b"\n") + 1
         if end:
             yield b"".join([*parts, data[:end]])
@@ -115,7 +120,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _arrow_block(text: bytes, first: int) -> Block | None:
+def _arrow_block(text: bytes, first: int) -> Table | None:
     """The rows of some lines, the first of them numbered `first`; None where only Python can tell what they are."""
     rows = _object_lines(text)
     if rows is None:
@@ -133,7 +138,7 @@ def _arrow_block(text: bytes, first: int) -> Block | None:
     if any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     places = {name: i for i, name in reversed(list(enumerate(table.column_names)))}  # of a name given twice, the first
-    return Block(first + rows, {name: table.column(places[name]).combine_chunks() for name in table.column_names})
+    return Table(first + rows, {name: table.column(places[name]) for name in table.column_names})
 
 
 def _object_lines(text: bytes) -> np.ndarray | None:
