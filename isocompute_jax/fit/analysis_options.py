@@ -11,11 +11,10 @@ from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.curves.screening import Falls, Outliers
-from isocompute_jax.fit.flag_parsing import number, numbers
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, number, numbers, option
 from isocompute_jax.records.errors import InputError
 
 Beyond = Literal["average", "form"]

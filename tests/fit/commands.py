@@ -10,20 +10,19 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from isocompute_jax import app
-from isocompute_jax.fit import flags
-from isocompute_jax.fit.__main__ import main
+from isocompute_jax.fit.__main__ import VALUES, main
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="1pt" height="1pt"></svg>'
 
 
 def fit(*arguments: str) -> int:
     """Exit code of the main with these flags."""
-    flags.VALUES.unparse_flags()
+    VALUES.unparse_flags()
     try:
-        flags.VALUES(["fit", *arguments])
+        VALUES(["fit", *arguments])
         return app.exit_code(main)
     finally:
-        flags.VALUES.unparse_flags()
+        VALUES.unparse_flags()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from isocompute_jax.fit import flags
+from isocompute_jax.fit import __main__ as flags
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.frontier.recommendation import LearningRate

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import app
-from isocompute_jax.fit import flags
+from isocompute_jax.fit import __main__ as flags
 from isocompute_jax.fit.__main__ import main
 from isocompute_jax.fit.curves.forms import hill
 from tests.fit import frameworks

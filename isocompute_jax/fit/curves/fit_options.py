@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS, Form, FormName, parameter
-from isocompute_jax.fit.flag_parsing import named_numbers, named_pairs, number, pair
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, named_numbers, named_pairs, number, option, pair
 from isocompute_jax.records.errors import InputError
 
 Loss = Literal["squares", "huber"]

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.flag_parsing import numbers
 from isocompute_jax.fit.laws.model_size_checks import MOST_REUSE
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, numbers, option
 from isocompute_jax.records.errors import InputError
 
 Analysis = Literal["model_size", "chinchilla"]

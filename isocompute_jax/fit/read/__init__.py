@@ -9,7 +9,7 @@ is read.
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
-from isocompute_jax.fit.read.run_directory import TRAIN_REWARD
+from isocompute_jax.fit.read.sources import TRAIN_REWARD
 from isocompute_jax.fit.read.tables import MemoryTable, memory_table
 
 __all__ = [

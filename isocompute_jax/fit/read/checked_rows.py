@@ -90,31 +90,22 @@ def read_runs(
     rows.check_metric()
     rows.check_axis()
     identity = rows.check_changes(len(names)) if facts is None else {}
-    codes, lines, columns = rows.numbers()
-    present, first = np.unique(codes, return_index=True)
-    if len(present) > MAX_RUNS:
-        raise TableError(f"it has more than {MAX_RUNS} runs; is its `run` column the name of a run?")
-    if np.any(codes[1:] < codes[:-1]):  # else the rows of each run stand together, and slices need no copies
-        order = np.argsort(codes, kind="stable")
-        codes, lines, columns = codes[order], lines[order], {own: columns.pop(own)[order] for own in list(columns)}
     left_out: dict[str, list[tuple[str, int]]] = {}
-    bounds = np.searchsorted(codes, np.append(present, len(names)))
-    for k in np.argsort(first).tolist() if by_name else range(len(present)):
-        code, start, end = int(present[k]), bounds[k], bounds[k + 1]
+    for code, lines, columns in _by_run(*rows.numbers(), by_first_row=by_name):
         run, of_run = names[code], {own: values[code] for own, values in identity.items() if code in values}
         readings = Readings(
             run=run,
             facts=dict(facts) if facts is not None else _facts_of_run(run, of_run, source, options, notices),
-            lines=lines[start:end],
+            lines=lines,
             axis=np.empty(0),
-            columns={own: values[start:end] for own, values in columns.items()},
+            columns=columns,
             labels={own: printable(of_run[own]) for own in LABELS if own in of_run},
             eval_sets=eval_sets,
             learning_rates=rates.get(code),
         )
         with_axis = _with_axis(readings, source, options, notices, derive=facts is None)
         if isinstance(with_axis, str):
-            left_out.setdefault(with_axis, []).append((run, int(readings.lines[0])))
+            left_out.setdefault(with_axis, []).append((run, int(lines[0])))
         else:
             yield with_axis
     for remedy, found in left_out.items():  # one message for all runs that lack the same
@@ -122,6 +113,23 @@ def read_runs(
         which = f"run {run}" if len(found) == 1 else f"{len(found)} runs, the first of them {run},"
         text = f"{source.where(line)}: {which} left out: {remedy}"
         notices.finding(source.path, "run left out without compute", text)
+
+
+def _by_run(
+    codes: np.ndarray, lines: np.ndarray, columns: dict[str, np.ndarray], *, by_first_row: bool
+) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
+    """The rows of each run, in order of first rows or of codes: its code, their lines [E] and columns [E]."""
+    present, first = np.unique(codes, return_index=True)
+    if len(present) > MAX_RUNS:
+        raise TableError(f"it has more than {MAX_RUNS} runs; is its `run` column the name of a run?")
+    if np.any(codes[1:] < codes[:-1]):  # else the rows of each run stand together, and slices need no copies
+        order = np.argsort(codes, kind="stable")
+        codes, lines, columns = codes[order], lines[order], {name: columns.pop(name)[order] for name in list(columns)}
+    starts = np.searchsorted(codes, present)
+    ends = np.append(starts[1:], len(codes))
+    for k in np.argsort(first).tolist() if by_first_row else range(len(present)):
+        rows = slice(starts[k], ends[k])
+        yield int(present[k]), lines[rows], {name: values[rows] for name, values in columns.items()}
 
 
 class _Identity:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from isocompute_jax.fit.flag_parsing import named_numbers, pair
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, named_numbers, option, pair
 from isocompute_jax.records import columns
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts

@@ -21,8 +21,14 @@ from isocompute_jax.fit.read.json_tables import open_jsonl
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings, RunCurve, Source, make_curve
-from isocompute_jax.fit.read.run_directory import TRAIN_REWARD, read_directory, training_reward
-from isocompute_jax.fit.read.sources import Sources, find_sources, run_names
+from isocompute_jax.fit.read.sources import (
+    TRAIN_REWARD,
+    Sources,
+    find_sources,
+    read_directory,
+    run_names,
+    training_reward,
+)
 from isocompute_jax.fit.read.table_layout import (
     EVERY_OTHER,
     missing_axis,

@@ -39,58 +39,33 @@ CLOCK = "gpu_hours"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunCurve:
-    """One run's evaluations on one evaluation set, in order of compute.
-
-    Attributes:
-      run: its name.
-      source: file that it was read from.
-      sha256: hash of that file.
-      facts: group_size, problems_per_batch, seed, ... (0 where nothing says).
-      identity: what tells configurations apart, equal for the seeds of one (see `records.identity`); of a table, its
-        facts.
-      finished: whether the run is done; None where nothing tells, as of a table.
-      compute: [E] in the unit that was asked for (rollouts, tokens, GPU-hours or steps), increasing; 0 is the base
-        model.
-      columns: name -> [E] float64, NaN where a row has no number: the metric, every other numeric column under our
-        names, `compute` (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram.
-      eval_sets: names of the evaluation sets that the file has rows of; empty where its rows name none.
-      learning_rates: the least and the largest of a table's column of it, above 0; None without.
-    """
+    """One run's evaluations on one evaluation set, in order of compute."""
 
     run: str
-    source: str
-    sha256: str
-    facts: RunFacts
-    identity: dict[str, Any]
-    finished: bool | None
-    compute: np.ndarray
+    source: str  # file that it was read from
+    sha256: str  # of that file
+    facts: RunFacts  # 0 where nothing says
+    identity: dict[str, Any]  # equal for the seeds of one configuration (`records.identity`); of a table, its facts
+    finished: bool | None  # None where nothing tells, as of a table
+    compute: np.ndarray  # [E] in the unit that was asked for, increasing; 0 is the base model
     columns: dict[str, np.ndarray]
-    eval_sets: tuple[str, ...] = ()
-    learning_rates: tuple[float, float] | None = None
+    # [E] float64, NaN where a row has no number: the metric, every other numeric column under our names, `compute`
+    # (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram
+    eval_sets: tuple[str, ...] = ()  # that the file has rows of; empty where its rows name none
+    learning_rates: tuple[float, float] | None = None  # the least and the largest, above 0, of a table's column of it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Readings:
-    """A run as its file has it, rows in the file's order: checked values, unknown facts left out.
-
-    Attributes:
-      run: its name.
-      facts: what is known.
-      lines: [E] where the rows stand in the file.
-      axis: [E] compute in the unit that was asked for.
-      columns: name -> [E].
-      labels: what a table says of the run in words (`labels.LABELS`).
-      eval_sets: as in `RunCurve`.
-      learning_rates: likewise.
-    """
+    """A run as its file has it, rows in the file's order: checked values, unknown facts left out."""
 
     run: str
     facts: dict[str, int]
-    lines: np.ndarray
-    axis: np.ndarray
-    columns: dict[str, np.ndarray]
-    labels: dict[str, str]
-    eval_sets: tuple[str, ...]
+    lines: np.ndarray  # [E] where the rows stand in the file
+    axis: np.ndarray  # [E] compute in the unit that was asked for
+    columns: dict[str, np.ndarray]  # name -> [E]
+    labels: dict[str, str]  # what a table says of the run in words (`table_layout.LABELS`)
+    eval_sets: tuple[str, ...]  # as in `RunCurve`
     learning_rates: tuple[float, float] | None = None
 
     def keep(self, rows: np.ndarray) -> Readings:
