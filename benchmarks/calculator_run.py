@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from isocompute_jax.records.rollout import Problem
 
 
 def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, seed: int):
@@ -11,7 +16,7 @@ def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, se
     from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
     from isocompute_jax.learner import OptimizerConfig
     from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
-    from isocompute_jax.tasks.embedded import LONGEST_ANSWER, Demonstrator, make_sums
+    from isocompute_jax.tasks.embedded import LONGEST_ANSWER, make_sums
 
     prompt = call = 2 * digits + 2
     longest = 2 * call + LONGEST_ANSWER
@@ -57,3 +62,23 @@ def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, se
         )
 
     return config
+
+
+class Demonstrator:
+    """Who teaches a base model: sometimes it calls the calculator, else it guesses a number.
+
+    Args:
+      calls: share of its demonstrations that call, in [0, 1].
+    """
+
+    def __init__(self, calls: float):
+        self.calls = calls
+
+    def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
+        """One demonstration per problem, drawn anew at each call; the calculator's answers stand in it."""
+        calling = rng.random(len(problems)) < self.calls
+        guesses = rng.permutation([problem.answer for problem in problems]).tolist()  # right ones, of others
+        return [
+            f"{problem.text.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
+            for problem, calls, guess in zip(problems, calling, guesses, strict=True)
+        ]

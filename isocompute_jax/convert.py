@@ -32,20 +32,19 @@ define_flags(ConvertOptions)
 def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.tasks import write_problems
-    from isocompute_jax.tasks.convert import convert, log_left_out
+    from isocompute_jax.tasks.convert import convert
 
     if not SOURCE.value:
         raise InputError("--source is missing: give the files to read")
     if bool(OUT.value) == bool(SHOW.value):
         raise InputError("give either --out=FILE.jsonl, or --show=3 to see what would be written")
-    converted = convert([pathlib.Path(source) for source in SOURCE.value], from_flags(ConvertOptions))
-    log_left_out(converted)
+    problems = convert([pathlib.Path(source) for source in SOURCE.value], from_flags(ConvertOptions))
     if OUT.value:
-        write_problems(OUT.value, converted.problems)
-        say(f"{len(converted.problems)} problems written to {OUT.value}")
+        write_problems(OUT.value, problems)
+        say(f"{len(problems)} problems written to {OUT.value}")
     else:
-        say(listing(converted.problems[: SHOW.value]))
-        say(f"{len(converted.problems)} problems in all")
+        say(listing(problems[: SHOW.value]))
+        say(f"{len(problems)} problems in all")
 
 
 def listing(problems: Sequence[Problem]) -> str:

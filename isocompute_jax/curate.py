@@ -29,7 +29,7 @@ from isocompute_jax.experiment.curation.config import CurationConfig, Range
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.tasks.grading.reward_config import RewardConfig
+from isocompute_jax.tasks.grading.engine import RewardConfig
 from isocompute_jax.tasks.prompts import PromptConfig
 
 with app.imports():

@@ -18,7 +18,7 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler, SamplingParams
 from isocompute_jax.tasks import Grading, Prompts
-from isocompute_jax.tasks.grading.reward_config import OnFailure
+from isocompute_jax.tasks.grading.engine import OnFailure
 
 EVALUATION = "evaluation"
 """Lane of the rollouts of evaluations."""

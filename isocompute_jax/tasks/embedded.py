@@ -42,21 +42,11 @@ _CHAIN = re.compile(r"(0|[1-9][0-9]?)((?:[+-][1-4]){1,3})=")
 _CALL = re.compile(r"(?:^|,)(\d{1,3}(?:[+-]\d{1,3}){1,8})=$")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Chains:
-    """P parsed prompts.
+def parse_chains(prompts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Parses P prompts such as `47+3-2=`.
 
-    Attributes:
-      start: [P] int64, first number.
-      deltas: [P, 3] int64, signed operands; 0 where a chain has fewer.
-    """
-
-    start: np.ndarray
-    deltas: np.ndarray
-
-
-def parse_chains(prompts: Sequence[str]) -> Chains:
-    """Parses prompts such as `47+3-2=`.
+    Returns:
+      Their first numbers, [P] int64, and signed operands, [P, 3] int64, 0 where a chain has fewer.
 
     Raises:
       ValueError: a prompt is not of this form.
@@ -70,7 +60,7 @@ def parse_chains(prompts: Sequence[str]) -> Chains:
         start[row] = int(match[1])
         signed = match[2]
         deltas[row, : len(signed) // 2] = [int(signed[i : i + 2]) for i in range(0, len(signed), 2)]
-    return Chains(start, deltas)
+    return start, deltas
 
 
 def answer_to(prompt: str) -> str:
@@ -79,9 +69,8 @@ def answer_to(prompt: str) -> str:
     Raises:
       ValueError: the prompt is no chain, or a running total leaves 0..99.
     """
-    chains = parse_chains([prompt])
-    [deltas] = chains.deltas
-    totals = (chains.start + np.cumsum(deltas[deltas != 0])).tolist()
+    start, [deltas] = parse_chains([prompt])
+    totals = (start + np.cumsum(deltas[deltas != 0])).tolist()
     if not all(0 <= total <= MAX_TOTAL for total in totals):
         raise ValueError(f"the running totals of {prompt!r}, {totals}, leave 0..{MAX_TOTAL}")
     return ",".join(map(str, totals))
@@ -93,9 +82,9 @@ class Arithmetic(Grader):
     name = "arithmetic"
     runs = "inline"
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """1.0 if the whole text equals the running totals, else 0.0."""
-        return Grade(float(text == problem.answer))
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """1.0 where the whole text equals the running totals, else 0.0."""
+        return [Grade(float(text == problem.answer)) for problem, text in zip(problems, texts, strict=True)]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the prompt is no chain, or the answer is not its running totals."""
@@ -151,14 +140,11 @@ def _prompts(operations: int) -> Iterator[str]:
 class Teacher:
     """An imperfect teacher, so that a base model trained on it solves problems at broadly spread rates.
 
-    Attributes:
-      error_rates: [2, 10, 4] float64, probability of a wrong step by (operation: 0 is +, units digit of the running
-        total before the step, operand - 1).
-      offsets: [2, 10, 4] int64, what a wrong step adds to the right total: always the same for one fact.
+    Both tables are by operation (0 is +), units digit of the running total before the step, and operand - 1.
     """
 
-    error_rates: np.ndarray
-    offsets: np.ndarray
+    error_rates: np.ndarray  # [2, 10, 4] float64, probability of a wrong step
+    offsets: np.ndarray  # [2, 10, 4] int64, what a wrong step adds to the right total: always the same for one fact
 
     def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
         """One demonstration per problem, drawn anew at each call.
@@ -166,25 +152,24 @@ class Teacher:
         Errors propagate: a step starts from the total that was written before it, right or wrong. Totals that leave
         0..99 wrap around (100 is written as 0, -1 as 99), which leaves the units digits, and so the facts, intact.
         """
-        chains = parse_chains([problem.text for problem in problems])
-        draws = rng.random(chains.deltas.shape)
-        totals = np.empty_like(chains.deltas)
-        total = chains.start
-        for step, delta in enumerate(chains.deltas.T):
+        total, deltas = parse_chains([problem.text for problem in problems])
+        draws = rng.random(deltas.shape)
+        totals = np.empty_like(deltas)
+        for step, delta in enumerate(deltas.T):
             fact = _facts(total, delta)
             wrong = draws[:, step] < self.error_rates[fact]
             total = (total + delta + np.where(wrong, self.offsets[fact], 0)) % (MAX_TOTAL + 1)
             totals[:, step] = total
-        lengths = np.count_nonzero(chains.deltas, axis=1)
+        lengths = np.count_nonzero(deltas, axis=1)
         rows = zip(totals.tolist(), lengths.tolist(), strict=True)
         return [",".join(map(str, row[:length])) for row, length in rows]
 
     def pass_probabilities(self, problems: Sequence[Problem]) -> np.ndarray:
         """[P] float64, exact probability of a right demonstration: the product of its facts' accuracies."""
-        chains = parse_chains([problem.text for problem in problems])
-        before = chains.start[:, None] + np.cumsum(chains.deltas, axis=1) - chains.deltas
-        right = 1.0 - self.error_rates[_facts(before, chains.deltas)]
-        return np.prod(np.where(chains.deltas == 0, 1.0, right), axis=1)
+        start, deltas = parse_chains([problem.text for problem in problems])
+        before = start[:, None] + np.cumsum(deltas, axis=1) - deltas
+        right = 1.0 - self.error_rates[_facts(before, deltas)]
+        return np.prod(np.where(deltas == 0, 1.0, right), axis=1)
 
 
 def make_teacher(seed: int) -> Teacher:
@@ -229,9 +214,10 @@ class Calculator(Grader):
     name = "calculator"
     runs = "inline"
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """1.0 if what stands behind the last comma of the text is the sum, else 0.0."""
-        return Grade(float(text.rpartition(",")[2] == problem.answer))
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """1.0 where what stands behind the last comma of a text is the sum, else 0.0."""
+        totals = [text.rpartition(",")[2] for text in texts]
+        return [Grade(float(total == problem.answer)) for problem, total in zip(problems, totals, strict=True)]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the prompt is no sum, or the answer is another."""
@@ -241,23 +227,3 @@ class Calculator(Grader):
         if problem.answer + "," != expected:
             return f"answer: {problem.answer!r} is not the sum {problem.text!r}; write {expected.rstrip(',')!r}"
         return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Demonstrator:
-    """Who teaches a base model: sometimes it calls the calculator, else it guesses a number.
-
-    Attributes:
-      calls: share of its demonstrations that call, in [0, 1].
-    """
-
-    calls: float
-
-    def answers(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[str]:
-        """One demonstration per problem, drawn anew at each call; the calculator's answers stand in it."""
-        calling = rng.random(len(problems)) < self.calls
-        guesses = rng.permutation([problem.answer for problem in problems]).tolist()  # right ones, of others
-        return [
-            f"{problem.text.removesuffix(',')}={problem.answer},{problem.answer}" if calls else guess
-            for problem, calls, guess in zip(problems, calling, guesses, strict=True)
-        ]

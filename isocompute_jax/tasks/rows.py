@@ -35,17 +35,11 @@ def as_in_file(value: Any) -> Any:
 
 
 class Row(NamedTuple):
-    """One row.
+    """One row."""
 
-    Attributes:
-      number: from 1; the line of a JSONL or CSV file.
-      where: its place, for messages.
-      columns: its values by name.
-    """
-
-    number: int
-    where: str
-    columns: dict[str, Any]
+    number: int  # from 1; the line of a JSONL or CSV file
+    where: str  # its place, for messages
+    columns: dict[str, Any]  # its values by name
 
 
 def read_rows(path: pathlib.Path, *, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Row]:

@@ -14,7 +14,7 @@ import json
 import pathlib
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,24 +83,9 @@ def split(problems: Sequence[Problem], *, validation: int, seed: int) -> tuple[l
     return train, [problem for problem in problems if id(problem) in chosen]
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A stratified split.
-
-    Attributes:
-      train: in an order of which every beginning is stratified as the whole is.
-      validation: held out.
-      strata: label -> (training problems, held-out problems).
-      repeated: problems whose question an earlier one asks.
-    """
-
-    train: list[Problem]
-    validation: list[Problem]
-    strata: Mapping[str, tuple[int, int]]
-    repeated: int
-
-
-def stratified_split(problems: Sequence[Problem], *, validation: int, strata: str | None, seed: int) -> Split:
+def stratified_split(
+    problems: Sequence[Problem], *, validation: int, strata: str | None, seed: int
+) -> tuple[list[Problem], list[Problem], dict[str, tuple[int, int]]]:
     """Splits so that both sides, and every beginning of `train`, are as difficult as the whole.
 
     Each stratum's questions, in random order, get evenly spaced places between 0 and 1; the order by place has every
@@ -112,6 +97,10 @@ def stratified_split(problems: Sequence[Problem], *, validation: int, strata: st
       strata: a measured rate, such as `avg@16`, or an extra column. Numbers of more than `QUANTILES` kinds are cut at
         their quantiles; a question that several problems ask counts as the first of them. None for one stratum.
       seed: of the order. Which problems go where does not depend on the order of `problems`.
+
+    Returns:
+      The training set, every beginning of which is stratified as the whole is; the problems that are held out; and
+      label of a stratum -> (training problems, held-out problems).
 
     Raises:
       InputError: no problem has the column, or nothing would be left on one side.
@@ -141,12 +130,8 @@ def stratified_split(problems: Sequence[Problem], *, validation: int, strata: st
         name: (_count(left, questions, label, name), _count(held_out, questions, label, name))
         for name in sorted(set(label))
     }
-    return Split(
-        train=[problem for index in left for problem in questions[index]],
-        validation=[problem for index in held_out for problem in questions[index]],
-        strata=counts,
-        repeated=len(problems) - len(questions),
-    )
+    train, apart = ([problem for index in part for problem in questions[index]] for part in (left, held_out))
+    return train, apart, counts
 
 
 def _by_question(problems: Sequence[Problem]) -> dict[bytes, list[Problem]]:
@@ -238,16 +223,18 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
         check_named_by_file, allowed=(*options.allow, options.task), remedy="name it in --allow"
     )
     problems = read_problems(source, default_task=options.task or None, grader_name=may_name)
-    split = stratified_split(problems, validation=options.validation, strata=options.strata or None, seed=options.seed)
-    too_large = [size for size in options.nested if size > len(split.train)]
+    train, validation, strata = stratified_split(
+        problems, validation=options.validation, strata=options.strata or None, seed=options.seed
+    )
+    too_large = [size for size in options.nested if size > len(train)]
     if too_large:
         raise InputError(
-            f"--nested: {max(too_large)} is more than the {len(split.train)} problems that are left for training"
+            f"--nested: {max(too_large)} is more than the {len(train)} problems that are left for training"
         )
     unwritten = None if _may_be_written(options) else options.task
-    sets = {"train": split.train, "validation": split.validation}
+    sets = {"train": train, "validation": validation}
     # The order of the training set is stratified: its beginnings are sets of their own.
-    sets |= {f"train_{size}": split.train[:size] for size in sorted(set(options.nested))}
+    sets |= {f"train_{size}": train[:size] for size in sorted(set(options.nested))}
     out.mkdir(parents=True, exist_ok=True)
     for name, chosen in sets.items():
         kept = [dataclasses.replace(each, task="") if each.task == unwritten else each for each in chosen]
@@ -258,8 +245,8 @@ def split_files(source: pathlib.Path, out: pathlib.Path, options: SplitOptions) 
         "seed": options.seed,
         "strata_by": options.strata or None,
         "problems": sizes,
-        "same_question_as_another": split.repeated,
-        "strata": {name: {"train": train, "validation": held} for name, (train, held) in split.strata.items()},
+        "same_question_as_another": len(problems) - len(_by_question(problems)),
+        "strata": {name: {"train": train, "validation": held} for name, (train, held) in strata.items()},
     }
     write_atomic(out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     return sizes

@@ -36,28 +36,18 @@ NO_TOKEN = "\N{REPLACEMENT CHARACTER}"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A fast (Rust) tokenizer, and the ids that sampling and padding need.
+    """A fast (Rust) tokenizer, and the ids that sampling and padding need."""
 
-    Attributes:
-      backend: the `tokenizers.Tokenizer`.
-      eos_ids: ids that end a completion, the tokenizer's own first.
-      pad_id: the padding id; the end-of-sequence id where the tokenizer has none (padding is masked in any case).
-      vocab_size: ids below it may have a token, ids from it on have none.
-      chat: messages, and what else its template reads as keywords -> the text of the chat, the beginning of an answer
-        included; None where there is no chat template.
-      dated: whether that template writes today's date, unless it is given another.
-      bos: the text of the token that every text begins with; empty where there is none.
-      directory: where it was loaded from, for messages.
-    """
-
-    backend: Any
-    eos_ids: tuple[int, ...]
-    pad_id: int
-    vocab_size: int
+    backend: Any  # the `tokenizers.Tokenizer`
+    eos_ids: tuple[int, ...]  # ids that end a completion, the tokenizer's own first
+    pad_id: int  # the padding id; the end-of-sequence id where the tokenizer has none (padding is masked in any case)
+    vocab_size: int  # ids below it may have a token, ids from it on have none
+    # messages, and what else its template reads as keywords -> the text of the chat, the beginning of an answer
+    # included; None where there is no chat template
     chat: Callable[..., str] | None = None
-    dated: bool = False
-    bos: str = ""
-    directory: str = ""
+    dated: bool = False  # whether that template writes today's date, unless it is given another
+    bos: str = ""  # the text of the token that every text begins with; empty where there is none
+    directory: str = ""  # where it was loaded from, for messages
 
     def encode(self, text: str) -> np.ndarray:
         """[S] int32 ids, with the special tokens the tokenizer puts around a text (Qwen's puts none)."""

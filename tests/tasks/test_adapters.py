@@ -8,8 +8,7 @@ import json
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.tasks.adapters import ADAPTERS, last_box
-from isocompute_jax.tasks.convert import ConvertOptions, convert
+from isocompute_jax.tasks.convert import ADAPTERS, ConvertOptions, convert, last_box
 from isocompute_jax.tasks.graders.code import read_tests
 from isocompute_jax.tasks.rows import read_rows
 from tests.tasks.files import write_rows
@@ -93,7 +92,7 @@ def test_every_adapter_has_rows_and_a_docstring():
 def test_rows_become_problems(tmp_path, name, suffix):
     path = write_rows(tmp_path / f"rows{suffix}", *ROWS[name])
     # Graded by text, so that this is about columns alone.
-    converted = convert([path], ConvertOptions(adapter=name, task="exact")).problems
+    converted = convert([path], ConvertOptions(adapter=name, task="exact"))
     assert len(converted) == len(CONVERTED[name])
     for problem, expected in zip(converted, CONVERTED[name], strict=True):
         assert {field: getattr(problem, field) for field in expected} == expected
@@ -117,15 +116,16 @@ def test_the_tests_of_deepcoder_are_what_the_code_grader_reads():
     assert [(name, list(arguments or ())) for name, arguments in columns.calls] == [("add", [2, 3])]
 
 
-def test_a_published_file_that_repeats_its_rows(tmp_path):
+def test_a_published_file_that_repeats_its_rows(tmp_path, caplog):
     """As DAPO-Math-17k does, a hundred times."""
+    caplog.set_level("INFO")
     rows = [
         VERL | {"extra_info": {"index": f"{i}"}, "prompt": [{"content": f"{i}?", "role": "user"}]} for i in range(3)
     ]
     path = write_rows(tmp_path / "dapo.parquet", *(rows * 100))
     found = convert([path], ConvertOptions(adapter="dapo_math_17k", task="numeric"))
-    assert [problem.id for problem in found.problems] == ["0", "1", "2"]
-    assert found.repeated == 297 and found.bad == []
+    assert [problem.id for problem in found] == ["0", "1", "2"]
+    assert caplog.messages == ["297 rows repeat an earlier one and were dropped"]
 
 
 @pytest.mark.parametrize(

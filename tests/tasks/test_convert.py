@@ -39,14 +39,14 @@ def test_columns_by_other_names(tmp_path, suffix):
         path.write_text(json.dumps(ROWS))
     else:
         write_rows(path, *ROWS)
-    assert convert([path], options()).problems == PROBLEMS
+    assert convert([path], options()) == PROBLEMS
 
 
 def test_csv(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text('\ufeffquestion,gold,avg@4,source\n"2+2,\nor?",4,0.5,\n2+3?,5,,"a ""b"""\n', encoding="utf-8")
     columns = {"question": "prompt", "gold": "answer"}
-    assert convert([path], ConvertOptions(columns=columns, task="numeric")).problems == [
+    assert convert([path], ConvertOptions(columns=columns, task="numeric")) == [
         Problem("mine-3", "2+2,\nor?", "4", "numeric", {"avg@4": 0.5}),  # ids are those of the line that ends the row
         Problem("mine-4", "2+3?", "5", "numeric", extra={"source": 'a "b"'}),
     ]
@@ -69,7 +69,7 @@ def test_what_is_kept(tmp_path):
     path = write_rows(tmp_path / "mine.jsonl", *ROWS)
 
     def extra(**fields) -> list[str]:
-        return list(convert([path], options(**fields)).problems[0].extra)
+        return list(convert([path], options(**fields))[0].extra)
 
     assert extra(extra=()) == extra(extra=("all",)) == ["origin", "gold"]
     assert extra(extra=("none",)) == []
@@ -77,7 +77,7 @@ def test_what_is_kept(tmp_path):
     adapted = write_rows(tmp_path / "gsm.jsonl", {"question": "q", "answer": "#### 1", "hint": "h", "task": "algebra"})
 
     def kept(*names: str) -> Problem:
-        return convert([adapted], ConvertOptions(adapter="gsm8k", extra=names)).problems[0]
+        return convert([adapted], ConvertOptions(adapter="gsm8k", extra=names))[0]
 
     assert kept() == Problem("gsm-1", "q", "1", "numeric")  # its own column `task` means something else
     assert kept("hint").extra == {"hint": "h"}
@@ -89,7 +89,7 @@ def test_directories_and_several_files_are_read_in_order(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_rows(tmp_path / name, {"prompt": name, "answer": "1"})
     (tmp_path / "b" / "LICENSE").write_text("text")
-    found = convert([tmp_path / "b", tmp_path / "a.jsonl"], ConvertOptions(task="numeric")).problems
+    found = convert([tmp_path / "b", tmp_path / "a.jsonl"], ConvertOptions(task="numeric"))
     assert [(problem.id, problem.text) for problem in found] == [
         ("1-1", "b/1.jsonl"), ("2-1", "b/2.jsonl"), ("a-1", "a.jsonl"),
     ]  # fmt: skip
@@ -99,7 +99,8 @@ def test_directories_and_several_files_are_read_in_order(tmp_path):
             convert([tmp_path / source], ConvertOptions(task="numeric"))
 
 
-def test_repeated_rows_are_dropped_and_bad_ones_named(tmp_path):
+def test_repeated_rows_are_dropped_and_bad_ones_named(tmp_path, caplog):
+    caplog.set_level("INFO")
     rows = [
         {"id": "a", "prompt": "2+2?", "answer": "4"},
         {"id": "b", "prompt": "2+2?", "answer": "4"},
@@ -111,8 +112,10 @@ def test_repeated_rows_are_dropped_and_bad_ones_named(tmp_path):
     with pytest.raises(InputError, match=r"mine.jsonl:4: id: 'a' is that of another problem"):
         convert([path], ConvertOptions(task="numeric"))
     found = convert([path], ConvertOptions(task="numeric", skip_bad_rows=True))
-    assert [problem.id for problem in found.problems] == ["a", "c"] and found.repeated == 1
-    assert [message.split(": ")[0][-1] for message in found.bad] == ["4", "5"]
+    assert [problem.id for problem in found] == ["a", "c"]
+    repeated, bad, *messages = caplog.messages
+    assert repeated.startswith("1 rows repeat") and bad.startswith("2 rows are at fault")
+    assert [message.split(": ")[0][-1] for message in messages] == ["4", "5"]
     path = write_rows(tmp_path / "bad.jsonl", rows[-1])
     with pytest.raises(InputError, match=r"no problems in it; the first row that is at fault: .*answer: missing"):
         convert([path], ConvertOptions(task="numeric", skip_bad_rows=True))
@@ -123,7 +126,7 @@ def test_a_column_that_no_row_has_is_named(tmp_path):
     with pytest.raises(InputError, match=r"--columns: no row of .*mine.jsonl has 'soruce'; check its name"):
         convert([path], options(columns=COLUMNS | {"soruce": "place"}))
     two = COLUMNS | {"problem": "prompt"}  # several of theirs for one of ours: files differ
-    assert convert([path], options(columns=two)).problems == PROBLEMS
+    assert convert([path], options(columns=two)) == PROBLEMS
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_options_that_do_not_go_together(fields, message):
         ConvertOptions(**fields)
 
 
-def test_rows_that_name_code_or_addresses_are_named_or_left_out(tmp_path):
+def test_rows_that_name_code_or_addresses_are_named_or_left_out(tmp_path, caplog):
     rows = [
         {"prompt": "2+2?", "answer": "4", "task": task} for task in ("numeric", "unasked:grade", "http://a.example/")
     ]
@@ -176,9 +179,9 @@ def test_rows_that_name_code_or_addresses_are_named_or_left_out(tmp_path):
     with pytest.raises(InputError, match=rf"{path}:2: task: 'unasked:grade' is a function"):
         convert([path], ConvertOptions())
     left = convert([path], ConvertOptions(skip_bad_rows=True))
-    assert [problem.task for problem in left.problems] == ["numeric"] and f"{path}:3: task: 'http" in left.bad[1]
+    assert [problem.task for problem in left] == ["numeric"] and f"{path}:3: task: 'http" in caplog.messages[-1]
     said = convert([path], ConvertOptions(task="http://a.example/", skip_bad_rows=True))
-    assert [problem.task for problem in said.problems] == ["numeric", "http://a.example/"]
+    assert [problem.task for problem in said] == ["numeric", "http://a.example/"]
     with pytest.raises(InputError, match=rf"{path}:2: .*name it in --allow"):
         split_files(path, tmp_path / "sets", SplitOptions(validation=1))
 

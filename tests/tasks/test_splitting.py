@@ -141,20 +141,18 @@ def test_nothing_is_lost_doubled_or_on_both_sides(problems, data, seed):
     questions = len(keys(problems))
     validation = data.draw(st.integers(1, len(problems)))
     try:
-        cut = stratified_split(problems, validation=validation, strata="avg@4", seed=seed)
+        train, held, strata = stratified_split(problems, validation=validation, strata="avg@4", seed=seed)
     except InputError:
         sizes = collections.Counter(map(leakage_key, problems)).values()
         assert questions == 1 or validation >= len(problems) or validation < max(sizes)
         return
-    assert sorted(p.id for p in cut.train + cut.validation) == sorted(p.id for p in problems)
-    assert not keys(cut.train) & keys(cut.validation)
-    assert 1 <= len(cut.validation) <= validation
-    assert len(cut.validation) == validation or questions < len(problems)
-    assert cut.repeated == len(problems) - questions
-    assert sum(train for train, _ in cut.strata.values()) == len(cut.train)
-    assert sum(held for _, held in cut.strata.values()) == len(cut.validation)
+    assert sorted(p.id for p in train + held) == sorted(p.id for p in problems)
+    assert not keys(train) & keys(held)
+    assert 1 <= len(held) <= validation
+    assert len(held) == validation or questions < len(problems)
+    assert [sum(counts) for counts in zip(*strata.values(), strict=True)] == [len(train), len(held)]
     shuffled = random.Random(seed).sample(problems, len(problems))
-    assert stratified_split(shuffled, validation=validation, strata="avg@4", seed=seed) == cut
+    assert stratified_split(shuffled, validation=validation, strata="avg@4", seed=seed) == (train, held, strata)
 
 
 @settings(max_examples=40)
@@ -170,8 +168,8 @@ def test_every_beginning_is_stratified(sizes, seed, data):
     if total < 2:
         return
     validation = data.draw(st.integers(1, total - 1))
-    cut = stratified_split(problems, validation=validation, strata="level", seed=seed)
-    order = cut.validation + cut.train
+    train, held, _ = stratified_split(problems, validation=validation, strata="level", seed=seed)
+    order = held + train
     for end in {validation, data.draw(st.integers(1, total))}:
         found = collections.Counter(problem.extra["level"] for problem in order[:end])
         for level, size in enumerate(sizes):
@@ -180,17 +178,17 @@ def test_every_beginning_is_stratified(sizes, seed, data):
 
 def test_strata_of_numbers_are_deciles_and_of_few_kinds_each_its_own():
     problems = [Problem(f"{i}", f"q{i}", "1", "exact", {"avg@16": i % 3 / 2}, extra={"x": i}) for i in range(100)]
-    names = list(stratified_split(problems, validation=10, strata="avg@16", seed=0).strata)
+    names = list(stratified_split(problems, validation=10, strata="avg@16", seed=0)[2])
     assert names == ["00: 0", "01: 0.5", "02: 1"]
-    by_decile = stratified_split(problems, validation=10, strata="x", seed=0).strata
+    by_decile = stratified_split(problems, validation=10, strata="x", seed=0)[2]
     assert list(by_decile.values()) == [(9, 1)] * 10  # evenly spaced: one of each ten
     some = [dataclasses.replace(problems[0], extra={}), *problems[1:]]
-    assert stratified_split(some, validation=10, strata="x", seed=0).strata["unknown"] in ((1, 0), (0, 1))
+    assert stratified_split(some, validation=10, strata="x", seed=0)[2]["unknown"] in ((1, 0), (0, 1))
 
 
 def test_the_seed_decides_what_is_held_out():
     problems = make_problems(200, seed=0)
-    held = [stratified_split(problems, validation=50, strata=None, seed=seed).validation for seed in (0, 0, 1)]
+    held = [stratified_split(problems, validation=50, strata=None, seed=seed)[1] for seed in (0, 0, 1)]
     assert held[0] == held[1]
     assert 0 < len(keys(held[0]) & keys(held[2])) < 30  # 12.5 of 50 expected
 

@@ -58,17 +58,11 @@ WHOLE_FILES = ("config.json", "tokenizer.json")
 
 @dataclasses.dataclass(frozen=True)
 class RolloutOrder:
-    """How rollouts are asked for, of any problem.
+    """How rollouts are asked for, of any problem."""
 
-    Attributes:
-      prompts: renders them, with the model's tokenizer.
-      sampling: temperature and lengths.
-      seed: of the random numbers.
-    """
-
-    prompts: Prompts
-    sampling: SamplingConfig
-    seed: int
+    prompts: Prompts  # renders them, with the model's tokenizer
+    sampling: SamplingConfig  # temperature and lengths
+    seed: int  # of the random numbers
 
     def request(self, problem: Problem, *, first: int, count: int) -> SampleRequest:
         """Asks for `count` rollouts of the block that begins with rollout `first`, from there on."""
@@ -126,15 +120,10 @@ def fingerprint(directory: str | os.PathLike[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """The problems of a measurement without their texts.
+    """The problems of a measurement without their texts."""
 
-    Attributes:
-      rows: id -> row, in the order of the set.
-      digests: what each problem asks, and which answer counts, by row.
-    """
-
-    rows: dict[str, int]
-    digests: bytes
+    rows: dict[str, int]  # id -> row, in the order of the set
+    digests: bytes  # what each problem asks, and which answer counts, by row
 
     def digest(self, row: int) -> str:
         """That of one problem, as text."""

@@ -33,18 +33,12 @@ class History:
 
     Every rollout that training paid for counts, those of groups that were not trained on included; evaluations and
     agreement checks do not.
-
-    Attributes:
-      attempts: [D] int32 rollouts.
-      solves: [D] int32 those of them whose reward was 1 or more.
-      last_rate: [D] float32 share of solves in the last group; 0 before the first.
-      last_step: [D] int32 step of the last group; -1 before the first.
     """
 
-    attempts: np.ndarray
-    solves: np.ndarray
-    last_rate: np.ndarray
-    last_step: np.ndarray
+    attempts: np.ndarray  # [D] int32 rollouts
+    solves: np.ndarray  # [D] int32 those of them whose reward was 1 or more
+    last_rate: np.ndarray  # [D] float32 share of solves in the last group; 0 before the first
+    last_step: np.ndarray  # [D] int32 step of the last group; -1 before the first
 
     @classmethod
     def empty(cls, size: int) -> History:
@@ -127,17 +121,11 @@ def _little(kind: type[np.generic]) -> np.dtype:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampled:
-    """What one step sampled.
+    """What one step sampled."""
 
-    Attributes:
-      groups: all of it, graded, in the order in which problems were drawn: what C counts.
-      kept: those that the update is given; all, or with dynamic sampling those whose rewards differ.
-      rounds: how often further problems were drawn.
-    """
-
-    groups: list[RolloutGroup]
-    kept: list[RolloutGroup]
-    rounds: int = 0
+    groups: list[RolloutGroup]  # all of it, graded, in the order in which problems were drawn: what C counts
+    kept: list[RolloutGroup]  # those that the update is given; all, or with dynamic sampling those whose rewards differ
+    rounds: int = 0  # how often further problems were drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +135,10 @@ class Refill:
     A group counts when its rewards as graded differ; what is subtracted for length does not give it a signal. Each
     round draws what is missing, so that no group with a signal is paid for in vain, and which problems are drawn does
     not depend on the order in which groups arrive.
-
-    Attributes:
-      wanted: groups that a step is to keep.
-      most: problems that it may draw.
     """
 
-    wanted: int
-    most: int
+    wanted: int  # groups that a step is to keep
+    most: int  # problems that it may draw
 
     def missing(self, groups: Sequence[RolloutGroup]) -> int:
         """How many further problems the step draws, all of its groups having arrived."""

@@ -305,14 +305,10 @@ ONE = ""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainSets:
-    """D problems in all; a problem's place is its index among them.
+    """D problems in all; a problem's place is its index among them."""
 
-    Attributes:
-      problems: D problems, whose ids differ.
-      members: name of a set -> [D_set] int64 places of its problems; `ONE` alone, or two sets or more by name.
-    """
-
-    problems: Sequence[Problem]
+    problems: Sequence[Problem]  # D problems, whose ids differ
+    # name of a set -> [D_set] int64 places of its problems; `ONE` alone, or two sets or more by name
     members: Mapping[str, np.ndarray]
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.protocol import Grade, Grader
@@ -32,15 +33,20 @@ class Exact(Grader):
     name = "exact"
     runs = "inline"
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """1.0 if the normalised final answers of completion and problem are equal, else 0.0."""
-        return Grade(float(normalise(final_answer(text)) == normalise(final_answer(problem.answer))))
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """1.0 where the normalised final answers of completion and problem are equal, else 0.0."""
+        pairs = zip(problems, texts, strict=True)
+        return [Grade(float(_normal_answer(text) == _normal_answer(problem.answer))) for problem, text in pairs]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if nothing is left of the answer once it is normalised."""
-        if normalise(final_answer(problem.answer)):
+        if _normal_answer(problem.answer):
             return None
         return f"answer: {problem.answer!r} has a marker of the final answer and nothing behind it; write the answer"
+
+
+def _normal_answer(text: str) -> str:
+    return normalise(final_answer(text))
 
 
 def normalise(text: str) -> str:

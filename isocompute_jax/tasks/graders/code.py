@@ -64,13 +64,16 @@ class CodeGrader(Grader):
         self._sandbox: Sandbox | None = None
         self._process = 0
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """Runs the program of a completion.
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """Runs the program of each completion.
 
         Raises:
           InputError: the tests cannot be read; `fault` says so beforehand.
           RunError: the sandbox cannot be started on this machine.
         """
+        return [self._run(problem, text) for problem, text in zip(problems, texts, strict=True)]
+
+    def _run(self, problem: Problem, text: str) -> Grade:
         try:
             tests = _read(problem.answer)
         except MalformedTests as error:
@@ -210,16 +213,11 @@ class MalformedTests(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class CodeTests:
-    """Tests of one problem: either texts for standard input or calls to what a program defines.
+    """Tests of one problem: either texts for standard input or calls to what a program defines."""
 
-    Attributes:
-      inputs: standard input of each test; empty where there are calls.
-      calls: the calls; empty where there are inputs.
-      expected: the text on standard output, or the plain value (`sandbox.inside.program.plain`), of each test.
-    """
-
-    inputs: tuple[str, ...]
-    calls: tuple[Call, ...]
+    inputs: tuple[str, ...]  # standard input of each test; empty where there are calls
+    calls: tuple[Call, ...]  # the calls; empty where there are inputs
+    # the text on standard output, or the plain value (`sandbox.inside.program.plain`), of each test
     expected: tuple[Any, ...]
 
 

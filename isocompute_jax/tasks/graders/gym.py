@@ -15,14 +15,14 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
-from isocompute_jax.tasks.graders.protocol import Grade, Grader
+from isocompute_jax.tasks.graders.protocol import Grade, Grader, to_grade
 
 PREFIX = "gym:"
 PARSER = "sympy.parsing.sympy_parser"
@@ -43,13 +43,17 @@ class Gym(Grader):
     def __init__(self, name: str):
         self.name = name
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """What the library's `score_answer` gives the final answer."""
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """What the library's `score_answer` gives the final answers."""
+        pairs = zip(problems, texts, strict=True)
+        return [to_grade(self._score(problem, text), self.name) for problem, text in pairs]
+
+    def _score(self, problem: Problem, text: str) -> float:
         draw = json.loads(problem.answer)
         dataset = _dataset(self.name.removeprefix(PREFIX), draw["count"], draw["seed"], json.dumps(draw["options"]))
         with _only_values():
             score = dataset.score_answer(final_answer(text[-MAX_TEXT_CHARS:]), dataset[draw["index"]])
-        return Grade(float(score))
+        return float(score)
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the answer does not name a draw."""

@@ -9,7 +9,6 @@ import decimal
 import itertools
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from isocompute_jax.tasks.graders import math_values
 from isocompute_jax.tasks.graders.math_shapes import FLIPPED, Shape, interval, names, read_shape, real_set
@@ -332,11 +331,8 @@ _NUMERAL = re.compile(
 )
 
 
-class Numeral(NamedTuple):
-    """Digits without leading zeros, with their sign, and the base."""
-
-    digits: str
-    base: int
+Numeral = tuple[str, int]
+"""Digits without leading zeros, with their sign, and the base."""
 
 
 def read_numeral(text: str) -> Numeral | None:
@@ -350,11 +346,12 @@ def read_numeral(text: str) -> Numeral | None:
     symbol = len(digits) == 1 and digits.isalpha()  # a_{12} is the twelfth a
     if symbol or not 2 <= base <= len(_DIGITS) or not set(digits.replace(".", "", 1)) <= set(_DIGITS[:base]):
         return None
-    return Numeral(sign.replace("+", "") + (digits.lstrip("0") or "0"), base)
+    return sign.replace("+", "") + (digits.lstrip("0") or "0"), base
 
 
 def same_numeral(gold: Numeral | str, answer: Numeral | str) -> bool:
     """Whether digits and bases agree; a base may be left out on one side."""
-    digits, others = (side if isinstance(side, str) else side.digits for side in (gold, answer))
-    same_base = isinstance(gold, str) or isinstance(answer, str) or gold.base == answer.base
-    return same_base and digits == others
+    if isinstance(gold, str) or isinstance(answer, str):
+        digits, others = (side if isinstance(side, str) else side[0] for side in (gold, answer))
+        return digits == others
+    return gold == answer

@@ -35,18 +35,13 @@ _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 @dataclass(frozen=True)
 class Shape:
-    """An answer, or a part of one.
+    """An answer, or a part of one."""
 
-    Attributes:
-      kind: what it is.
-      text: of a value or words, all of it; of a tuple, its two brackets; of a relation, its signs with spaces between;
-        of a union of inequalities, the word between them.
-      parts: its elements; of a matrix, its rows.
-    """
-
-    kind: Kind
+    kind: Kind  # what it is
+    # of a value or words, all of it; of a tuple, its two brackets; of a relation, its signs with spaces between; of a
+    # union of inequalities, the word between them
     text: str = ""
-    parts: tuple[Shape, ...] = ()
+    parts: tuple[Shape, ...] = ()  # its elements; of a matrix, its rows
 
 
 def read_shape(text: str) -> Shape:

@@ -5,8 +5,8 @@ What cannot be evaluated, a sum up to n say, is equal where SymPy writes it alik
 
 Before anything evaluates an expression its text says how large it may be (`is_bounded`): SymPy computes powers,
 factorials and binomial coefficients while it reads them, and its parser takes ever longer the deeper brackets stand in
-brackets. Numbers that are too large to be computed, `9^{9^9}`, are equal where algebra alone makes them one expression
-(`same_giant`).
+brackets. Products of numbers that are too large to be computed, `9^{9^9}`, are equal where they have the same primes to
+the same powers (`same_giant`).
 
 SymPy is imported when the first expression is read.
 """
@@ -18,6 +18,7 @@ import itertools
 import logging
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 MOST_DIGITS = 100_000
@@ -47,12 +48,7 @@ _CHAINED = re.compile(
 LARGEST_FACTORED = 1 << 4000
 """A larger base is no base that people write."""
 TRIED = 10_000
-"""Divisors are looked for up to here; what is left stands for itself, prime or not."""
-MOST_SQUARED = 64
-"""The highest power of what is no number but has one as a factor."""
-MOST_SUMS = 8
-"""Sums in two expressions that are multiplied out."""
-_PRIME = "prime "
+"""Divisors are looked for up to here; what is left counts as a prime."""
 
 
 class NotUnderstoodError(ValueError):
@@ -334,100 +330,66 @@ def _times(digits: float, other: float) -> float:
 
 
 def same_giant(gold: str, answer: str) -> bool:
-    """Whether two expressions, at least one of which is too large for `parse`, are certainly equal.
+    """Whether two products of powers, at least one of which is too large for `parse`, are certainly equal.
 
     Raises:
-      NotUnderstoodError: `gold` is none, or holds what cannot be told apart: factorials, sums of many terms.
+      NotUnderstoodError: `gold` is none (it has a sum, a factorial, a tower of powers that is too high).
     """
-    import sympy
-
-    first = _reduced(_unevaluated(gold))
+    expected = prime_powers(gold)
     try:
-        second = _reduced(_unevaluated(answer))
+        return expected == prime_powers(answer)
     except NotUnderstoodError:
         return False
-    sums = [part for side in (first, second) for part in sympy.preorder_traversal(side) if isinstance(part, sympy.Add)]
-    if first == second or len(sums) > MOST_SUMS:
-        return bool(first == second)
-    return bool(_gathered(sympy.expand_mul(first)) == _gathered(sympy.expand_mul(second)))
 
 
-def _unevaluated(text: str) -> Any:
-    """An expression as it is written, nothing computed.
+def prime_powers(text: str) -> dict[int, Any]:
+    """Prime -> its exponent, in a product of powers of rational numbers, of which nothing but exponents is computed.
 
     Raises:
-      NotUnderstoodError: it is none, or not even that can be read in a short time.
+      NotUnderstoodError: the text is no such product, or not even that can be read in a short time.
     """
     import sympy
 
     if is_tangled(text) or re.search(r"\\binom|!", text):
         raise NotUnderstoodError(text)
     with sympy.evaluate(False):
-        return read(text)
+        product = read(text)
+    exponents: dict[int, Any] = {}
+    for base, exponent in _factors(product):
+        if max(abs(base.p), base.q) > LARGEST_FACTORED:
+            raise NotUnderstoodError(text)
+        for prime, power in sympy.factorrat(base, limit=TRIED).items():
+            exponents[prime] = exponents.get(prime, 0) + power * exponent
+    if -1 in exponents:
+        exponents[-1] %= 2
+    return {prime: exponent for prime, exponent in exponents.items() if exponent != 0}
 
 
-def _reduced(node: Any) -> Any:
-    """The value of an unevaluated expression, its giant powers in symbols of primes.
-
-    Raises:
-      NotUnderstoodError: it holds more than sums, products and powers, or a power that is neither computed nor kept.
-    """
+def _factors(node: Any, exponent: Any = 1) -> Iterator[tuple[Any, Any]]:
+    """(rational number, exponent) of each factor of an unevaluated product; raises NotUnderstoodError for others."""
     import sympy
 
-    if isinstance(node, (sympy.Rational, sympy.Symbol, sympy.NumberSymbol)):
-        return node
-    if not isinstance(node, (sympy.Add, sympy.Mul, sympy.Pow)):
+    if isinstance(node, sympy.Rational) and node != 0:
+        yield node, exponent
+    elif isinstance(node, sympy.Mul):
+        for factor in node.args:
+            yield from _factors(factor, exponent)
+    elif isinstance(node, sympy.Pow):
+        yield from _factors(node.base, exponent * _whole(node.exp))
+    else:
         raise NotUnderstoodError(str(type(node)))
-    parts = [_reduced(part) for part in node.args]
-    if isinstance(node, sympy.Add):
-        return sympy.Add(*parts)
-    return _gathered(sympy.Mul(*parts)) if isinstance(node, sympy.Mul) else _reduced_power(*parts)
 
 
-def _reduced_power(base: Any, exponent: Any) -> Any:
+def _whole(node: Any) -> Any:
+    """The whole number that an unevaluated expression is; raises NotUnderstoodError where it is none, or too large."""
     import sympy
 
-    if isinstance(base, sympy.Rational) and base not in (0, 1, -1):
-        if not isinstance(exponent, sympy.Rational):
-            giant = _is_giant(exponent)
-        else:
-            giant = (len(bin(base.p)) + len(bin(base.q))) * abs(exponent) > MOST_DIGITS
-        if giant and base < 0 and not isinstance(exponent, sympy.Integer):
-            raise NotUnderstoodError("a negative base")
-        sign = sympy.Integer(-1) ** exponent if giant and base < 0 else sympy.Integer(1)
-        return sign * _in_primes(abs(base), exponent) if giant else base**exponent
-    small = isinstance(exponent, sympy.Rational) and abs(exponent) <= MOST_SQUARED
-    if small or base.is_Atom or all(_is_giant(factor) for factor in sympy.Mul.make_args(base)):
-        return base**exponent
-    raise NotUnderstoodError("a giant power of a sum")
-
-
-def _is_giant(expression: Any) -> bool:
-    """Whether an expression holds a symbol of a prime."""
-    return any(symbol.name.startswith(_PRIME) for symbol in expression.free_symbols)
-
-
-def _in_primes(number: Any, exponent: Any = 1) -> Any:
-    """A power of a positive rational number as a product of symbols that stand for its primes."""
-    import sympy
-
-    if max(number.p, number.q) > LARGEST_FACTORED:
-        raise NotUnderstoodError("a giant base")
-    product = sympy.Integer(1)
-    exponent = sympy.sympify(exponent)
-    for whole, sign in ((number.p, 1), (number.q, -1)):
-        for prime, power in sympy.factorint(whole, limit=TRIED).items():
-            product *= sympy.Symbol(f"{_PRIME}{prime}", positive=True) ** _gathered(sign * power * exponent)
-    return product
-
-
-def _gathered(expression: Any) -> Any:
-    """Each term with its number in the symbols of primes too, where it has any: 9 * 9^n as 3^(2n + 2)."""
-    import sympy
-
-    terms = []
-    for term in sympy.Add.make_args(expression):
-        number, rest = term.as_coeff_Mul()
-        giant = _is_giant(rest) and isinstance(number, sympy.Rational) and number != 0
-        terms.append((_in_primes(abs(number)) * rest * (1 if number > 0 else -1)) if giant else term)
-    return sympy.Add(*terms)
+    if isinstance(node, sympy.Integer):
+        return node
+    if isinstance(node, (sympy.Add, sympy.Mul)):
+        return node.func(*map(_whole, node.args))
+    if isinstance(node, sympy.Pow):
+        base, exponent = map(_whole, node.args)
+        if exponent >= 0 and int(base).bit_length() * exponent <= MOST_DIGITS:
+            return base**exponent
+    raise NotUnderstoodError(str(type(node)))

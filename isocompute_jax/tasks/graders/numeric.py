@@ -12,8 +12,8 @@ taken for a number. So no text can make a check hang, and it needs no process of
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, last_match, marked_answer, plain_unicode
@@ -73,10 +73,11 @@ class Numeric(Grader):
     name = "numeric"
     runs = "inline"
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """1.0 if completion and problem end in the same number, else 0.0."""
-        found, expected = numeric_answer(text), reference_number(problem.answer)
-        return Grade(float(found is not None and expected is not None and same_number(found, expected)))
+    def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """1.0 where completion and problem end in the same number, else 0.0."""
+        pairs = zip(problems, texts, strict=True)
+        numbers = ((numeric_answer(text), reference_number(problem.answer)) for problem, text in pairs)
+        return [Grade(float(same_number(found, expected))) for found, expected in numbers]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the answer is not one number."""
@@ -88,14 +89,11 @@ class Numeric(Grader):
         )
 
 
-class Number(NamedTuple):
-    """A number as written: `approximate` if it has decimals or an exponent and is not whole."""
-
-    value: Fraction
-    approximate: bool
+class Approximate(Fraction):
+    """A number that was written with decimals or an exponent, and is not whole."""
 
 
-def numeric_answer(text: str) -> Number | None:
+def numeric_answer(text: str) -> Fraction | None:
     """The number that a completion ends in: the only one in its marked answer, else the last one of the text."""
     text = text[-MAX_TEXT_CHARS:]
     marked = marked_answer(text)
@@ -112,7 +110,7 @@ def numeric_answer(text: str) -> Number | None:
     return _value(last) if words is not None and _leaves_value(words[0], after) else None
 
 
-def parse_number(text: str) -> Number | None:
+def parse_number(text: str) -> Fraction | None:
     r"""Reads one number and nothing else; None if it is none, or is too long (see the module's docstring).
 
     `12`, `-0.5`, `.5`, `1,234,567`, `$3.20`, `3/4`, `\frac{3}{4}`, `1.5e-3`, `1.5 \times 10^{-3}`; `50%` is 1/2.
@@ -121,7 +119,7 @@ def parse_number(text: str) -> Number | None:
     return None if match is None else _value(match)
 
 
-def reference_number(answer: str) -> Number | None:
+def reference_number(answer: str) -> Fraction | None:
     """The number of a problem's answer: alone, with a name before it or a known unit behind it, or marked so."""
     marked = marked_answer(answer)
     text = answer if marked is None else marked
@@ -137,11 +135,13 @@ def reference_number(answer: str) -> Number | None:
     return _value(match) if named and not attached and is_unit(after) else None
 
 
-def same_number(a: Number, b: Number) -> bool:
-    """Exact equality; within a relative 1e-6 of the larger where either is approximate."""
-    if a.approximate or b.approximate:
-        return abs(a.value - b.value) <= RELATIVE_TOLERANCE * max(abs(a.value), abs(b.value))
-    return a.value == b.value
+def same_number(a: Fraction | None, b: Fraction | None) -> bool:
+    """Exact equality; within a relative 1e-6 of the larger where either is approximate; False where one is missing."""
+    if a is None or b is None:
+        return False
+    if isinstance(a, Approximate) or isinstance(b, Approximate):
+        return abs(a - b) <= RELATIVE_TOLERANCE * max(abs(a), abs(b))
+    return a == b
 
 
 def _plain(text: str) -> str:
@@ -149,7 +149,7 @@ def _plain(text: str) -> str:
     return _TAG.sub(" , ", _COMPARED.sub("≤", _DEGREES.sub(" degrees ", plain_unicode(text))))
 
 
-def _only_number(text: str) -> Number | None:
+def _only_number(text: str) -> Fraction | None:
     """The one number of a marked answer's first sentence; None if there are more, or mathematics around it."""
     plain = _without_unit_powers(_first_clause(_plain(text)))
     matches = list(_NUMBER.finditer(plain))
@@ -189,7 +189,7 @@ def _is_plain(word: str) -> bool:
     return word in _ARTICLES or (len(word) > 1 and word.lower() not in _FUNCTIONS)
 
 
-def _value(match: re.Match[str]) -> Number | None:
+def _value(match: re.Match[str]) -> Fraction | None:
     """The number that `_NUMBER` matched; None if it is too long, misplaces a comma, or divides by zero."""
     if len(match[0]) > MAX_NUMBER_CHARS:
         return None
@@ -200,10 +200,9 @@ def _value(match: re.Match[str]) -> Number | None:
         return None
     decimals = match["decimals"] or ""
     digits = int(whole.replace(",", "") + decimals)
-    value = Fraction(digits, below) * Fraction(10) ** (exponent - len(decimals))
-    negative = (match["sign"] == "-") != (match["above_sign"] == "-")
-    approximate = value.denominator != 1 and bool(decimals or match["exponent"])
-    return Number(-value if negative else value, approximate)
+    sign = -1 if (match["sign"] == "-") != (match["above_sign"] == "-") else 1
+    value = Fraction(sign * digits, below) * Fraction(10) ** (exponent - len(decimals))
+    return Approximate(value) if value.denominator != 1 and (decimals or match["exponent"]) else value
 
 
 # --- units

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import math
 import numbers
 import os
@@ -18,6 +20,7 @@ WORKER = "ISOCOMPUTE_GRADING_WORKER"
 """Environment variable that is set in worker processes: there a grader may bound what the process uses."""
 
 FailureKind = Literal["raised", "hung", "died", "invalid"]
+"""An exception; no answer within the deadline; the end of its process; or what was returned is no reward."""
 
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
 _INSTALLED = tuple({path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")})
@@ -25,37 +28,25 @@ _INSTALLED = tuple({path for name, path in sysconfig.get_paths().items() if name
 
 @dataclass(frozen=True)
 class Grade:
-    """What one completion is worth.
+    """What one completion is worth."""
 
-    Attributes:
-      reward: any finite number; verifiers give 1.0 for solved and 0.0 for not.
-      metrics: further numbers by name, whose means are logged.
-    """
-
-    reward: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    reward: float  # any finite number; verifiers give 1.0 for solved and 0.0 for not
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further numbers by name, whose means are logged
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A completion whose reward is not known.
-
-    Attributes:
-      kind: `raised` an exception; `hung`: no answer within the deadline; `died`: its process ended; `invalid`: what
-        it returned is no reward.
-      message: what is known of it, a traceback say.
-      where: `file:line` of the user's where it raised; empty where that is not known.
-    """
+    """A completion whose reward is not known."""
 
     kind: FailureKind
-    message: str
-    where: str = ""
+    message: str  # what is known of it, a traceback say
+    where: str = ""  # `file:line` of the user's where it raised; empty where that is not known
 
     @classmethod
     def raised(cls, error: BaseException) -> Failure:
-        """That a reward raised `error`, with the traceback below the frames of this package that called it.
+        """The failure of a reward that raised `error`, with the traceback from the first frame outside this package.
 
-        What a grader of this package raises on purpose is its message alone.
+        Of what a grader of this package raises on purpose the message alone is kept.
         """
         if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
             return cls("raised", str(error))
@@ -82,41 +73,42 @@ class Failure:
 
 Outcome = Grade | Failure
 GradeCall = list[Grade] | Coroutine[Any, Any, list[Grade]]
-"""What `Grader.grade_batch` returns; of `loop` graders it is awaited."""
+"""What `Grader.grade_batch` returns: the grades; of `loop` graders a coroutine that returns them."""
 
 
 class InvalidRewardError(ValueError):
     """A reward returned what is no reward."""
 
 
-class Grader:
+class Grader(abc.ABC):
     """How the completions of one kind of problem are verified.
 
-    A grader has `grade`, or a `grade_batch` of its own; one that runs on the event loop has an `async def grade_batch`.
-
-    Attributes:
-      name: what problems carry in `Problem.task`.
-      runs: `inline` graders return at once, whatever text they are given, and run within the training loop; `process`
-        graders run in a worker process, which is killed when a call takes longer than its deadline; `loop` graders
-        wait for others (a judge, a reward model) and run on an event loop, many calls at once.
-      batch: the most completions of one call; 0 for all distinct ones of a group.
+    `inline` graders return at once, whatever text they are given, and run within the training loop. `process` graders
+    run in a worker process, which is killed when a call takes longer than its deadline. `loop` graders wait for others
+    (a judge, a reward model): their `grade_batch` is `async def`, and many calls run at once on an event loop.
     """
 
-    name: str
+    name: str  # what problems carry in `Problem.task`
     runs: Literal["inline", "process", "loop"] = "process"
-    batch: int = 1
+    batch: int = 1  # the most completions of one call; 0 for all distinct ones of a group
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """What `text`, the completion without its end-of-sequence token, is worth as an answer to `problem`."""
-        raise NotImplementedError(f"{self.name} grades in batches: call grade_batch")
-
+    @abc.abstractmethod
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> GradeCall:
         """As many grades as texts, in their order; text i answers problem i.
+
+        Args:
+          problems: one for each text.
+          texts: completions without their end-of-sequence tokens.
 
         Raises:
           InvalidRewardError: what was returned is no reward.
         """
-        return [to_grade(self.grade(problem, text), self.name) for problem, text in zip(problems, texts, strict=True)]
+
+    def grade(self, problem: Problem, text: str) -> Grade:
+        """What one completion is worth, whatever the grader runs on. Raises what `grade_batch` raises."""
+        call = self.grade_batch([problem], [text])
+        [grade] = call if isinstance(call, list) else asyncio.run(call)
+        return grade
 
     def fault(self, problem: Problem) -> str | None:
         """The reason why no completion could ever solve `problem`, and what to do; None if one can, or nobody knows."""
@@ -124,6 +116,7 @@ class Grader:
 
     async def aclose(self) -> None:
         """Gives back what a `loop` grader holds; called on the loop that it ran on."""
+        return None
 
 
 def to_grade(value: Any, name: str) -> Grade:

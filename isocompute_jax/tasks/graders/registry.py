@@ -145,16 +145,12 @@ class Function(Grader):
         self.runs = "loop" if inspect.iscoroutinefunction(function) else "process"
         self._function = function
 
-    def grade(self, problem: Problem, text: str) -> Grade:
-        """What a function of (problem, completion) returns. Raises InvalidRewardError where that is no reward."""
-        return to_grade(self._function(problem, text), self.name)
-
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> GradeCall:
         """What the function returns. Raises InvalidRewardError where that is not a reward for each text."""
         if self.runs == "loop":
             return self._awaited(problems, texts)
         if self.batch == 1:
-            return super().grade_batch(problems, texts)
+            return [to_grade(self._function(*pair), self.name) for pair in zip(problems, texts, strict=True)]
         return to_grades(self._function(list(problems), list(texts)), len(texts), self.name)
 
     async def _awaited(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:

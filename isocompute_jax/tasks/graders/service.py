@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from isocompute_jax.records.errors import CONFIG
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.records.tokens import check_url, reward_token
 from isocompute_jax.tasks.graders.protocol import Grade, Grader, InvalidRewardError, to_grade

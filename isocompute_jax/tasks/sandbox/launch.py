@@ -1,4 +1,4 @@
-"""Starts the sandbox, hands it programs, and reads what they gave within bounds of size and time."""
+"""Starts the sandbox, hands it programs, reads what they gave within bounds, and says what it keeps from them."""
 
 from __future__ import annotations
 
@@ -71,19 +71,12 @@ class SandboxLimits:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one process of a program came to.
-
-    Attributes:
-      ending: how it ended.
-      stdout: what it printed, up to `output_kb` (`inside.keeper.KEPT_BYTES` where functions are called).
-      stderr: the beginning of its error output.
-      results: lines of JSON of the functions that were called.
-    """
+    """What one process of a program came to."""
 
     ending: Ending
-    stdout: bytes = b""
-    stderr: bytes = b""
-    results: bytes = b""
+    stdout: bytes = b""  # what it printed, up to `output_kb` (`inside.keeper.KEPT_BYTES` where functions are called)
+    stderr: bytes = b""  # the beginning of its error output
+    results: bytes = b""  # lines of JSON of the functions that were called
 
 
 class Sandbox:
@@ -290,3 +283,89 @@ def _values(outcome: Outcome, count: int) -> list[Any]:
         seen.add(index)
         values[index] = value[0] if value else Failed
     return values
+
+
+# --- what is kept from programs on this machine
+
+_HOW = "allow user namespaces (sysctl kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+_MISSING = {
+    "processes": (
+        "Processes: programs share the process ids of this machine. What they leave is looked for and killed, but they "
+        "can see other processes{signals}."
+    ),
+    "network": "Network: programs can reach whatever this machine can reach{tcp}.",
+    "files": (
+        "Files: programs can read every file that {reader} may read, problem sets with their answers too, write where "
+        "that user may, and fill that disk."
+    ),
+    "disk": "Files: rules hide them, but programs can fill the disk of the temporary directory while they run.",
+    "shared_memory": "Shared memory: System V segments that programs make are not limited, and remain after them.",
+    "library": (
+        "Library: Python's standard library lies where the programs' user cannot read it; they can import its common "
+        "modules alone. Use a Python that every user may read."
+    ),
+    "system_calls": (
+        "System calls: this kernel, or this processor, has no filter for them that we know; programs can make them "
+        "all, bpf, io_uring_setup and perf_event_open among them."
+    ),
+    "memory": "Memory: this system does not limit it for each process.",
+    "count": "Number of processes: this system does not limit it for the programs alone.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Isolation:
+    """What is in force on this machine."""
+
+    processes: bool  # a process-id namespace for each program: it sees and signals nobody else, nothing outlives it
+    network: bool  # no network
+    files: bool  # nothing of the file system but Python, the system's libraries and one small directory
+    shared_memory: bool  # no System V shared memory
+    user: bool  # another user id than ours
+    landlock: bool  # rules of the kernel, which stand in where files cannot be hidden
+    system_calls: bool  # a filter refuses those that no program needs (`inside.seccomp`)
+    library: bool  # programs can import all of the standard library
+    missing: tuple[str, ...]  # a sentence for each measure that is not in force
+
+    def __str__(self) -> str:
+        names = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) is True]
+        in_force = ", ".join(name.replace("_", " ") for name in names if name != "library") or "limits alone"
+        namespaces = self.processes and self.network and self.files and self.shared_memory
+        remedy = "" if os.geteuid() == 0 or sys.platform != "linux" or namespaces else f" To have more, {_HOW}."
+        return " ".join([f"The sandbox for code isolates: {in_force}.", *self.missing]) + remedy
+
+
+def isolation(sandbox: Sandbox | None = None) -> Isolation:
+    """What is in force, as a sandbox that was started found out.
+
+    Args:
+      sandbox: the one to ask; by default one that tries everything is started for it.
+
+    Raises:
+      RunError: it cannot be started on this machine.
+    """
+    if sandbox is None:
+        with Sandbox() as own:
+            return isolation(own)
+    found = sandbox.measures()
+    held = {name: name in found for name in (*MEASURES, "library")}
+    return Isolation(**held, missing=tuple(_sentences(held, found)))
+
+
+def _sentences(held: dict[str, bool], found: frozenset[str]) -> list[str]:
+    """One for each thing that a program is not kept from. That it is our own user matters where it can reach us."""
+    words = {
+        "signals": "" if held["user"] or "no_signals" in found else ", and signal those of the user who started this",
+        "tcp": ", but not by TCP" if "no_tcp" in found else "",
+        "reader": "an unprivileged user" if held["user"] else "the user who started this",
+    }
+    names = [name for name in held if not held[name] and name in _MISSING]
+    if held["system_calls"] and "shared_memory" in names:
+        names.remove("shared_memory")  # the filter refuses it
+    if held["landlock"]:
+        names[names.index("files")] = "disk"
+    if sys.platform != "linux":
+        names += ["memory", "count"]
+    elif os.geteuid() == 0 and not held["user"]:  # Linux counts everybody's processes but root's
+        names.append("count")
+    return [_MISSING[name].format(**words) for name in names]

@@ -21,7 +21,7 @@ from isocompute_jax.experiment.curation.measure import naming_flags, read_model
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import RewardConfig, read_problems
-from isocompute_jax.tasks.grading.reward_config import OnFailure
+from isocompute_jax.tasks.grading.engine import OnFailure
 
 REWARD = "tests.tasks.rewards:as_the_problem_says"
 PROBLEMS = [Problem(f"p{i}", f"{i}+{i}=", "1", "numeric") for i in range(8)]

@@ -31,17 +31,11 @@ _OURS = 3  # processes of the sandbox itself in a user namespace: server, keeper
 
 
 class Jail(NamedTuple):
-    """What is in force, and where and as whom programs run.
+    """What is in force, and where and as whom programs run."""
 
-    Attributes:
-      measures: those of `MEASURES` that are in force.
-      uid: the user and group id of programs; None where they keep ours.
-      scratch: the directory that holds their working directories.
-    """
-
-    measures: frozenset[str]
-    uid: int | None
-    scratch: str
+    measures: frozenset[str]  # those of `MEASURES` that are in force
+    uid: int | None  # the user and group id of programs; None where they keep ours
+    scratch: str  # the directory that holds their working directories
 
     @property
     def unique_uid(self) -> int | None:
