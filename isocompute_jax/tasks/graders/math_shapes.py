@@ -209,7 +209,7 @@ FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", "=": "=", r"\
 
 _REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|\\R|\\Re")
 _NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?")
-_MODULUS = re.compile(r"\|([^|]+)\|")
+_MODULUS = re.compile(r"\|\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?\s*\|")
 _LOW = {"<": "(", r"\leq": "["}
 _HIGH = {"<": ")", r"\leq": "]"}
 _INFINITY = Shape("value", r"\infty")
@@ -243,16 +243,16 @@ def real_set(shape: Shape) -> Any:
         return _without(sympy.S.Reals, _point(shape) or _point(replace(shape, parts=shape.parts[::-1])))
     one = interval(shape)
     if one is not None:
-        return _solutions("", one)
+        return _numbers_within(one)
     term, bounds = _bounded_term(shape) or ("", None)
-    modulus = _MODULUS.fullmatch(term)
-    if bounds is None or modulus is None:
-        return None if bounds is None else _solutions(term, bounds)
+    if bounds is None or not _MODULUS.fullmatch(term):
+        return None
     low, high = bounds.parts
-    mirrored = Shape("tuple", _turned(bounds.text), (_negative(high), _negative(low)))
+    opposite = bounds.text[::-1].translate(str.maketrans("()[]", ")(]["))
+    mirrored = Shape("tuple", opposite, (_negative(high), _negative(low)))
     if low == _MINUS_INFINITY:  # |x| < a is -a < x < a
-        return _solutions(modulus[1], Shape("tuple", mirrored.text[0] + bounds.text[1], (mirrored.parts[0], high)))
-    sides = [_solutions(modulus[1], side) for side in (bounds, mirrored)]
+        return _numbers_within(Shape("tuple", opposite[0] + bounds.text[1], (mirrored.parts[0], high)))
+    sides = [_numbers_within(side) for side in (bounds, mirrored)]
     return None if None in sides else sympy.Union(*sides)
 
 
@@ -273,33 +273,14 @@ def _bounded_term(shape: Shape) -> tuple[str, Shape] | None:
     return None
 
 
-def _solutions(term: str, bounds: Shape) -> Any:
-    """Where a name, or a linear term in one, lies in an interval; None where that is nowhere, or not known."""
+def _numbers_within(bounds: Shape) -> Any:
+    """The set of the numbers in an interval; None where it has none, or an end is no number."""
     import sympy
 
-    brackets = bounds.text
-    try:
-        low, high = (math_values.parse(plain_value(end.text)) for end in bounds.parts)
-        if term and not _NAME.fullmatch(term):
-            value = math_values.parse(plain_value(term))
-            [symbol] = value.free_symbols
-            slope, offset = sympy.simplify(value.diff(symbol)), value.subs(symbol, 0)
-            if slope.free_symbols or not slope.is_real or slope == 0:
-                return None
-            low, high = (low - offset) / slope, (high - offset) / slope
-            if slope < 0:
-                low, high, brackets = high, low, _turned(brackets)
-    except (NotUnderstoodError, AttributeError, TypeError, ValueError):  # no expression, or not of one symbol
+    low, high = (math_values.real_value(plain_value(end.text)) for end in bounds.parts)
+    if low is None or high is None or low > high or (low == high and bounds.text != "[]"):
         return None
-    low, high = math_values.real_number(low), math_values.real_number(high)
-    if low is None or high is None or low > high or (low == high and brackets != "[]"):
-        return None
-    return sympy.Interval(low, high, brackets[0] == "(", brackets[1] == ")")
-
-
-def _turned(brackets: str) -> str:
-    """Those of the interval of opposite numbers."""
-    return brackets[::-1].translate(str.maketrans("()[]", ")(]["))
+    return sympy.Interval(low, high, bounds.text[0] == "(", bounds.text[1] == ")")
 
 
 def _negative(end: Shape) -> Shape:

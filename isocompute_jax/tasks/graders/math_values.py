@@ -174,17 +174,13 @@ def constant_factor(a: Any, b: Any) -> Any:
 
 
 def real_value(text: str) -> Any:
-    """The `real_number` that an expression in LaTeX is; None for anything else."""
-    try:
-        return real_number(parse(text))
-    except NotUnderstoodError:
-        return None
-
-
-def real_number(expression: Any) -> Any:
-    """A real number, or an infinity, to AGREE digits, so that equal values are equal; None for anything else."""
+    """The real number, or infinity, that an expression is, to AGREE digits, so that equal values are equal; or None."""
     import sympy
 
+    try:
+        expression = parse(text)
+    except NotUnderstoodError:
+        return None
     if not isinstance(expression, sympy.Expr) or expression.free_symbols:
         return None
     if expression in (sympy.oo, -sympy.oo) or isinstance(expression, sympy.Rational):
