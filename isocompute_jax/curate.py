@@ -129,7 +129,7 @@ def source_of_a_run(path: str) -> RunConfig:
     service = from_flags(ServiceConfig)
     config = dataclasses.replace(read_resolved(path, "--resolved_config"), service=service, track=TrackConfig())
     if not TRUST_CONFIG.value:
-        check_trusted(config, path, said=[f"service.{field.name}" for field in dataclasses.fields(service)])
+        check_trusted(config, path, given=[f"service.{field.name}" for field in dataclasses.fields(service)])
     return config
 
 

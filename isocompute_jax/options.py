@@ -73,9 +73,9 @@ def option(
 
 
 def described(cls: type[T]) -> type[T]:
-    """Class decorator, outside of `dataclass`: its docstring says of each field what `option` was told, for `help`."""
-    told = [text for field in dataclasses.fields(typing.cast(Any, cls)) if (text := _description(field))]
-    wrapped = [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in told]
+    """Class decorator, outside of `dataclass`: its docstring lists the fields with their help, for `help`."""
+    fields = [text for field in dataclasses.fields(typing.cast(Any, cls)) if (text := _description(field))]
+    wrapped = [textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="    ") for text in fields]
     cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Attributes:", *wrapped])
     return cls
 

@@ -118,11 +118,11 @@ def main() -> None:
         return
     resolved = RESOLVED.value
     config = read_resolved(resolved, "--resolved_config") if resolved else from_dict(values)
-    said = [flag for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE) if flag.value is not None]
-    for flag in said:
+    given_flags = [flag for flag in (ENDPOINTS, TOKEN_FILE, CA_FILE) if flag.value is not None]
+    for flag in given_flags:
         config = override(config, f"service.{flag.name}", flag.value)
     if resolved and not TRUST_CONFIG.value:
-        check_trusted(config, resolved, said=[f"service.{flag.name}" for flag in said])
+        check_trusted(config, resolved, given=[f"service.{flag.name}" for flag in given_flags])
     if SHOW_PROMPTS.value:
         from isocompute_jax.experiment.inputs import show_prompts_of_run
 
@@ -147,8 +147,8 @@ def main() -> None:
         use_training_cache(COMPILE_CACHE.value)
     profile = parse_steps(PROFILE_STEPS.value) if PROFILE_STEPS.value else NO_STEPS
     workdir = WORKDIR.value or ""
-    told = facts(config, workdir)
-    with joined(place, told, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
+    shared = facts(config, workdir)
+    with joined(place, shared, records=RECORDS, stall_s=STALL_S.value, start_s=START_S.value) as team:
         train(config, workdir, team=team, profile=profile)
 
 

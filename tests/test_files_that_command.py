@@ -138,7 +138,7 @@ def configs(attack: Attack) -> None:
     path.write_text(
         json.dumps({"config": {"service": {"endpoints": "127.0.0.1:9"}, "reward": {"function": "gym:dice"}}})
     )
-    check_trusted(read_resolved(path, "--resolved_config"), path, said=["service.endpoints"])
+    check_trusted(read_resolved(path, "--resolved_config"), path, given=["service.endpoints"])
     facts = {field.name: 1 for field in dataclasses.fields(run_files.RunFacts)}
     path.write_text(
         json.dumps({"config": {"model": "m", "train_set": "t", "reward": {"function": "evil:grade"}}, **facts})

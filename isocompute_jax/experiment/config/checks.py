@@ -244,18 +244,18 @@ def _checkpoint_faults(config: RunConfig) -> Iterator[str]:
 SERVICE = ("endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "shared_dir")
 
 
-def check_trusted(config: RunConfig, path: str | os.PathLike[str], *, said: Collection[str] = ()) -> None:
+def check_trusted(config: RunConfig, path: str | os.PathLike[str], *, given: Collection[str] = ()) -> None:
     """Holds a config from a file to what a file may say.
 
     Args:
       config: as the file has it, and the command line.
       path: the file, for the message.
-      said: fields that are the command line's.
+      given: fields that the command line sets.
 
     Raises:
       InputError: another field commands; says which.
     """
-    found = [f"{field} = {value!r:.200}" for field, value in _commands(config) if field not in said]
+    found = [f"{field} = {value!r:.200}" for field, value in _commands(config) if field not in given]
     if found:
         raise InputError(
             f"{path} names what a file may not by itself: {'; '.join(found)}. It would run code, reach an address, or "
