@@ -34,7 +34,6 @@ import pyarrow.parquet as pq
 import scipy.special
 
 from isocompute_jax.fit.comparisons.comparison import (
-    Cell,
     ComparisonResult,
     DrawnSeries,
     Panel,
@@ -43,6 +42,7 @@ from isocompute_jax.fit.comparisons.comparison import (
     common_verdict,
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
+from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import EN_DASH, shortened, spent
@@ -220,12 +220,7 @@ def _in_common(rates: np.ndarray, variances: np.ndarray) -> float:
 
 
 def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
-    """The solve rate of each problem over compute, where the runs have counts of it.
-
-    Args:
-      result: of the analysis.
-      counts: of its runs, of problems that are `alike`.
-    """
+    """The solve rate of each problem over compute, where the runs have counts of problems that are `alike`."""
     found = [each for each in counts if each.samples.min() > 1]
     if not found:
         return []
@@ -316,12 +311,10 @@ def _rates(counts: np.ndarray, samples: np.ndarray | int) -> tuple[np.ndarray, n
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UniformityCurve:
+class UniformityCurve(OfConfiguration):
     """U of one configuration over training."""
 
-    run: str
-    group_size: int
-    problems_per_batch: int
+    configuration: Configuration
     compute: np.ndarray  # [E] evaluations after the base model's
     gain: np.ndarray  # [S, E] mean gain in solve rate of each seed
     value: np.ndarray  # [S, E] U; NaN where it cannot be told
@@ -333,8 +326,7 @@ def uniformity_curve(found: SolveTrajectories) -> UniformityCurve | None:
         return None
     base = found.counts[:, 0].sum(axis=0), found.samples[:, 0].sum()
     gain, value = uniformity(found.counts[:, 1:], found.samples[:, 1:], *base)
-    own = found.configuration
-    return UniformityCurve(own.name, own.group_size, own.problems_per_batch, found.compute[1:], gain, value)
+    return UniformityCurve(found.configuration, found.compute[1:], gain, value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -406,17 +398,13 @@ def _slope(curves: Sequence[UniformityCurve], values: Sequence[np.ndarray]) -> t
 
 
 def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
-    """U over compute and over the mean gain, where runs have counts of each problem and of the base model.
-
-    Args:
-      result: of the analysis.
-      counts: of its runs, of problems that are `alike`.
-    """
+    """U over compute and over the mean gain, where runs have counts of problems and of the base model."""
     curves = [curve for each in counts if (curve := uniformity_curve(each)) is not None]
     curves = [curve for curve in curves if np.isfinite(curve.value).any()]
     if not curves:
         return []
     trends = [trend for at in ("compute", "gain") if (trend := uniformity_trend(curves, at=at)) is not None]
+    gains = Panel("uniformity U", x="mean gain in solve rate", linear=True)
     where = {t.at: spent(result, t.level) if t.at == "compute" else f"gain {t.level:.3f}" for t in trends}
     return [
         answer(
@@ -429,32 +417,24 @@ def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories])
             | {f"at_equal_{at}": f"U at {text}" for at, text in where.items()},
             rows=[_uniformity_row(curve, number, trends) for number, curve in enumerate(curves)],
             series=[series for curve in curves for series in _uniformity_series(curve)],
-            picture=Picture(
-                stacked={
-                    "compute": Panel("uniformity U"),
-                    "gain": Panel("uniformity U", x="mean gain in solve rate", linear=True),
-                },
-            ),
+            picture=Picture(stacked={"compute": Panel("uniformity U"), "gain": gains}),
             problems=counts[0].counts.shape[-1],
             trends=[(trend, sum(map(len, trend.values))) for trend in trends],
         )
     ]
 
 
-def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, Cell]:
+def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, Any]:
     """Largest mean gain, and U where runs are compared."""
     gain = float(np.nanmax(curve.gain.mean(axis=0)))
-    row: dict[str, Cell] = {"run": curve.run, "group_size": curve.group_size}
-    row["largest_gain"] = Value(gain, text=f"{gain:.3f}")
-    return row | {f"at_equal_{trend.at}": _over_runs(trend.values[number]) for trend in trends}
+    own = {"run": curve.run, "group_size": curve.group_size, "largest_gain": Value(gain, text=f"{gain:.3f}")}
+    return own | {f"at_equal_{trend.at}": _over_runs(trend.values[number]) for trend in trends}
 
 
 def _over_runs(values: np.ndarray) -> Value:
     """Mean and standard error over seeds."""
-    if not len(values):
-        return Value(math.nan, text=EN_DASH)
-    error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Value.with_error(float(values.mean()), float(error))
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Value.with_error(float(values.mean()), error) if len(values) else Value(math.nan, text=EN_DASH)
 
 
 def _uniformity_series(curve: UniformityCurve) -> list[DrawnSeries]:

@@ -89,7 +89,8 @@ def test_nothing_is_told_of_gains_that_are_noise():
 def curve(n, value, gain=None, compute=(1000.0, 2000.0), batch=8):
     value = np.asarray(value, float)
     gain = np.broadcast_to([0.1, 0.3], value.shape) if gain is None else np.asarray(gain, float)
-    return UniformityCurve(f"n = {n}, B = {batch}", n, batch, np.array(compute), gain, value)
+    configuration = Configuration(f"n = {n}, B = {batch}", n, batch, 64)
+    return UniformityCurve(configuration, np.array(compute), gain, value)
 
 
 def trend(curves, at) -> UniformityTrend:
